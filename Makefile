@@ -1,0 +1,56 @@
+# Everything a fresh machine with Python 3.11+ and git needs: `make demo`, `make test`. `make` alone lists the rest.
+
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+STAMP := .venv/.installed
+# A machine with many cores need not start a Python for each of them.
+WORKERS ?= auto
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: $(STAMP) ## Make .venv with everything, pinned (PYTHON=… names the interpreter)
+
+$(STAMP): pyproject.toml constraints.txt tools/install
+	@PYTHON='$(PYTHON)' sh tools/install
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## A small pipeline from files to SQL, step by step, in ./demo-lake
+	@$(BIN)/python examples/trips/demo.py
+
+.PHONY: test
+test: $(STAMP) ## All tests
+	$(BIN)/pytest -m "not spark" -n $(WORKERS) --maxprocesses 4
+	$(BIN)/pytest -m spark
+
+.PHONY: test-fast
+test-fast: $(STAMP) ## The tests that start no Spark and take no time
+	$(BIN)/pytest -m "not spark and not slow" -n $(WORKERS) --maxprocesses 4
+
+.PHONY: check
+check: $(STAMP) ## Lint, format, types, import direction
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_imports.py
+
+.PHONY: format
+format: $(STAMP) ## Format the code and fix what the linter can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+.PHONY: bench
+bench: $(STAMP) ## The benchmarks; run one with make bench-NAME
+	@$(BIN)/python tools/benchmarks.py
+
+bench-%: $(STAMP)
+	$(BIN)/python bench/$*.py $(ARGS)
+
+.PHONY: clean
+clean: ## Remove what was made here, but not .venv
+	rm -rf demo-lake examples/trips/files build dist spark-warehouse metastore_db derby.log
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests bench examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

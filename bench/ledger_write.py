@@ -1,0 +1,68 @@
+"""Writing into a ledger, hashes, offsets, chain and all, against what plain Spark takes to copy the same rows.
+
+    python bench/ledger_write.py --rows 10000000
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from itertools import count
+from pathlib import Path
+
+from measuring import Figure, alternate, arguments, report
+from pyspark.sql import functions as F  # noqa: N812 -- as everybody writes it
+from trips import write_files
+
+import floodmark as fm
+from floodmark.engine import Session
+
+
+def main() -> None:
+    """Measure both ways of writing in one warm session."""
+    args = arguments(__doc__ or "", rows=10_000_000, repeats=3)
+    root = Path(tempfile.mkdtemp(prefix="floodmark-bench-"))
+    try:
+        report(_measure(root, args.rows, args.repeats), args.json)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _measure(root: Path, rows: int, repeats: int) -> list[Figure]:
+    files = write_files(root / "in", rows)
+    with Session() as session:
+        spark = session.get()
+        lake = fm.Lake(root / "lake", runtime=fm.Runtime(session=session))
+        numbers = count()
+
+        def plain_copy() -> None:
+            spark.read.parquet(str(root / "in")).write.mode("overwrite").parquet(str(root / "plain"))
+
+        def ledger_copy() -> None:
+            name = f"files{next(numbers)}"
+            lake.create(name, event_time="pickup_at").write(files)
+            lake.drop(name)
+
+        computed = spark.read.parquet(str(root / "in")).withColumn("tip", F.col("fare") * 0.1).drop("distance")
+
+        def plain_frame() -> None:
+            computed.write.mode("overwrite").parquet(str(root / "plain"))
+
+        def ledger_frame() -> None:
+            name = f"frame{next(numbers)}"
+            lake.create(name, event_time="pickup_at").write(computed)
+            lake.drop(name)
+
+        for warm_up in (plain_copy, ledger_copy, plain_frame, ledger_frame):
+            warm_up()
+        plain, ours = alternate(plain_copy, ledger_copy, repeats)
+        plain_df, ours_df = alternate(plain_frame, ledger_frame, repeats)
+    shape = f"{rows:,} rows × 6 columns, medians of {repeats}"
+    return [
+        Figure("Parquet files into a ledger ÷ Spark copy", ours / plain, 1.2, f"{ours:.2f} s ÷ {plain:.2f} s; {shape}"),
+        Figure("computed frame into a ledger ÷ Spark write", ours_df / plain_df, 1.8, f"{ours_df:.2f} s ÷ {plain_df:.2f} s; {shape}"),
+    ]
+
+
+if __name__ == "__main__":
+    main()

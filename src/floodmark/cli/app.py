@@ -1,0 +1,67 @@
+"""The `floodmark` command: its verbs and what its exit codes mean."""
+
+from __future__ import annotations
+
+import io
+import sys
+from importlib.metadata import version
+
+import click
+
+from floodmark.cli.exits import Verbs
+from floodmark.cli.verbs import changes, drop, ingest, init, log, purge, rename, schema, sql, tail, verify
+from floodmark.cli.verbs import list as listing
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(version("floodmark"), prog_name="floodmark")
+def floodmark() -> None:
+    """Append-only datasets with record offsets on a hash chain.
+
+    \b
+    floodmark init
+    floodmark ingest trips 'trips-*.parquet' --event-time pickup_at
+    floodmark sql "select count(*) from trips"
+
+    The lake is --lake, else FLOODMARK_LAKE, else `lake = "…"` in the floodmark.toml of this folder or one above,
+    else ./lake: a folder, or a bucket such as s3://bucket/prefix.
+
+    With --json every verb prints one JSON document and nothing else. Times are ISO 8601, decimals and durations
+    (ISO 8601) are strings, bytes are hex, and NaN and the infinities are the strings "NaN", "Infinity", "-Infinity".
+    Without it, what is meant for the eye only (notes, progress, errors) goes to stderr.
+
+    \b
+    Exit codes:
+      0    done
+      1    refused or failed: stderr says why and what to do; with --json {"error": {"type", "message", "hint"}}
+      2    the command was not understood, or lacks something
+      3    verify found problems
+      130  interrupted by Ctrl-C
+      141  whoever read the output stopped reading
+    """
+
+
+for _verb in (
+    init.init,
+    listing.list_datasets,
+    ingest.ingest,
+    log.log,
+    tail.tail,
+    changes.changes,
+    sql.sql,
+    schema.schema,
+    verify.verify,
+    purge.purge,
+    drop.drop,
+    rename.rename,
+):
+    floodmark.add_command(_verb)
+
+
+def main() -> None:
+    """Run the command line of this process; always ends in an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets its number, not a traceback.
+            stream.reconfigure(errors="backslashreplace")
+    floodmark.main(prog_name="floodmark")

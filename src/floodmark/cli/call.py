@@ -1,0 +1,87 @@
+"""What all verbs share: the lake option, JSON output, and what a verb gets to work with."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from floodmark.cli.place import Place, find_place, open_lake
+
+if TYPE_CHECKING:
+    from floodmark.engine import Profile
+    from floodmark.lake import Lake
+    from floodmark.ledger.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a verb: which lake was named, and in which form to answer."""
+
+    lake_option: str | None
+    as_json: bool
+
+    def place(self) -> Place:
+        return find_place(self.lake_option, os.environ, Path.cwd())
+
+    def lake(self) -> Lake:
+        """The lake, ready for work that needs Spark only if there is a lot of it."""
+        from floodmark.engine import Profile
+
+        return open_lake(self.place(), self.runtime(Profile.FULL))
+
+    def runtime(self, profile: Profile) -> Runtime:
+        """Spark when it is needed, and progress where it is wanted."""
+        from floodmark.engine import Session, SilentProgress, progress_for
+        from floodmark.ledger.runtime import Runtime
+
+        session = Session(profile=profile)
+        if self.as_json:
+            return Runtime(session=session, progress=SilentProgress)
+        return Runtime(session=session, progress=lambda: progress_for(sys.stderr))
+
+    def note(self, text: str) -> None:
+        """A word to the user, beside the answer: on stderr, and none with --json."""
+        if not self.as_json:
+            click.echo(text, err=True)
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Says what is being waited for: a spinner on a terminal, one line elsewhere."""
+        if self.as_json or not sys.stderr.isatty():
+            self.note(f"{text} …")
+            yield
+            return
+        from rich.console import Console
+
+        with Console(file=sys.stderr).status(f"{text} …"):
+            yield
+
+
+def verb(name: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a verb of a function whose first argument is the Call."""
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        @functools.wraps(function)
+        def run(lake: str | None, as_json: bool, **arguments: Any) -> None:
+            function(Call(lake, as_json), **arguments)
+
+        command = click.command(name)(run)
+        command.params += [
+            click.Option(
+                ["--lake"],
+                metavar="PATH",
+                help="Folder or bucket of the lake. Default: FLOODMARK_LAKE, floodmark.toml, ./lake.",
+            ),
+            click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document."),
+        ]
+        return command
+
+    return decorate

@@ -1,0 +1,31 @@
+"""What the command line itself refuses."""
+
+from __future__ import annotations
+
+from floodmark.errors import FloodmarkError
+
+
+class CommandError(FloodmarkError):
+    """A command that cannot be carried out as given."""
+
+
+class NoLake(CommandError):
+    """The place given holds no lake."""
+
+    lake: str
+
+
+class BadToml(CommandError):
+    """A floodmark.toml that cannot be used."""
+
+    path: str
+
+
+class OtherEventTime(CommandError):
+    """The dataset has another event time than the one given."""
+
+    name: str
+
+
+class OutputClosed(Exception):
+    """Whoever read our output has stopped; there is nobody left to tell."""

@@ -1,0 +1,87 @@
+"""From errors to exit codes: the one place where a command ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from floodmark.cli import document
+from floodmark.cli.errors import OutputClosed
+from floodmark.errors import FloodmarkError
+
+FAILED = 1
+PROBLEMS = 3
+INTERRUPTED = 130
+CLOSED = 141  # as if killed by SIGPIPE, so that a pipe never turns "problems found" into success
+
+
+class Verbs(click.Group):
+    """A group whose verbs raise errors; here they become a message and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError as error:
+            raise OutputClosed from error
+
+    def main(  # type: ignore[override]  # always ends the process, as click's own does when it stands alone
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        **extra: Any,
+    ) -> None:
+        arguments = list(sys.argv[1:] if args is None else args)
+        # Read by hand: a command that cannot be parsed must still answer in the form that was asked for.
+        report = _report_json if "--json" in arguments else _report_text
+        try:
+            try:
+                code = super().main(arguments, prog_name, complete_var, standalone_mode=False, **extra)
+            except FloodmarkError as error:
+                report(error.message, error.hint, type(error).__name__)
+                code = FAILED
+            except click.NoSuchCommand as error:
+                report(error.format_message(), "`floodmark --help` lists the verbs", "UsageError")
+                code = error.exit_code
+            except click.UsageError as error:
+                if report is _report_text:
+                    error.show()
+                else:
+                    report(error.format_message(), _usage(error), "UsageError")
+                code = error.exit_code
+            except OSError as error:
+                report(_described(error), "", type(error).__name__)
+                code = FAILED
+            except (click.Abort, KeyboardInterrupt):
+                report("interrupted", "", "Interrupted")
+                code = INTERRUPTED
+        except (OutputClosed, BrokenPipeError):
+            # The interpreter flushes stdout once more when it ends; that must not complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = CLOSED
+        sys.exit(code or 0)
+
+
+def _report_text(message: str, hint: str, _: str) -> None:
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"  {hint}", err=True)
+
+
+def _report_json(message: str, hint: str, kind: str) -> None:
+    document.emit(error={"type": kind, "message": message, "hint": hint})
+
+
+def _usage(error: click.UsageError) -> str:
+    return "" if error.ctx is None else f"`{error.ctx.command_path} --help` shows how"
+
+
+def _described(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"

@@ -1,0 +1,145 @@
+"""Starting Spark's JVM, and clearing up after one that died: the only module that knows PySpark's insides."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+    from pyspark.sql import SparkSession
+
+_environment = threading.RLock()
+
+
+def spark_home() -> Path:
+    """The folder of the Spark that PySpark would start."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home())
+
+
+def start(settings: Mapping[str, str], environment: Mapping[str, str]) -> SparkSession:
+    """A new Spark session; the environment variables are held only while it starts."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with _holding(environment):
+        return builder.getOrCreate()
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session talks to a Spark Connect server, so that there is no JVM to talk to."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Whether a session can still run something."""
+    if is_connect(spark):
+        return not cast("Any", spark).is_stopped
+    context = spark.sparkContext
+    if context._jsc is None:  # how PySpark marks a context that was stopped
+        return False
+    try:
+        return not context._jsc.sc().isStopped()
+    except Exception:
+        # Py4J has a dozen ways to say that nobody answers; all of them mean the same here.
+        return False
+
+
+def active() -> SparkSession | None:
+    """The session that this process already has, whoever started it; None when there is none that lives."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        connected = SparkSession.getActiveSession()
+        return connected if connected is not None and is_alive(connected) else None
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None or context._jsc is None:
+        return None
+    try:
+        if context._jsc.sc().isStopped():
+            return None
+        # A thread may have no session of its own while the process has a context. A builder without options
+        # hands out the default session and changes nothing.
+        return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    except Exception:
+        return None  # the JVM is gone: see is_alive
+
+
+def jvm_process() -> Popen[bytes] | None:
+    """The JVM that PySpark started in this process, if it did."""
+    from pyspark import SparkContext
+
+    return cast("Popen[bytes] | None", getattr(SparkContext._gateway, "proc", None))
+
+
+def forget_dead_jvm() -> None:
+    """Make PySpark start a new JVM next time, when the one it has is gone."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    process = jvm_process()
+    if process is None or process.poll() is None:
+        return
+    gateway: Any = SparkContext._gateway
+    with contextlib.suppress(Exception):  # closing sockets whose other end is gone
+        gateway.shutdown()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+
+
+def end_jvm(timeout: float) -> int | None:
+    """Let the JVM of this process end by itself; its exit code, or None when there is no JVM."""
+    from pyspark import SparkContext
+
+    process = jvm_process()
+    if process is None:
+        return None
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    if process.stdin is not None:
+        process.stdin.close()  # Spark's gateway ends with its stdin
+    code = process.wait(timeout)
+    forget_dead_jvm()
+    return code
+
+
+def kill_jvm() -> None:
+    """End the JVM of this process at once, whatever it is doing."""
+    process = jvm_process()
+    if process is not None:
+        process.kill()
+        process.wait()
+        forget_dead_jvm()
+
+
+@contextlib.contextmanager
+def _holding(variables: Mapping[str, str]) -> Iterator[None]:
+    with _environment:
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value

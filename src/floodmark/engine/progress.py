@@ -1,0 +1,148 @@
+"""Shows how far long work has come: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol, TextIO
+
+Clock = Callable[[], float]
+
+
+class Progress(Protocol):
+    """Takes note of rows that are done. ``total`` is known before the first of them."""
+
+    def start(self, label: str, total: int | None) -> None:
+        """Begin to show a piece of work; a total of None is not known."""
+
+    def advance(self, units: int) -> None:
+        """So many more rows are done."""
+
+    def finish(self) -> None:
+        """The work has ended, well or badly; safe to call twice."""
+
+
+class SilentProgress:
+    """Shows nothing."""
+
+    def start(self, label: str, total: int | None) -> None:
+        """Shows nothing."""
+
+    def advance(self, units: int) -> None:
+        """Shows nothing."""
+
+    def finish(self) -> None:
+        """Shows nothing."""
+
+
+class LineProgress:
+    """Writes a line every few seconds, for logs and pipes."""
+
+    def __init__(self, stream: TextIO, *, clock: Clock = time.monotonic, every: float = 5.0) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._every = every
+        self._label = ""
+        self._total: int | None = None
+        self._done = 0
+        self._running = False
+
+    def start(self, label: str, total: int | None) -> None:
+        """Begin; nothing is written until there is something to say."""
+        self.finish()
+        self._label, self._total, self._done = label, total, 0
+        self._began = self._written = self._clock()
+        self._running = True
+
+    def advance(self, units: int) -> None:
+        """Count, and write a line when the last one is old enough."""
+        self._done += units
+        now = self._clock()
+        if self._running and now - self._written >= self._every:
+            self._written = now
+            self._write(now)
+
+    def finish(self) -> None:
+        """Write how it ended, if the work took long enough for a line at all."""
+        if self._running:
+            self._running = False
+            now = self._clock()
+            if now - self._began >= self._every:
+                self._write(now)
+
+    def _write(self, now: float) -> None:
+        self._stream.write(f"{self._label}: {summary(self._done, self._total, now - self._began)}\n")
+        self._stream.flush()
+
+
+class TerminalProgress:
+    """Draws a bar: label, rows done of all, rows per second, time left."""
+
+    def __init__(self, stream: TextIO, *, clock: Clock = time.monotonic) -> None:
+        from rich.console import Console
+
+        self._console = Console(file=stream)
+        self._clock = clock
+        self._done = 0
+        self._total: int | None = None
+        self._bar: object | None = None
+
+    def start(self, label: str, total: int | None) -> None:
+        """Draw an empty bar."""
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        self.finish()
+        self._done, self._total, self._began = 0, total, self._clock()
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[summary]}"))
+        self._rich = Bar(*columns, console=self._console, transient=True, get_time=self._clock)
+        self._task = self._rich.add_task(label, total=total, summary=summary(0, total, 0.0))
+        self._rich.start()
+        self._bar = self._rich
+
+    def advance(self, units: int) -> None:
+        """Lengthen the bar."""
+        self._done += units
+        if self._bar is not None:
+            text = summary(self._done, self._total, self._clock() - self._began)
+            self._rich.update(self._task, completed=self._done, summary=text)
+
+    def finish(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar = None
+            self._rich.stop()
+
+
+def progress_for(stream: TextIO, *, clock: Clock = time.monotonic) -> Progress:
+    """A bar when the stream is a terminal, else lines."""
+    return TerminalProgress(stream, clock=clock) if stream.isatty() else LineProgress(stream, clock=clock)
+
+
+def summary(done: int, total: int | None, seconds: float) -> str:
+    """``1,200 of 6,000 rows (20 %), 400 rows/s, 12 s left``: as much of it as is known."""
+    text = f"{done:,} rows" if total is None else f"{done:,} of {total:,} rows"
+    if total:
+        text += f" ({100 * done // total} %)"
+    if done and seconds > 0:
+        rate = done / seconds
+        text += f", {_rounded(rate)} rows/s"
+        if total is not None and done < total:
+            text += f", {duration((total - done) / rate)} left"
+    return text
+
+
+def duration(seconds: float) -> str:
+    """``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def _rounded(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"

@@ -1,0 +1,127 @@
+"""What happens inside one Spark task: a task is unpacked, its function called, and what came of it packed."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import hashlib
+import pickle
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from floodmark.engine.shipping import cloudpickle
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA = "task long, outcome binary"
+_KEPT = 4
+_functions: dict[bytes, Callable[[Any], Any]] = {}
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The function returned this."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The function raised this; ``trace`` is how it looked where it happened."""
+
+    error: BaseException
+    trace: str
+
+
+Outcome = Returned | Raised
+
+
+class RemoteError(Exception):
+    """Stands for an exception that could not be sent from the process in which it was raised."""
+
+
+def call(function: Callable[[Any], Any], task: Any) -> Outcome:
+    """Call a function and catch what it raises."""
+    try:
+        return Returned(function(task))
+    except (Exception, SystemExit) as error:
+        return Raised(error, traceback.format_exc())
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """A function and the tasks of one Spark job; the row number n of its frame stands for the n-th task."""
+
+    function: bytes
+    tasks: Sequence[bytes]
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do the tasks whose numbers come in; the body of ``mapInArrow``."""
+        import pyarrow as pa
+
+        _settle_in()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                outcome = pa.array([self._do(number)], pa.binary())
+                yield pa.RecordBatch.from_arrays([pa.array([number], pa.int64()), outcome], ["task", "outcome"])
+
+    def _do(self, number: int) -> bytes:
+        try:
+            function = _function(self.function)
+            task = pickle.loads(self.tasks[number])  # noqa: S301  our own bytes, sent by the driver
+        except Exception as error:
+            return pack(Raised(error, traceback.format_exc()))
+        return pack(call(function, task))
+
+
+def pack(outcome: Outcome) -> bytes:
+    """An outcome as bytes; one that cannot be pickled becomes a failure that says so."""
+    try:
+        packed = bytes(cloudpickle().dumps(outcome))
+        if isinstance(outcome, Raised):
+            pickle.loads(packed)  # noqa: S301  many exceptions can be pickled and not unpickled
+    except Exception as problem:
+        if isinstance(outcome, Raised):
+            name = type(outcome.error).__qualname__
+            substitute = Raised(RemoteError(f"{name}: {outcome.error}"), outcome.trace)
+        else:
+            kind = type(outcome.value).__qualname__
+            error = RemoteError(f"the result, a {kind}, cannot be sent back: {problem}")
+            substitute = Raised(error, traceback.format_exc())
+        return bytes(cloudpickle().dumps(substitute))
+    return packed
+
+
+def unpack(outcome: bytes) -> Outcome:
+    """What a task packed."""
+    unpacked = pickle.loads(outcome)  # noqa: S301  our own bytes, made by a task of this run
+    assert isinstance(unpacked, Returned | Raised)
+    return unpacked
+
+
+@functools.cache
+def _settle_in() -> None:
+    """Once per worker process: keep the libraries out of the garbage collector's sight.
+
+    Spark's worker collects garbage after every task, and walking through all of pandas and pyarrow took most of
+    the time of a small task. What a user's function brings along comes later and is collected as ever.
+    """
+    import pandas  # noqa: F401  pyarrow imports it at the first array, after we have looked
+
+    gc.collect()
+    gc.freeze()
+
+
+def _function(packed: bytes) -> Callable[[Any], Any]:
+    # A worker process does many tasks of a run: a function that holds a model is unpacked once.
+    name = hashlib.sha256(packed).digest()
+    function = _functions.get(name)
+    if function is None:
+        function = pickle.loads(packed)  # noqa: S301  our own bytes, sent by the driver
+        while len(_functions) >= _KEPT:
+            del _functions[next(iter(_functions))]
+        _functions[name] = function
+    return function

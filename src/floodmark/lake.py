@@ -1,0 +1,107 @@
+"""The entry point: a lake is a folder or bucket of datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from floodmark.engine import Session
+from floodmark.ledger import names
+from floodmark.ledger.create import create, dataset_objects, remove
+from floodmark.ledger.dataset import Dataset
+from floodmark.ledger.errors import DatasetExists
+from floodmark.ledger.query import query_duckdb, query_spark
+from floodmark.ledger.runtime import Runtime
+from floodmark.storage.opening import open_store
+from floodmark.storage.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Lake:
+    """A folder, or a bucket and prefix such as s3://bucket/prefix, that holds datasets.
+
+    `spark` is a session of yours to work with; without it the active one is used, or one is started when needed.
+    """
+
+    def __init__(
+        self, location: str | Path | Store, *, spark: SparkSession | None = None, runtime: Runtime | None = None
+    ) -> None:
+        self._store: Store = open_store(location) if isinstance(location, str | Path) else location
+        self._runtime = runtime if runtime is not None else Runtime(session=Session(spark))
+
+    def __repr__(self) -> str:
+        return f"Lake({self._store.url!r})"
+
+    @property
+    def store(self) -> Store:
+        """Where the objects of this lake are."""
+        return self._store
+
+    def create(
+        self,
+        name: str,
+        *,
+        event_time: str | None = None,
+        schema: pa.Schema | Mapping[str, Any] | None = None,
+        exist_ok: bool = False,
+    ) -> Dataset:
+        """Make a new dataset. Its columns are `schema`, or those of the first write.
+
+        `event_time` names the column that says when an event happened. With `exist_ok` an existing dataset of this
+        name is opened instead.
+        """
+        if exist_ok and name in self:
+            return self[name]
+        try:
+            objects = create(self._store, self._runtime, name, event_time=event_time, schema=schema)
+        except DatasetExists:
+            if exist_ok:
+                return self[name]
+            raise
+        return Dataset(name, objects, self._runtime)
+
+    def __getitem__(self, name: str) -> Dataset:
+        entry = names.find(self._store, name)
+        return Dataset(entry.name, dataset_objects(self._store, entry.id), self._runtime)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and any(e.name.lower() == name.lower() for e in names.entries(self._store))
+
+    def __iter__(self) -> Iterator[Dataset]:
+        for entry in names.entries(self._store):
+            yield Dataset(entry.name, dataset_objects(self._store, entry.id), self._runtime)
+
+    def datasets(self) -> list[Dataset]:
+        """All datasets in alphabetical order."""
+        return list(self)
+
+    def drop(self, name: str) -> None:
+        """Remove a dataset for good: its name first, then everything it holds."""
+        entry = names.find(self._store, name)
+        names.release(self._store, name)
+        remove(dataset_objects(self._store, entry.id))
+
+    def rename(self, old: str, new: str) -> Dataset:
+        """Give a dataset another name; no data moves, and who has it open keeps on working."""
+        entry = names.find(self._store, old)
+        if old.lower() == names.check_name(new).lower():
+            names.release(self._store, old)
+            names.claim(self._store, new, entry.id)
+        else:
+            names.claim(self._store, new, entry.id)
+            names.release(self._store, old)
+        return self[new]
+
+    def sql(self, query: str) -> pa.Table:
+        """The answer to an SQL query over the datasets, by DuckDB, without a JVM."""
+        return query_duckdb(self, query)
+
+    def sql_spark(self, query: str) -> DataFrame:
+        """The same as a Spark frame."""
+        frame: DataFrame = query_spark(self, query, self._runtime.session.get())
+        return frame

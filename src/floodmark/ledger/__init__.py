@@ -1,0 +1,1 @@
+"""Datasets: schema, append, slice index, reading by offset, verify."""

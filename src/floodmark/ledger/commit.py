@@ -1,0 +1,203 @@
+"""Commits: blocks planned from the state of a chain, published, and settled when the outcome is in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from floodmark.chain import codec, rules
+from floodmark.chain.events import (
+    AddData,
+    DataSlice,
+    MetadataBlock,
+    MetadataEvent,
+    Nanos,
+    OffsetInterval,
+    SourceState,
+)
+from floodmark.chain.hashes import Multihash
+from floodmark.chain.state import ChainState, advance
+from floodmark.chain.walk import walk_back
+from floodmark.ledger.attributes import commit_part, data_attributes
+from floodmark.ledger.errors import CommitUnknown
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.errors import SwapUnknown
+from floodmark.storage.slices import SliceFile
+
+_SETTLE_TRIES = 5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Planned = tuple[Multihash, bytes, MetadataBlock]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What a write added: its last block, and its records as the half-open interval of offsets [start, end)."""
+
+    block: Multihash
+    sequence_number: int
+    start: int
+    end: int
+    slices: int
+    size: int
+    system_time: datetime
+    watermark: datetime | None
+    source: str | None = None
+    state: str | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many records this commit added."""
+        return self.end - self.start
+
+
+def to_datetime(nanos: Nanos) -> datetime:
+    """A point in time as a datetime in UTC (microseconds; the chain keeps the rest)."""
+    return _EPOCH + timedelta(microseconds=nanos // 1000)
+
+
+def to_nanos(moment: datetime) -> Nanos:
+    """A datetime as nanoseconds since the epoch; one without a zone is taken as UTC."""
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def plan_blocks(
+    state: ChainState, events: Iterable[MetadataEvent], system_time: Nanos
+) -> tuple[list[Planned], ChainState]:
+    """The blocks of these events on top of a chain, each checked against every rule, and the state after them."""
+    planned: list[Planned] = []
+    for event in events:
+        block = MetadataBlock(
+            system_time=system_time,
+            prev_block_hash=state.head_hash,
+            sequence_number=state.next_sequence_number,
+            event=event,
+        )
+        rules.check(state, block)
+        data = codec.encode(block)
+        block_hash = Multihash.sha3_256(data)
+        planned.append((block_hash, data, block))
+        state = advance(state, block_hash, block)
+    return planned, state
+
+
+def data_events(state: ChainState, slices: Sequence[SliceFile], source_state: SourceState | None) -> list[AddData]:
+    """One AddData per slice; the last one carries the new source state, and each everything it does not move."""
+    events: list[AddData] = []
+    last_offset, watermark = state.last_offset, state.watermark
+    for i, new in enumerate(slices):
+        start = 0 if last_offset is None else last_offset + 1
+        if new.event_time_max is not None:
+            watermark = max(watermark, new.event_time_max) if watermark is not None else new.event_time_max
+        is_last = i == len(slices) - 1
+        events.append(
+            AddData(
+                prev_checkpoint=state.checkpoint,
+                prev_offset=last_offset,
+                new_data=DataSlice(
+                    logical_hash=new.logical_hash,
+                    physical_hash=new.physical_hash,
+                    offset_interval=OffsetInterval(start, start + new.rows - 1),
+                    size=new.size,
+                ),
+                new_watermark=watermark,
+                new_source_state=source_state if is_last and source_state is not None else state.source_state,
+                extra=data_attributes(new.event_time_min, new.event_time_max, i, len(slices)),
+            )
+        )
+        last_offset = start + new.rows - 1
+    return events
+
+
+def empty_event(state: ChainState) -> AddData:
+    """An AddData without data that carries everything forward; the caller moves what is to be moved."""
+    return AddData(
+        prev_checkpoint=state.checkpoint,
+        prev_offset=state.last_offset,
+        new_watermark=state.watermark,
+        new_source_state=state.source_state,
+    )
+
+
+def publish(
+    objects: DatasetObjects, old: Multihash | None, slices: Sequence[SliceFile], planned: Sequence[Planned]
+) -> bool:
+    """Data, then blocks, then the head: True when the commit happened, False when somebody moved the head first."""
+    for new in slices:
+        if new.path is not None:
+            objects.store.put_file(objects.data_key(new.physical_hash), new.path)
+    for block_hash, data, _ in planned:
+        objects.put_block(block_hash, data)
+    head = planned[-1][0]
+    try:
+        return objects.move_head(old, head)
+    except SwapUnknown as error:
+        return _settle(objects, old, planned[-1], error)
+
+
+def _settle(objects: DatasetObjects, old: Multihash | None, wanted: Planned, cause: SwapUnknown) -> bool:
+    """Find out whether a commit happened whose answer was lost.
+
+    The swap only works from `old`: once the head is anything else, it either happened or never will.
+    """
+    new, _, block = wanted
+    for _ in range(_SETTLE_TRIES):
+        try:
+            head = objects.read_head()
+            if head == old:
+                return objects.move_head(old, new)
+            return head is not None and _is_ancestor(objects, new, block.sequence_number, head)
+        except SwapUnknown as error:
+            cause = error
+    raise CommitUnknown(
+        f"commit {new.short} may or may not have happened: {cause.message}",
+        hint="read the dataset's log to see; writing again with the same source= and state= is safe either way",
+        block=new,
+    ) from cause
+
+
+def _is_ancestor(objects: DatasetObjects, wanted: Multihash, sequence_number: int, head: Multihash) -> bool:
+    for block_hash, _, block in walk_back(objects.get_block, head):
+        if block.sequence_number <= sequence_number:
+            return block_hash == wanted
+    return False
+
+
+def describe_commit(planned: Sequence[Planned], state: SourceState | None) -> Commit:
+    """The commit that these blocks (oldest first) are; `state` is the source state it brought, if any."""
+    block_hash, _, last = planned[-1]
+    events = [b.event for _, _, b in planned if isinstance(b.event, AddData)]
+    newest = events[-1]
+    with_data = [e.new_data for e in events if e.new_data is not None]
+    end = 0 if newest.prev_offset is None else newest.prev_offset + 1
+    start = end
+    if with_data:
+        start, end = with_data[0].offset_interval.start, with_data[-1].offset_interval.end + 1
+    return Commit(
+        block=block_hash,
+        sequence_number=last.sequence_number,
+        start=start,
+        end=end,
+        slices=len(with_data),
+        size=sum(d.size for d in with_data),
+        system_time=to_datetime(last.system_time),
+        watermark=None if newest.new_watermark is None else to_datetime(newest.new_watermark),
+        source=state.source_name if state else None,
+        state=state.value if state else None,
+    )
+
+
+def read_commit(objects: DatasetObjects, last: Multihash, state: SourceState | None) -> Commit:
+    """The commit whose last block this is, from the chain."""
+    blocks: list[Planned] = []
+    wanted = 1
+    for block_hash, data, block in walk_back(objects.get_block, last):
+        if not blocks and isinstance(block.event, AddData):
+            part, _ = commit_part(block.event)
+            wanted = part + 1
+        blocks.append((block_hash, data, block))
+        if len(blocks) == wanted:
+            break
+    return describe_commit(blocks[::-1], state)

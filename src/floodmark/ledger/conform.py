@@ -1,0 +1,224 @@
+"""Conforming: incoming columns brought to a dataset's layout, or refused with the column and the reason."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodmark.ledger.errors import (
+    BadEventTime,
+    DuplicateColumns,
+    MissingColumns,
+    ReservedColumn,
+    TypeMismatch,
+    UnknownColumns,
+)
+from floodmark.ledger.layout import Layout
+from floodmark.storage.slices import event_time_bounds
+
+EARLIEST, LATEST = -62_135_596_800 * 10**9, 253_402_300_800 * 10**9
+"""The years 1 to 9999 in nanoseconds since the epoch, half open."""
+
+
+def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
+    """Refuse data whose columns are not exactly the dataset's, whatever their order."""
+    names, wanted = schema.names, layout.data.names
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise DuplicateColumns(f"{where} has two columns named {twice[0]!r}", hint="rename one", columns=twice)
+    for name in names:
+        if name in layout.vocab.reserved and name not in wanted:
+            raise ReservedColumn(
+                f"{where} has a column {name!r}, which belongs to the system columns",
+                hint="drop or rename it; the dataset gives its own",
+                column=name,
+            )
+    unknown = [n for n in names if n not in wanted]
+    missing = [n for n in wanted if n not in names]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], missing or wanted, 1)
+        hint = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else f"drop it, or add it to the dataset first: .evolve({{{unknown[0]!r}: …}})"
+        )
+        raise UnknownColumns(f"{where} has columns the dataset lacks: {_listed(unknown)}", hint=hint, columns=unknown)
+    if missing:
+        raise MissingColumns(
+            f"{where} lacks columns of the dataset: {_listed(missing)}",
+            hint="add them, with nulls where there is no value",
+            columns=missing,
+        )
+    for field in schema:
+        target = layout.data.field(field.name).type
+        if not fits(field.type, target):
+            raise TypeMismatch(
+                f"column {field.name!r} of {where} has type {field.type}, the dataset has {target}",
+                hint=_cast_hint(field.type, target),
+                column=field.name,
+            )
+
+
+def conform(table: pa.Table, layout: Layout, where: str) -> pa.Table:
+    """The data columns of a slice made of `table`: cast, in the slice's order, sorted by event time.
+
+    The event time of a dataset without one is left out: the writer repeats the system time.
+    """
+    check_columns(table.schema, layout, where)
+    columns = {f.name: _cast(table.column(f.name), f, where) for f in layout.data}
+    data = pa.table(columns, schema=layout.data)
+    if layout.event_time is None:
+        return data
+    times = data.column(layout.event_time)
+    if times.null_count:
+        rows: Any = pc.index(times.is_null(), True)
+        raise BadEventTime(
+            f"{times.null_count} rows of {where} have no event time (column {layout.event_time!r}, first at row "
+            f"{rows.as_py()})",
+            hint="fill or drop them: a dataset with an event time needs one in every record",
+            column=layout.event_time,
+        )
+    _check_range(times, layout.event_time, where)
+    data = data.select(layout.payload_schema.names)
+    return data if _is_sorted(times) else data.take(_stable_order(times))
+
+
+def fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of one type may become another without a change of meaning (their values decide the rest)."""
+    s: Any = source
+    t: Any = target
+    types = pa.types
+    if types.is_dictionary(s) or types.is_run_end_encoded(s):
+        s = s.value_type
+    if types.is_null(s):
+        return True
+    if _is_text(s) or _is_text(t):
+        return _is_text(s) and _is_text(t)
+    if _is_bytes(s) or _is_bytes(t):
+        return _is_bytes(s) and _is_bytes(t)
+    if types.is_boolean(s) or types.is_boolean(t):
+        return bool(types.is_boolean(s) and types.is_boolean(t))
+    if types.is_timestamp(s) and types.is_timestamp(t):
+        return (s.tz is None) == (t.tz is None)
+    for family in (types.is_date, types.is_time):
+        if family(s) or family(t):
+            return bool(family(s) and family(t))
+    if types.is_decimal(t):
+        return bool(types.is_decimal(s) or types.is_integer(s))
+    if types.is_integer(t) or types.is_floating(t):
+        return bool(types.is_integer(s) or types.is_floating(s))
+    if _is_list(t):
+        return _is_list(s) and fits(s.value_type, t.value_type)
+    if types.is_struct(t):
+        if not types.is_struct(s) or {f.name for f in s} != {f.name for f in t}:
+            return False
+        return all(fits(s.field(f.name).type, f.type) for f in t)
+    return bool(s.equals(t))
+
+
+def _cast(column: Any, field: pa.Field, where: str) -> Any:
+    if column.type.equals(field.type):
+        return column
+    try:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if pa.types.is_run_end_encoded(column.type):
+            column = pa.chunked_array([pc.run_end_decode(c) for c in column.chunks], column.type.value_type)
+        if pa.types.is_struct(field.type) and not pa.types.is_null(column.type):
+            return _cast_struct(column, field, where)
+        cast = column.cast(field.type, safe=True)
+        _check_same_floats(column, cast)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise TypeMismatch(
+            f"column {field.name!r} of {where} does not fit {field.type}: {error}",
+            hint=_value_hint(column.type, field.type),
+            column=field.name,
+        ) from error
+    return cast
+
+
+def _cast_struct(column: Any, field: pa.Field, where: str) -> Any:
+    """Cast a struct by the names of its members: their order is the caller's business."""
+    chunks = []
+    struct_type: Any = field.type
+    for chunk in column.chunks:
+        members = [_cast(pa.chunked_array([chunk.field(f.name)]), f, where).combine_chunks() for f in struct_type]
+        plain = [m.chunk(0) if isinstance(m, pa.ChunkedArray) else m for m in members]
+        chunks.append(pa.StructArray.from_arrays(plain, fields=list(struct_type), mask=chunk.is_null()))
+    return pa.chunked_array(chunks, type=struct_type)
+
+
+def _check_same_floats(before: Any, after: Any) -> None:
+    """Arrow calls every cast between floats safe; here one that loses digits is not, in lists neither."""
+    while _is_list(before.type) and _is_list(after.type):
+        before, after = pc.list_flatten(before), pc.list_flatten(after)
+    if before.type == after.type or not (pa.types.is_floating(before.type) and pa.types.is_floating(after.type)):
+        return
+    back: Any = after.cast(before.type)
+    same = pc.or_(pc.equal(back, before), pc.is_nan(before))
+    if not pc.all(pc.fill_null(same, True)).as_py():
+        raise ValueError(f"some {before.type} values have more digits than {after.type} holds")
+
+
+def _check_range(times: Any, column: str, where: str) -> None:
+    """Blocks and Python know the years 1 to 9999."""
+    low, high = event_time_bounds(times)
+    if low is not None and high is not None and not EARLIEST <= low <= high < LATEST:
+        raise BadEventTime(
+            f"event times of {where} (column {column!r}) lie outside the years 1 to 9999",
+            hint="they may be in another unit than the column says: milliseconds read as seconds, for instance",
+            column=column,
+        )
+
+
+def _is_sorted(times: Any) -> bool:
+    values = times.cast(pa.int64()) if pa.types.is_timestamp(times.type) else times.cast(pa.int32()).cast(pa.int64())
+    array = values.to_numpy()
+    return bool((array[1:] >= array[:-1]).all())
+
+
+def _stable_order(times: Any) -> Any:
+    # Arrow's sort is not stable on its own: arrival order is the second key.
+    arrival = pa.array(np.arange(len(times), dtype=np.int64))
+    return pc.sort_indices(
+        pa.table({"time": times, "arrival": arrival}), sort_keys=[("time", "ascending"), ("arrival", "ascending")]
+    )
+
+
+def _is_text(t: Any) -> bool:
+    return bool(pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t))
+
+
+def _is_bytes(t: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(t) or types.is_large_binary(t) or types.is_binary_view(t) or types.is_fixed_size_binary(t)
+    )
+
+
+def _is_list(t: Any) -> bool:
+    return bool(pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(repr(n) for n in names)
+
+
+def _cast_hint(source: Any, target: Any) -> str:
+    if pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
+        return (
+            "the data's times have no zone: localise them (pandas: .dt.tz_localize('UTC'))"
+            if source.tz is None
+            else "the dataset's times have no zone: drop the data's (pandas: .dt.tz_localize(None))"
+        )
+    return f"cast the column to {target} before writing"
+
+
+def _value_hint(source: Any, target: Any) -> str:
+    if pa.types.is_timestamp(source) and source.unit == "ns":
+        return "a dataset keeps microseconds: round the column first (pandas: .dt.floor('us'))"
+    return f"change the values, or cast the column to {target} as you want it done"

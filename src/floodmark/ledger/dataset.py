@@ -1,0 +1,286 @@
+"""A dataset: what users write to and read from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from floodmark.chain.events import DatasetKind, MetadataEvent, SetDataSchema, SourceState
+from floodmark.chain.evolution import check_evolution
+from floodmark.chain.hashes import Multihash
+from floodmark.chain.ids import DatasetId
+from floodmark.ledger import log as logs
+from floodmark.ledger import snapshot as snapshots
+from floodmark.ledger.attributes import purge_attributes, purge_state
+from floodmark.ledger.commit import Commit, describe_commit, empty_event, to_datetime, to_nanos
+from floodmark.ledger.errors import ReservedColumn, WatermarkBack
+from floodmark.ledger.incoming import Format, recognise
+from floodmark.ledger.index import Cache
+from floodmark.ledger.layout import derive, fields_from
+from floodmark.ledger.metadata import commit_events
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.purge import Purge, plan_purge, remove_purged
+from floodmark.ledger.runtime import Runtime
+from floodmark.ledger.scan import Scan, Where, checked_columns
+from floodmark.ledger.selection import AsOf, Selection, interval, present, purge_end
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.spark_read import ordered_frame, spark_frame
+from floodmark.ledger.verify import Verification, verify
+from floodmark.ledger.write import Append
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+_SOURCE_KIND = "floodmark.dev/state"
+
+
+class Dataset:
+    """An append-only sequence of records numbered 0, 1, 2, …
+
+    Made by `Lake.create` or found by `lake["name"]`. A dataset object holds no state of its own: every call looks at
+    the present head.
+    """
+
+    def __init__(self, name: str, objects: DatasetObjects, runtime: Runtime) -> None:
+        self._name = name
+        self._objects = objects
+        self._runtime = runtime
+        self._cache: Cache = {}
+        self._latest: Snapshot | None = None
+
+    def __repr__(self) -> str:
+        return f"Dataset({self._name!r}, {self._objects.store.url!r})"
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        """The name under which the dataset was opened."""
+        return self._name
+
+    @property
+    def id(self) -> DatasetId:
+        """What stays when the name changes."""
+        found = self.snapshot().state.dataset_id
+        assert found is not None  # every chain starts with a Seed
+        return found
+
+    @property
+    def kind(self) -> DatasetKind:
+        """Whether it takes data from outside or is derived from other datasets."""
+        found = self.snapshot().state.dataset_kind
+        assert found is not None
+        return found
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The data columns, None before the first write."""
+        layout = self.snapshot().layout
+        return None if layout is None else layout.data
+
+    @property
+    def event_time(self) -> str | None:
+        """The column that says when a record's event happened, None if that is when it was written."""
+        snapshot = self.snapshot()
+        if snapshot.layout is not None:
+            return snapshot.layout.event_time
+        return snapshot.state.vocab.event_time_column if snapshot.state.vocab else None
+
+    @property
+    def head(self) -> Multihash:
+        """The hash of the newest block."""
+        return self.snapshot().head
+
+    @property
+    def last_offset(self) -> int | None:
+        """The offset of the newest record, None while there are none."""
+        return self.snapshot().state.last_offset
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The event time up to which the data is said to be complete."""
+        watermark = self.snapshot().state.watermark
+        return None if watermark is None else to_datetime(watermark)
+
+    def snapshot(self) -> Snapshot:
+        """The dataset as of its present head; read again only when the head has moved."""
+        head = self._objects.read_head()
+        if self._latest is None or head != self._latest.head:
+            self._latest = snapshots.load(self._objects, self._name, self._cache)
+        return self._latest
+
+    # Writing
+
+    def write(
+        self, data: Any, *, source: str | None = None, state: str | None = None, read: Format | None = None
+    ) -> Commit:
+        """Append a frame (Spark, pandas, Polars, Arrow) or files (a path or glob of Parquet, CSV or JSON).
+
+        All of it becomes visible at once. With `source` and `state` the write is idempotent: the same pair again
+        returns the first commit. `read` names the format of files whose names do not tell.
+        """
+        source_state = _source_state(source, state)
+        incoming = recognise(data, read)
+        progress = self._runtime.progress()
+        progress.start(f"writing {self._name}", None)
+        try:
+            written = Append(self._name, self._runtime, incoming, source_state, progress).run(self.snapshot())
+        finally:
+            progress.finish()
+        self._latest = written.snapshot
+        return written.commit
+
+    def advance_watermark(self, to: datetime | str) -> Commit | None:
+        """Say that the data is complete up to a time; None when the watermark is there already."""
+        moment = datetime.fromisoformat(to) if isinstance(to, str) else to
+        wanted = to_nanos(moment)
+
+        def build(snapshot: Snapshot) -> list[MetadataEvent]:
+            present = snapshot.state.watermark
+            if present is not None and wanted < present:
+                raise WatermarkBack(
+                    f"the watermark of {self._name!r} is {to_datetime(present)}, after {to_datetime(wanted)}",
+                    hint="a watermark never goes back: give a later time",
+                )
+            return [] if wanted == present else [replace(empty_event(snapshot.state), new_watermark=wanted)]
+
+        planned, self._latest = commit_events(self._name, self.snapshot, build, self._runtime)
+        return describe_commit(planned, None) if planned else None
+
+    def evolve(self, added: pa.Schema | Mapping[str, Any]) -> pa.Schema:
+        """Add optional columns, as a schema or as names and types; older records read as null there.
+
+        A whole new schema is taken too: it may add and reorder columns, and nothing else.
+        """
+        wanted = fields_from(added)
+
+        def build(snapshot: Snapshot) -> list[MetadataEvent]:
+            layout = snapshot.require_layout(self._name)
+            if set(layout.data.names) <= set(wanted.names):
+                evolved = derive(wanted, layout.vocab, layout.event_time)
+            else:
+                taken = [name for name in wanted.names if name in layout.data.names]
+                if taken:
+                    raise ReservedColumn(
+                        f"dataset {self._name!r} has a column {taken[0]!r} already",
+                        hint="give only new columns, or the whole schema",
+                        column=taken[0],
+                    )
+                evolved = layout.with_fields(wanted)
+            if evolved == layout:
+                return []
+            check_evolution(layout.to_odf(), evolved.to_odf())
+            return [SetDataSchema(schema=evolved.to_odf())]
+
+        _, self._latest = commit_events(self._name, self.snapshot, build, self._runtime)
+        return self._latest.require_layout(self._name).data
+
+    def purge(self, before: int | str | date | datetime) -> Purge:
+        """Remove old slices for good: those whose records all lie before an offset or an event time.
+
+        The chain and the offsets stay. Only whole slices go, so some older records may remain.
+        """
+        done = Purge(0, 0, 0, 0)
+
+        def build(snapshot: Snapshot) -> list[MetadataEvent]:
+            nonlocal done
+            snapshot.require_layout(self._name)
+            done = plan_purge(snapshot, purge_end(snapshot, self._name, before))
+            if done.before <= snapshot.purged_before:
+                done = Purge(snapshot.purged_before, 0, 0, 0)
+                return []
+            event = replace(
+                empty_event(snapshot.state),
+                new_source_state=purge_state(done.before),
+                extra=purge_attributes(done.slices, done.bytes),
+            )
+            return [event]
+
+        _, self._latest = commit_events(self._name, self.snapshot, build, self._runtime)
+        remove_purged(self._objects, self._latest)
+        return done
+
+    # Reading
+
+    def read(self, *, as_of: AsOf = None, system: bool = False) -> DataFrame:
+        """The data columns as a Spark frame; `system=True` adds offset, op and system_time.
+
+        `as_of` an offset, a block's hash or a time reads the past.
+        """
+        snapshot = self.snapshot()
+        scan = self._scan(snapshot, present(snapshot, self._name, as_of), self._columns(snapshot) if system else None)
+        frame: DataFrame = spark_frame(scan, self._runtime.session.get())
+        return frame
+
+    def changes(self, since: int | None = None, until: int | None = None) -> DataFrame:
+        """The records with offsets after `since`, up to and with `until`, in offset order, with system columns."""
+        frame: DataFrame = ordered_frame(self._changes(since, until), self._runtime.session.get())
+        return frame
+
+    def changes_arrow(self, since: int | None = None, until: int | None = None) -> pa.Table:
+        """The same as `changes` as an Arrow table, without a JVM."""
+        return self._changes(since, until).to_table()
+
+    def to_arrow(self, *, as_of: AsOf = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """The data as an Arrow table in offset order, without a JVM."""
+        snapshot = self.snapshot()
+        return self._scan(snapshot, present(snapshot, self._name, as_of), columns).to_table()
+
+    def to_pandas(self, *, as_of: AsOf = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The data as a pandas frame in offset order, without a JVM."""
+        frame: pd.DataFrame = self.to_arrow(as_of=as_of, columns=columns).to_pandas()
+        return frame
+
+    def to_batches(
+        self, columns: Sequence[str] | None = None, where: Where = None, *, as_of: AsOf = None
+    ) -> pa.RecordBatchReader:
+        """The data as a stream of record batches in offset order, without a JVM: what DuckDB and Polars take.
+
+        `columns` may name system columns too; `where` is the WHERE part of SQL or an Arrow expression.
+        """
+        snapshot = self.snapshot()
+        return self._scan(snapshot, present(snapshot, self._name, as_of), columns).to_reader(where)
+
+    def scan(self, *, as_of: AsOf = None) -> Scan:
+        """All columns, system columns included, for those who push filters and columns down themselves."""
+        snapshot = self.snapshot()
+        return self._scan(snapshot, present(snapshot, self._name, as_of), self._columns(snapshot))
+
+    def count(self) -> int:
+        """How many records can be read; costs nothing."""
+        return self.snapshot().records
+
+    def _changes(self, since: int | None, until: int | None) -> Scan:
+        snapshot = self.snapshot()
+        return self._scan(snapshot, interval(snapshot, self._name, since, until), self._columns(snapshot))
+
+    def _columns(self, snapshot: Snapshot) -> list[str]:
+        names: list[str] = snapshot.require_layout(self._name).read_schema.names
+        return names
+
+    def _scan(self, snapshot: Snapshot, selection: Selection, columns: Sequence[str] | None) -> Scan:
+        layout = snapshot.require_layout(self._name)
+        return Scan(self._objects, layout, selection, checked_columns(layout, columns, self._name))
+
+    # Looking closer
+
+    def log(self) -> Iterator[logs.LogEntry]:
+        """The blocks, newest first, each with a sentence about what it did."""
+        return logs.log(self._objects, self.snapshot().head)
+
+    def verify(self) -> Verification:
+        """Check every block against the rules and every file against its hashes."""
+        return verify(self._name, self._objects, self._runtime, self._runtime.progress())
+
+
+def _source_state(source: str | None, state: str | None) -> SourceState | None:
+    if (source is None) != (state is None):
+        raise TypeError("source= and state= go together: which source, and how far it was read")
+    if source is None or state is None:
+        return None
+    return SourceState(source_name=source, kind=_SOURCE_KIND, value=str(state))

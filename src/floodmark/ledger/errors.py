@@ -1,0 +1,139 @@
+"""What can go wrong with datasets. Every class here means: nothing was made visible."""
+
+from __future__ import annotations
+
+from floodmark.errors import FloodmarkError
+
+
+class LedgerError(FloodmarkError):
+    """Something about a dataset is not as it must be."""
+
+
+# Names
+
+
+class BadName(LedgerError):
+    """A dataset name that is not one plain path segment."""
+
+    name: str
+
+
+class UnknownDataset(LedgerError):
+    """There is no dataset of this name."""
+
+    name: str
+
+
+class DatasetExists(LedgerError):
+    """A dataset of this name is there already."""
+
+    name: str
+
+
+# Data that is refused
+
+
+class BadData(LedgerError):
+    """The data given does not fit the dataset."""
+
+
+class MissingColumns(BadData):
+    """The data lacks columns that the dataset has."""
+
+    columns: list[str]
+
+
+class UnknownColumns(BadData):
+    """The data has columns that the dataset does not have."""
+
+    columns: list[str]
+
+
+class DuplicateColumns(BadData):
+    """The data has two columns of one name."""
+
+    columns: list[str]
+
+
+class TypeMismatch(BadData):
+    """A column's type or a value in it does not fit the dataset."""
+
+    column: str
+
+
+class UnsupportedType(BadData):
+    """A type that a dataset cannot hold."""
+
+    column: str
+
+
+class ReservedColumn(BadData):
+    """A column name that belongs to the system columns."""
+
+    column: str
+
+
+class BadEventTime(BadData):
+    """The event time column is missing, of the wrong type, or null somewhere."""
+
+    column: str
+
+
+class NothingToWrite(BadData):
+    """The data has no rows, so there is nothing to commit."""
+
+
+class UnreadableFile(BadData):
+    """A file cannot be read as what it should be."""
+
+    path: str
+
+
+class NoFiles(BadData):
+    """A path or glob that matches no data file."""
+
+    path: str
+
+
+class UnsupportedData(BadData):
+    """Something that is neither a frame nor a path."""
+
+
+# Commits
+
+
+class CommitConflict(LedgerError):
+    """The commit did not happen: others kept committing first."""
+
+
+class CommitUnknown(LedgerError):
+    """The commit may or may not have happened; the chain will tell."""
+
+
+class WatermarkBack(LedgerError):
+    """A watermark that lies before the present one."""
+
+
+class ReadOnlyDataset(LedgerError):
+    """A dataset that takes no outside data."""
+
+
+# Reading
+
+
+class NoSchema(LedgerError):
+    """A dataset that has no columns yet."""
+
+
+class BadAsOf(LedgerError):
+    """A point in a dataset's past that does not exist."""
+
+
+class Purged(LedgerError):
+    """Records that a purge has removed."""
+
+    purged_before: int
+
+
+class BadQuery(LedgerError):
+    """A query or filter that does not parse or names unknown columns."""

@@ -1,0 +1,78 @@
+"""Finalising: a part gets its offsets, its system columns and its hashes, and becomes the file of a slice."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from floodmark.ledger.conform import conform
+from floodmark.ledger.layout import Layout
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.parts import Part, SlicePart
+from floodmark.storage.slices import SYSTEM_TIME_TYPE, SliceFile, write_slice
+
+
+@dataclass(frozen=True)
+class FinaliseTask:
+    """Everything a task needs to turn one part into a slice, wherever it runs."""
+
+    part: Part
+    start: int
+    system_time_ms: int
+    layout: Layout
+    folder: Path
+    objects: DatasetObjects
+
+
+def plan(
+    parts: Sequence[Part], start: int, system_time_ms: int, layout: Layout, folder: Path, objects: DatasetObjects
+) -> list[FinaliseTask]:
+    """One task per part, with dense offsets from `start` on."""
+    starts = accumulate((part.rows for part in parts), initial=start)
+    return [
+        FinaliseTask(part, at, system_time_ms, layout, folder, objects) for part, at in zip(parts, starts, strict=False)
+    ]
+
+
+def finalise(task: FinaliseTask) -> SliceFile:
+    """Write the slice of one part; on a remote store it is uploaded at once, since nobody else can reach this file."""
+    part, layout = task.part, task.layout
+    if isinstance(part, SlicePart):
+        data, digests = part.load(), part.digests
+    else:
+        data, digests = conform(part.load(), layout, part.where), {}
+    if layout.event_time is None:
+        times = pa.array(np.full(part.rows, task.system_time_ms, dtype=np.int64)).cast(SYSTEM_TIME_TYPE)
+        data = data.add_column(0, layout.payload_schema.field(0), times)
+    remote = task.objects.store.local_path(task.objects.head_key) is None
+    folder = task.objects.store.staging() if remote else task.folder
+    path = folder / f"slice-{uuid.uuid4().hex}"
+    slice_file = write_slice(
+        path,
+        data,
+        vocab=layout.vocab,
+        start=task.start,
+        system_time_ms=task.system_time_ms,
+        known_digests=digests,
+    )
+    if not remote:
+        return slice_file
+    task.objects.store.put_file(task.objects.data_key(slice_file.physical_hash), path)
+    return replace(slice_file, path=None)
+
+
+def again(slice_files: Sequence[SliceFile], layout: Layout, parts: Sequence[Part]) -> list[Part]:
+    """The parts for another try after a lost race: finished slices with their digests, where they are at hand."""
+    columns = [name for name in layout.payload_schema.names if name in layout.data.names]
+    return [
+        part
+        if done.path is None or not done.path.exists()  # uploaded, or moved into the store before the race was lost
+        else SlicePart(done.rows, done.path, tuple(columns), {name: done.digests[name] for name in columns})
+        for done, part in zip(slice_files, parts, strict=True)
+    ]

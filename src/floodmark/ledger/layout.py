@@ -1,0 +1,149 @@
+"""The layout of a dataset: its data columns, its event time and the order of columns in its slices."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.chain.events import SetVocab
+from floodmark.chain.schema import DataSchema, ExtraAttributes
+from floodmark.ledger.errors import BadEventTime, DuplicateColumns, ReservedColumn
+from floodmark.ledger.types import canonical, check_supported, field_from_odf, field_to_odf
+from floodmark.storage.slices import SYSTEM_TIME_TYPE, Vocabulary, system_fields
+
+EVENT_TIME_KEY = "floodmark.dev/event-time"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the records of a dataset look like.
+
+    `data` are the user's columns in the user's order. `event_time` names one of them; when it is None, events have
+    no time of their own and the slices repeat the system time.
+    """
+
+    vocab: Vocabulary
+    event_time: str | None
+    data: pa.Schema
+
+    @property
+    def slice_schema(self) -> pa.Schema:
+        """The columns of a slice, in the order in which they lie in the file."""
+        return pa.schema([*system_fields(self.vocab), *self.payload_schema])
+
+    @property
+    def payload_schema(self) -> pa.Schema:
+        """The columns of a slice after the first three: the event time, then the other data columns."""
+        rest = [f for f in self.data if f.name != self.event_time]
+        return pa.schema([self._event_time_field(), *rest])
+
+    @property
+    def read_schema(self) -> pa.Schema:
+        """What a reader sees with the system columns: offset, op, system time, then the data as the user gave it."""
+        return pa.schema([*system_fields(self.vocab), *self.data])
+
+    def _event_time_field(self) -> pa.Field:
+        if self.event_time is None:
+            return pa.field(self.vocab.event_time, SYSTEM_TIME_TYPE, nullable=False)
+        return self.data.field(self.event_time)
+
+    def to_odf(self) -> DataSchema:
+        """The schema as a SetDataSchema event holds it."""
+        if self.event_time is None:
+            note: Any = {"from": "system_time"}
+        else:
+            note = {"index": self.data.get_field_index(self.event_time)}
+        return DataSchema(
+            fields=tuple(field_to_odf(f) for f in self.slice_schema),
+            extra=ExtraAttributes.of({EVENT_TIME_KEY: note}),
+        )
+
+    def with_fields(self, added: Iterable[pa.Field]) -> Layout:
+        """The same layout with more columns at the end."""
+        return replace(self, data=pa.schema([*self.data, *_checked(added, self.vocab, self.event_time)]))
+
+
+def vocabulary(event: SetVocab | None) -> Vocabulary:
+    """The system column names that a SetVocab event gives."""
+    usual = Vocabulary()
+    if event is None:
+        return usual
+    return Vocabulary(
+        offset=event.offset_column or usual.offset,
+        op=event.operation_type_column or usual.op,
+        system_time=event.system_time_column or usual.system_time,
+        event_time=event.event_time_column or usual.event_time,
+    )
+
+
+def from_odf(schema: DataSchema, vocab: Vocabulary) -> Layout:
+    """The layout that a chain's schema and vocabulary describe; chains from elsewhere included."""
+    fields = [field_from_odf(f) for f in schema.fields]
+    payload = [f for f in fields if f.name not in vocab.reserved]
+    note = _event_time_note(schema)
+    names = [f.name for f in payload]
+    if note.get("from") == "system_time" or vocab.event_time not in names:
+        data = [f for f in payload if f.name != vocab.event_time]
+        return Layout(vocab, None, pa.schema(data))
+    time_field = payload.pop(names.index(vocab.event_time))
+    index = note.get("index", 0)
+    payload.insert(index if isinstance(index, int) else 0, time_field)
+    return Layout(vocab, vocab.event_time, pa.schema(payload))
+
+
+def derive(schema: pa.Schema, vocab: Vocabulary, event_time: str | None) -> Layout:
+    """The layout of a dataset whose first data has this Arrow schema."""
+    names = schema.names
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise DuplicateColumns(f"two columns are named {twice[0]!r}", hint="rename one of them", columns=twice)
+    if event_time is None and vocab.event_time in names:
+        event_time = vocab.event_time  # the standard's own name for it
+    if event_time is not None and event_time not in names:
+        near = difflib.get_close_matches(event_time, names, 1)
+        raise BadEventTime(
+            f"the event time column {event_time!r} is not in the data",
+            hint=f"did you mean {near[0]!r}?" if near else f"the data has {', '.join(names) or 'no columns'}",
+            column=event_time,
+        )
+    return Layout(vocab, event_time, pa.schema(_checked(schema, vocab, event_time)))
+
+
+def fields_from(schema: pa.Schema | Mapping[str, Any]) -> pa.Schema:
+    """A schema from a pa.Schema, or from names and types (Arrow types or their names, such as 'int64')."""
+    if isinstance(schema, pa.Schema):
+        return schema
+    made = [pa.field(name, pa.type_for_alias(t) if isinstance(t, str) else t) for name, t in dict(schema).items()]
+    return pa.schema(made)
+
+
+def _checked(fields: Iterable[pa.Field], vocab: Vocabulary, event_time: str | None) -> list[pa.Field]:
+    checked = []
+    for field in fields:
+        if field.name in vocab.reserved:
+            raise ReservedColumn(
+                f"column name {field.name!r} belongs to the system columns ({', '.join(vocab.reserved)})",
+                hint=f"rename it, for instance to {field.name + '_'!r}",
+                column=field.name,
+            )
+        data_type = canonical(field.type, field.name)
+        check_supported(data_type, field.name)
+        if field.name == event_time and not (pa.types.is_timestamp(data_type) or pa.types.is_date(data_type)):
+            raise BadEventTime(
+                f"the event time column {field.name!r} has type {field.type}",
+                hint="an event time is a timestamp or a date: cast the column first",
+                column=field.name,
+            )
+        checked.append(pa.field(field.name, data_type, nullable=field.name != event_time))
+    return checked
+
+
+def _event_time_note(schema: DataSchema) -> dict[str, Any]:
+    if schema.extra is None:
+        return {}
+    note = schema.extra.parsed.get(EVENT_TIME_KEY, {})
+    return note if isinstance(note, dict) else {}

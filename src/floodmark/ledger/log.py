@@ -1,0 +1,106 @@
+"""The log of a dataset: its blocks, newest first, each with a sentence about what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from floodmark.chain import events as ev
+from floodmark.chain.hashes import Multihash
+from floodmark.chain.walk import walk_back
+from floodmark.ledger.attributes import PURGE_SOURCE, purged_before
+from floodmark.ledger.commit import to_datetime
+from floodmark.ledger.objects import DatasetObjects
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """One block of the chain."""
+
+    hash: Multihash
+    sequence_number: int
+    system_time: datetime
+    kind: str
+    summary: str
+    event: ev.MetadataEvent
+
+
+def log(objects: DatasetObjects, head: Multihash) -> Iterator[LogEntry]:
+    """Every block, newest first; blocks are read as they are asked for."""
+    entry: LogEntry | None = None
+    later: ev.MetadataBlock | None = None
+    for block_hash, _, block in walk_back(objects.get_block, head):
+        if later is not None and entry is not None:
+            yield _finished(entry, later, block)
+        entry = LogEntry(
+            hash=block_hash,
+            sequence_number=block.sequence_number,
+            system_time=to_datetime(block.system_time),
+            kind=ev.kind(block.event),
+            summary="",
+            event=block.event,
+        )
+        later = block
+    if entry is not None and later is not None:
+        yield _finished(entry, later, None)
+
+
+def _finished(entry: LogEntry, block: ev.MetadataBlock, before: ev.MetadataBlock | None) -> LogEntry:
+    previous = before.event if before is not None else None
+    return LogEntry(
+        entry.hash, entry.sequence_number, entry.system_time, entry.kind, summary(block.event, previous), entry.event
+    )
+
+
+def summary(event: ev.MetadataEvent, previous: ev.MetadataEvent | None) -> str:
+    """What an event did, in one line; `previous` is the event before it, to tell what moved from what is carried."""
+    match event:
+        case ev.AddData():
+            return _data_summary(event, previous)
+        case ev.ExecuteTransform():
+            return _data_summary(event, previous)
+        case ev.Seed():
+            return f"created {event.dataset_kind.name.lower()} dataset {event.dataset_id.text}"
+        case ev.SetDataSchema():
+            fields = event.schema.fields if event.schema is not None else ()
+            return f"set columns: {', '.join(f.name for f in fields)}"
+        case ev.SetVocab():
+            return f"event time is {event.event_time_column or 'event_time'}"
+        case ev.AddPushSource():
+            return f"takes data from {event.source_name!r}, merged by {type(event.merge).__name__[13:].lower()}"
+        case ev.SetTransform():
+            return f"derived from {', '.join(i.alias or i.dataset_ref for i in event.inputs)}"
+        case ev.SetInfo():
+            return f"described as {event.description!r}"
+        case ev.SetLicense():
+            return f"licence {event.short_name}"
+        case _:
+            return ev.kind(event)
+
+
+def _data_summary(event: ev.DataEvent, previous: ev.MetadataEvent | None) -> str:
+    moved = []
+    if event.new_data is not None:
+        new = event.new_data
+        interval = new.offset_interval
+        moved.append(f"+{new.rows:,} records, offsets {interval.start}–{interval.end} ({_bytes(new.size)})")
+    before = previous if isinstance(previous, ev.AddData | ev.ExecuteTransform) else None
+    if event.new_watermark is not None and (before is None or before.new_watermark != event.new_watermark):
+        moved.append(f"watermark {to_datetime(event.new_watermark).isoformat(sep=' ', timespec='seconds')}")
+    state = ev.source_state(event)
+    if state is not None and (before is None or ev.source_state(before) != state):
+        if state.source_name == PURGE_SOURCE:
+            moved.append(f"purged records before offset {purged_before(state)}")
+        else:
+            moved.append(f"source {state.source_name} at {state.value}")
+    return "; ".join(moved) or "moved nothing visible"
+
+
+def _bytes(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

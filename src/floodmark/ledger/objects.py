@@ -1,0 +1,61 @@
+"""The objects of one dataset in its store: blocks, data, checkpoints, the head, and the derived index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from floodmark.chain.hashes import Multihash
+from floodmark.chain.head import format_head, parse_head
+from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.store import ObjectInfo, Store
+
+
+@dataclass(frozen=True)
+class DatasetObjects:
+    """Where a dataset's objects are: a store and the dataset's folder in it."""
+
+    store: Store
+    folder: str
+
+    @property
+    def head_key(self) -> str:
+        return f"{self.folder}/refs/head"
+
+    def data_key(self, physical_hash: Multihash) -> str:
+        return f"{self.folder}/data/{physical_hash.text}"
+
+    def checkpoint_key(self, physical_hash: Multihash) -> str:
+        return f"{self.folder}/checkpoints/{physical_hash.text}"
+
+    def block_key(self, block_hash: Multihash) -> str:
+        return f"{self.folder}/blocks/{block_hash.text}"
+
+    def index_key(self, name: str) -> str:
+        return f"{self.folder}/info/index/{name}"
+
+    def read_head(self) -> Multihash | None:
+        """The newest block's hash, or None when there is no such dataset (any more)."""
+        try:
+            return parse_head(self.store.get(self.head_key))
+        except ObjectNotFound:
+            return None
+
+    def move_head(self, old: Multihash | None, new: Multihash) -> bool:
+        """Move the head from the value the writer saw; False if somebody moved it first."""
+        expected = None if old is None else format_head(old)
+        return self.store.compare_and_swap(self.head_key, expected, format_head(new))
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Wait for and hold this dataset's turn to commit."""
+        return self.store.turn(self.head_key)
+
+    def get_block(self, block_hash: Multihash) -> bytes:
+        return self.store.get(self.block_key(block_hash))
+
+    def put_block(self, block_hash: Multihash, data: bytes) -> None:
+        self.store.put_if_absent(self.block_key(block_hash), data)
+
+    def index_segments(self) -> Iterator[ObjectInfo]:
+        return self.store.list(f"{self.folder}/info/index")

@@ -1,0 +1,187 @@
+"""Parts: the rows of one future slice each, where they lie and how many they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floodmark.ledger.errors import UnreadableFile
+from floodmark.storage.slices import Digests
+from floodmark.storage.store import Store
+
+PART_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """Rows in memory."""
+
+    rows: int
+    table: pa.Table = field(repr=False)
+    where: str = "the data"
+
+    def load(self) -> pa.Table:
+        return self.table
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some row groups of a Parquet file."""
+
+    path: str
+    row_groups: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ParquetPart:
+    """Row groups of Parquet files, plain files or objects of a store."""
+
+    rows: int
+    pieces: tuple[Piece, ...]
+    store: Store | None = None
+    origin: str | None = None  # what was staged as these files
+
+    @property
+    def where(self) -> str:
+        if self.origin is not None:
+            return self.origin
+        first, more = self.pieces[0].path, len({p.path for p in self.pieces}) - 1
+        return f"{first} and {more} more files" if more else first
+
+    def load(self) -> pa.Table:
+        table = pa.concat_tables([self._read(p) for p in self.pieces], promote_options="default")
+        if table.num_rows != self.rows:
+            raise UnreadableFile(
+                f"{self.where} changed while it was read: {self.rows} rows were announced, {table.num_rows} came",
+                hint="write it again when nobody is changing the file",
+                path=self.pieces[0].path,
+            )
+        return table
+
+    def _read(self, piece: Piece) -> pa.Table:
+        with open_parquet(piece.path, self.store) as file:
+            try:
+                table = file.read_row_groups(list(piece.row_groups), use_threads=False)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise unreadable(piece.path, error) from error
+            return _instants(table, file)
+
+
+@dataclass(frozen=True)
+class SlicePart:
+    """The data columns of a slice that was finished for other offsets."""
+
+    rows: int
+    path: Path
+    columns: tuple[str, ...]
+    digests: Digests = field(repr=False)
+
+    def load(self) -> pa.Table:
+        with pq.ParquetFile(self.path) as file:
+            return file.read(columns=list(self.columns), use_threads=False)
+
+
+Part = TablePart | ParquetPart | SlicePart
+
+
+def table_parts(table: pa.Table) -> list[TablePart]:
+    """A table cut into parts of bounded size."""
+    rows = max(1, int(table.num_rows * PART_BYTES / max(table.nbytes, 1)))
+    cuts = range(0, table.num_rows, rows)
+    return [TablePart(min(rows, table.num_rows - at), table.slice(at, rows)) for at in cuts]
+
+
+def parquet_parts(
+    paths: Sequence[str], store: Store | None = None, origin: str | None = None
+) -> Iterator[ParquetPart]:
+    """Files cut and joined at row groups into parts of bounded size and one set of columns, in order."""
+    pieces: list[Piece] = []
+    rows = size = 0
+    columns: list[tuple[str, pa.DataType]] = []
+    for path in paths:
+        groups: list[int] = []
+        with open_parquet(path, store) as file:
+            metadata = file.metadata
+            width = _row_width(file.schema_arrow)
+            mine = [(f.name, f.type) for f in file.schema_arrow]
+            if rows and mine != columns:
+                yield ParquetPart(rows, tuple(pieces), store, origin)
+                pieces, rows, size = [], 0, 0
+            columns = mine
+            for i in range(metadata.num_row_groups):
+                group = metadata.row_group(i)
+                if group.num_rows == 0:
+                    continue
+                weight = max(group.total_byte_size, group.num_rows * width)
+                if rows and size + weight > PART_BYTES:
+                    pieces += [Piece(path, tuple(groups))] if groups else []
+                    yield ParquetPart(rows, tuple(pieces), store, origin)
+                    pieces, groups, rows, size = [], [], 0, 0
+                groups.append(i)
+                rows, size = rows + group.num_rows, size + weight
+        if groups:
+            pieces.append(Piece(path, tuple(groups)))
+    if rows:
+        yield ParquetPart(rows, tuple(pieces), store, origin)
+
+
+def parquet_rows(path: str) -> int:
+    """How many rows a Parquet file has, from its footer."""
+    with open_parquet(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def parquet_schema(path: str, store: Store | None = None) -> pa.Schema:
+    """The Arrow schema of a Parquet file, with INT96 as the instants they are."""
+    with open_parquet(path, store) as file:
+        schema: pa.Schema = file.schema_arrow.remove_metadata()
+        for i, field_ in enumerate(schema):
+            if field_.name in _int96_columns(file):
+                schema = schema.set(i, pa.field(field_.name, pa.timestamp("us", "UTC")))
+        return schema
+
+
+def open_parquet(path: str, store: Store | None = None) -> pq.ParquetFile:
+    """A Parquet file, or an error that names it."""
+    try:
+        source: Any = path if store is None else store.open(path)
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    except (OSError, pa.ArrowInvalid) as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str, error: BaseException, kind: str = "Parquet") -> UnreadableFile:
+    """The error for a file that is not what it should be."""
+    return UnreadableFile(
+        f"{path} cannot be read as {kind}: {error}",
+        hint="leave it out or repair it; nothing was written",
+        path=path,
+    )
+
+
+def _instants(table: pa.Table, file: pq.ParquetFile) -> pa.Table:
+    """INT96 values are instants in UTC, whatever Arrow makes of them."""
+    for name in _int96_columns(file):
+        i = table.schema.get_field_index(name)
+        table = table.set_column(i, name, table.column(name).cast(pa.timestamp("us", "UTC")))
+    return table
+
+
+def _int96_columns(file: pq.ParquetFile) -> list[str]:
+    columns: Iterable[int] = range(len(file.schema))
+    flat = [file.schema.column(i) for i in columns]
+    return [c.name for c in flat if c.physical_type == "INT96" and c.path == c.name]
+
+
+def _row_width(schema: pa.Schema) -> int:
+    """Bytes a row takes in memory, roughly: what Parquet's own sizes leave out where dictionaries shrink them."""
+    return sum(t.bit_width // 8 if _has_width(t) else 16 for t in schema.types)
+
+
+def _has_width(t: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(t) and not pa.types.is_boolean(t))

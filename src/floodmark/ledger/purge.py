@@ -1,0 +1,44 @@
+"""Purging: old slices go, the chain and the offsets stay, and the chain says that they are gone."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from floodmark.chain.hashes import SHA3_256, Multihash
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.errors import StorageError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Purge:
+    """What a purge removed: slices, records and bytes; offsets below `before` are gone."""
+
+    before: int
+    slices: int
+    records: int
+    bytes: int
+
+
+def plan_purge(snapshot: Snapshot, end: int) -> Purge:
+    """What it means to purge all records before offset `end`, which is the start of a slice."""
+    slices = snapshot.slices
+    gone = slices.filter(pc.less_equal(slices.column("end"), end))
+    size = pc.sum(gone.column("size")).as_py() or 0
+    return Purge(end, gone.num_rows, end - snapshot.purged_before, size)
+
+
+def remove_purged(objects: DatasetObjects, snapshot: Snapshot) -> None:
+    """Delete the files of purged slices; one that a crash left behind goes with the next purge."""
+    slices = snapshot.all_slices
+    gone = slices.filter(pc.less_equal(slices.column("end"), snapshot.purged_before))
+    for digest in gone.column("physical").to_pylist():
+        try:
+            objects.store.delete(objects.data_key(Multihash(SHA3_256, digest)))
+        except StorageError as error:
+            _log.warning("a purged slice could not be deleted (%s); the next purge tries again", error)

@@ -1,0 +1,117 @@
+"""Scanning: the records of a selection as Arrow data, without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pa_ds
+import pyarrow.fs as pa_fs
+
+from floodmark.ledger.errors import BadQuery
+from floodmark.ledger.layout import Layout
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.selection import Selection
+from floodmark.storage.arrow_files import arrow_filesystem
+
+Where = Any
+"""SQL text, an Arrow expression, or None."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Some columns of a selection, in offset order."""
+
+    objects: DatasetObjects
+    layout: Layout
+    selection: Selection
+    columns: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([self.layout.read_schema.field(name) for name in self.columns])
+
+    def dataset(self) -> pa_ds.Dataset:
+        """The slices as one Arrow dataset, into which scanners and DuckDB push columns and filters.
+
+        It may hold records outside of the selection: `filter` leaves them out.
+        """
+        keys = [self.objects.data_key(h) for h in self.selection.physical_hashes()]
+        paths = [self.objects.store.local_path(key) for key in keys]
+        filesystem: Any
+        sources: list[str]
+        if all(path is not None for path in paths):
+            filesystem, sources = pa_fs.LocalFileSystem(), [str(path) for path in paths]
+        else:
+            filesystem, sources = arrow_filesystem(self.objects.store), keys
+        file_format = pa_ds.ParquetFileFormat()
+        fragments = [file_format.make_fragment(source, filesystem) for source in sources]
+        return pa_ds.FileSystemDataset(fragments, self.layout.read_schema, file_format, filesystem)
+
+    def filter(self) -> pc.Expression | None:
+        """What keeps the records of the selection, None when every record of its slices belongs to it."""
+        if self.selection.is_whole:
+            return None
+        offset = pc.field(self.layout.vocab.offset)
+        return (offset >= self.selection.start) & (offset < self.selection.end)
+
+    def scanner(self, where: pc.Expression | None = None) -> pa_ds.Scanner:
+        mine = self.filter()
+        both = mine if where is None else where if mine is None else mine & where
+        return self.dataset().scanner(columns=list(self.columns), filter=both)
+
+    def to_table(self) -> pa.Table:
+        if self.selection.rows == 0:
+            return self.schema.empty_table()
+        return self.scanner().to_table().cast(self.schema)
+
+    def to_reader(self, where: Where) -> pa.RecordBatchReader:
+        """The records as a stream of batches, those that `where` (SQL or an Arrow expression) keeps."""
+        if self.selection.rows == 0:
+            return pa.RecordBatchReader.from_batches(self.schema, [])
+        if isinstance(where, str):
+            return self._sql_reader(where)
+        try:
+            return self.scanner(where).to_reader()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
+            raise BadQuery(
+                f"the filter {where} does not work: {error}", hint="give SQL text or a pyarrow.compute expression"
+            ) from error
+
+    def _sql_reader(self, where: str) -> pa.RecordBatchReader:
+        import duckdb
+
+        try:
+            connection = duckdb.connect()
+            connection.execute("set timezone = 'UTC'")  # not the machine's: an answer depends on the data alone
+            records = self.dataset() if self.filter() is None else self.dataset().filter(self.filter())
+            connection.register("records", records)
+            names = ", ".join(_quoted(name) for name in self.columns)
+            relation = connection.sql(f"select {names} from records where {where}")
+            reader: Any = relation.to_arrow_reader()
+        except duckdb.Error as error:
+            raise BadQuery(
+                f"the filter {where!r} does not work: {error}", hint="it is the WHERE part of SQL"
+            ) from error
+        batches = (batch.cast(self.schema) for batch in reader)
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+
+def checked_columns(layout: Layout, columns: Sequence[str] | None, name: str) -> tuple[str, ...]:
+    """The columns to read: all data columns, or those asked for, system columns included."""
+    if columns is None:
+        return tuple(layout.data.names)
+    known = layout.read_schema.names
+    unknown = [c for c in columns if c not in known]
+    if unknown:
+        raise BadQuery(
+            f"dataset {name!r} has no column {unknown[0]!r}", hint=f"it has {', '.join(known)}", column=unknown[0]
+        )
+    return tuple(columns)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,257 @@
+"""Index segments: what a span of a chain's blocks holds, in one small derived file.
+
+A segment lists the slices and source states of its span, carries the skip pointers and totals of the whole chain up to
+its last block, and names the older segments that cover the rest. It is named after its last block, ends in a checksum
+and is never trusted beyond that: whatever is missing or damaged is rebuilt from the chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from floodmark.chain import codec
+from floodmark.chain.errors import ChainError
+from floodmark.chain.events import ROUTINE_KINDS, AddData, ExecuteTransform, MetadataBlock, SourceState, kind
+from floodmark.chain.hashes import SHA3_256, Multihash
+from floodmark.chain.refs import BlockRef
+from floodmark.chain.skips import SkipPointers
+from floodmark.chain.skips import merge as merge_skips
+from floodmark.ledger.attributes import event_time_bounds, purged_amount, purged_before
+
+MAGIC = b"FMIX1\n"
+
+SLICES = pa.schema(
+    [
+        pa.field("sequence_number", pa.int64(), nullable=False),
+        pa.field("block", pa.binary(32), nullable=False),
+        pa.field("system_time", pa.int64(), nullable=False),  # nanoseconds
+        pa.field("start", pa.int64(), nullable=False),  # half open, unlike the block's interval
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("physical", pa.binary(32), nullable=False),
+        pa.field("event_min", pa.int64()),  # microseconds: nanoseconds end in 2262; null when the writer did not say
+        pa.field("event_max", pa.int64()),
+    ]
+)
+STATES = pa.schema(
+    [
+        pa.field("key", pa.binary(16), nullable=False),
+        pa.field("sequence_number", pa.int64(), nullable=False),
+        pa.field("block", pa.binary(32), nullable=False),
+    ]
+)
+
+
+class BadSegment(Exception):
+    """A segment file that is torn, damaged or from another format."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the whole chain (without what is purged), so that listing a dataset needs none of its blocks."""
+
+    slices: int = 0
+    bytes: int = 0
+    purged_before: int = 0  # offsets below this are purged
+    last_state: SourceState | None = None
+
+
+@dataclass(frozen=True)
+class Older:
+    """An older segment: its name and how many blocks it spans."""
+
+    name: str
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One span of blocks, up to and with `skips.at`."""
+
+    skips: SkipPointers
+    blocks: int
+    totals: Totals
+    older: tuple[Older, ...]
+    pinned: dict[str, bytes] = field(repr=False)  # the newest non-routine block of each kind, as bytes
+    slices: pa.Table = field(repr=False)
+    states: pa.Table = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.skips.at)
+
+    @property
+    def as_older(self) -> Older:
+        return Older(self.name, self.blocks)
+
+
+def segment_name(at: BlockRef) -> str:
+    return f"{at.sequence_number:012d}-{at.hash.digest.hex()}"
+
+
+def state_key(state: SourceState) -> bytes:
+    """What a source state is found by; its kind is not part of a source's identity."""
+    return hashlib.sha3_256(json.dumps([state.source_name, state.value]).encode()).digest()[:16]
+
+
+def span(previous: Segment | None, blocks: Iterable[tuple[Multihash, bytes, MetadataBlock]]) -> Segment:
+    """A new segment of the blocks (oldest first) that follow `previous`."""
+    skips = previous.skips if previous else None
+    totals = previous.totals if previous else Totals()
+    pinned = dict(previous.pinned) if previous else {}
+    rows: list[tuple[Any, ...]] = []
+    states: list[tuple[Any, ...]] = []
+    count = 0
+    n_slices, n_bytes, purged, last_state = totals.slices, totals.bytes, totals.purged_before, totals.last_state
+    for block_hash, data, block in blocks:
+        ref, event = BlockRef(block.sequence_number, block_hash), block.event
+        if skips is None:
+            skips = SkipPointers.first(ref, kind(event))
+        elif count == 0:
+            skips = skips.next_span(ref, kind(event))
+        else:
+            skips = skips.extended(ref, kind(event))
+        count += 1
+        if kind(event) not in ROUTINE_KINDS:
+            pinned[kind(event)] = data
+        if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
+            new = event.new_data
+            low, high = (None if bound is None else bound // 1000 for bound in event_time_bounds(event))
+            start, end = new.offset_interval.start, new.offset_interval.end + 1
+            digests = (block_hash.digest, new.physical_hash.digest)
+            rows.append(
+                (ref.sequence_number, digests[0], block.system_time, start, end, new.size, digests[1], low, high)
+            )
+            n_slices += 1
+            n_bytes += new.size
+        if isinstance(event, AddData) and event.new_source_state not in (None, last_state):
+            last_state = event.new_source_state
+            assert last_state is not None
+            states.append((state_key(last_state), ref.sequence_number, block_hash.digest))
+            purged = max(purged, purged_before(last_state))
+            gone_slices, gone_bytes = purged_amount(event)
+            n_slices, n_bytes = n_slices - gone_slices, n_bytes - gone_bytes
+    if skips is None:
+        raise ValueError("a segment spans at least one block")
+    return Segment(
+        skips=skips,
+        blocks=count,
+        totals=Totals(n_slices, n_bytes, purged, last_state),
+        older=(previous.as_older, *previous.older) if previous else (),
+        pinned=pinned,
+        slices=_table(rows, SLICES),
+        states=_table(states, STATES),
+    )
+
+
+def merged(segments: Sequence[Segment]) -> Segment:
+    """Adjacent segments, newest first, as one."""
+    newest, oldest = segments[0], segments[-1]
+    skips = oldest.skips
+    for newer in reversed(segments[:-1]):
+        skips = merge_skips(skips, newer.skips)
+    in_order = list(reversed(segments))
+    return Segment(
+        skips=skips,
+        blocks=sum(s.blocks for s in segments),
+        totals=newest.totals,
+        older=oldest.older,
+        pinned=newest.pinned,
+        slices=pa.concat_tables([s.slices for s in in_order]).combine_chunks(),
+        states=pa.concat_tables([s.states for s in in_order]).combine_chunks(),
+    )
+
+
+def encode(segment: Segment) -> bytes:
+    """The segment as a file."""
+    totals = segment.totals
+    state = totals.last_state
+    header = json.dumps(
+        {
+            "skips": segment.skips.to_json(),
+            "blocks": segment.blocks,
+            "totals": {
+                "slices": totals.slices,
+                "bytes": totals.bytes,
+                "purged_before": totals.purged_before,
+                "last_state": None if state is None else [state.source_name, state.kind, state.value],
+            },
+            "older": [[o.name, o.blocks] for o in segment.older],
+            "pinned": {k: v.hex() for k, v in segment.pinned.items()},
+        }
+    ).encode()
+    parts = [header, _ipc(segment.slices), _ipc(segment.states)]
+    body = MAGIC + b"".join(struct.pack("<Q", len(p)) + p for p in parts)
+    return body + hashlib.sha3_256(body).digest()
+
+
+def decode(data: bytes) -> Segment:
+    """The segment in a file; `BadSegment` for anything that `encode` did not write whole."""
+    body, checksum = data[:-32], data[-32:]
+    if not body.startswith(MAGIC) or hashlib.sha3_256(body).digest() != checksum:
+        raise BadSegment("checksum does not match")
+    try:
+        header, slices, states = _parts(body[len(MAGIC) :])
+        meta = json.loads(header)
+        totals, state = meta["totals"], meta["totals"].pop("last_state")
+        return Segment(
+            skips=SkipPointers.from_json(meta["skips"]),
+            blocks=meta["blocks"],
+            totals=Totals(**totals, last_state=None if state is None else SourceState(*state)),
+            older=tuple(Older(name, blocks) for name, blocks in meta["older"]),
+            pinned={k: bytes.fromhex(v) for k, v in meta["pinned"].items()},
+            slices=pa.ipc.open_stream(slices).read_all(),
+            states=pa.ipc.open_stream(states).read_all(),
+        )
+    except (KeyError, TypeError, ValueError, pa.ArrowInvalid, ChainError) as error:
+        raise BadSegment(str(error)) from error
+
+
+def pinned_blocks(segment: Segment) -> dict[str, MetadataBlock]:
+    """The newest non-routine block of each kind, decoded, after its bytes are checked against the skip pointers."""
+    decoded = {}
+    for event_kind, data in segment.pinned.items():
+        if Multihash.sha3_256(data) != segment.skips.newest[event_kind].hash:
+            raise BadSegment(f"the pinned {event_kind} block is not the one the skip pointers name")
+        decoded[event_kind] = codec.decode(data)
+    return decoded
+
+
+def find_state(segment: Segment, key: bytes) -> list[BlockRef]:
+    """The blocks of this span that brought a source state with this key, oldest first."""
+    if segment.states.num_rows == 0:
+        return []
+    keys = segment.states.column("key").combine_chunks()
+    buffer = np.frombuffer(keys.buffers()[1], dtype="V16")[keys.offset : keys.offset + len(keys)]
+    hits = np.flatnonzero(buffer == np.frombuffer(key, dtype="V16")[0])
+    rows = segment.states.take(pa.array(hits)).to_pylist() if len(hits) else []
+    return [BlockRef(r["sequence_number"], Multihash(SHA3_256, r["block"])) for r in rows]
+
+
+def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _parts(body: bytes) -> tuple[bytes, bytes, bytes]:
+    parts, at = [], 0
+    for _ in range(3):
+        (length,) = struct.unpack_from("<Q", body, at)
+        parts.append(body[at + 8 : at + 8 + length])
+        at += 8 + length
+    return parts[0], parts[1], parts[2]

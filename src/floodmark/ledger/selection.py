@@ -1,0 +1,175 @@
+"""Selections: which slices hold an interval of offsets, and what past an `as_of` names. Pure but for block reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodmark.chain.errors import BadHash
+from floodmark.chain.events import AddData, ExecuteTransform, last_offset
+from floodmark.chain.hashes import SHA3_256, Multihash
+from floodmark.chain.walk import walk_back
+from floodmark.ledger.commit import to_nanos
+from floodmark.ledger.errors import BadAsOf, Purged
+from floodmark.ledger.snapshot import Snapshot
+
+AsOf = int | str | datetime | Multihash | None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The records with offsets in [start, end), and the slices that hold them."""
+
+    start: int
+    end: int
+    slices: pa.Table
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the slices hold nothing else, so that no row needs to be left out."""
+        if self.slices.num_rows == 0:
+            return True
+        first, last = self.slices.column("start")[0].as_py(), self.slices.column("end")[-1].as_py()
+        return bool(first >= self.start and last <= self.end)
+
+    def physical_hashes(self) -> list[Multihash]:
+        return [Multihash(SHA3_256, digest) for digest in self.slices.column("physical").to_pylist()]
+
+
+def select(slices: pa.Table, start: int, end: int) -> Selection:
+    """The slices that overlap [start, end); offsets are dense and slices in order, so two searches find them."""
+    starts = slices.column("start").to_numpy()
+    ends = slices.column("end").to_numpy()
+    low = int(np.searchsorted(ends, start, side="right"))
+    high = int(np.searchsorted(starts, end, side="left"))
+    if start >= end or low >= high:
+        return Selection(start, start, slices.slice(0, 0))
+    return Selection(start, end, slices.slice(low, high - low))
+
+
+def interval(snapshot: Snapshot, name: str, since: int | None, until: int | None) -> Selection:
+    """The records with offsets in (since, until], as far as there are any."""
+    start = 0 if since is None else since + 1
+    end = snapshot.next_offset if until is None else min(until + 1, snapshot.next_offset)
+    start = max(start, 0)
+    if start < min(snapshot.purged_before, end):
+        raise Purged(
+            f"records {start} to {min(snapshot.purged_before, end) - 1} of {name!r} are purged",
+            hint=f"read from offset {snapshot.purged_before} on: since={snapshot.purged_before - 1}",
+            purged_before=snapshot.purged_before,
+        )
+    return select(snapshot.slices, start, end)
+
+
+def present(snapshot: Snapshot, name: str, as_of: AsOf) -> Selection:
+    """All records that can be read, now or as of a point in the past."""
+    end = snapshot.next_offset if as_of is None else end_of(snapshot, name, as_of)
+    if as_of is not None and end < snapshot.purged_before:
+        raise Purged(
+            f"the state of {name!r} as of {as_of} is purged",
+            hint=f"the oldest state that is left ends at offset {snapshot.purged_before}",
+            purged_before=snapshot.purged_before,
+        )
+    return select(snapshot.slices, min(snapshot.purged_before, end), end)
+
+
+def end_of(snapshot: Snapshot, name: str, as_of: AsOf) -> int:
+    """The offset after the last record as of an offset, a block's hash (whole or its last digits) or a time."""
+    match as_of:
+        case bool():
+            raise _bad(name, as_of, "give an offset, a block hash or a time")
+        case int():
+            if not -1 <= as_of < snapshot.next_offset:
+                last = snapshot.next_offset - 1
+                raise _bad(name, as_of, f"offsets go from 0 to {last}" if last >= 0 else "it has no records yet")
+            return as_of + 1
+        case Multihash():
+            return _end_at_block(snapshot, name, as_of)
+        case datetime():
+            return _end_at_time(snapshot, to_nanos(as_of))
+        case str():
+            return _end_at_text(snapshot, name, as_of)
+        case _:
+            raise _bad(name, as_of, "give an offset, a block hash or a time")
+
+
+def _end_at_text(snapshot: Snapshot, name: str, as_of: str) -> int:
+    if as_of.isdigit() and len(as_of) < 8:
+        return end_of(snapshot, name, int(as_of))
+    try:
+        return _end_at_block(snapshot, name, Multihash.parse(as_of))
+    except BadHash:
+        pass
+    try:
+        return _end_at_time(snapshot, to_nanos(datetime.fromisoformat(as_of)))
+    except ValueError:
+        pass
+    raise _bad(name, as_of, "give an offset, a whole block hash (f1620…) or a time such as 2026-11-15T12:00:00Z")
+
+
+def _end_at_block(snapshot: Snapshot, name: str, wanted: Multihash) -> int:
+    """Walk back to the block from the nearest later block that the index knows: only ancestors of the head count."""
+    slices = snapshot.slices
+    hits = np.flatnonzero(np.array([digest == wanted.digest for digest in slices.column("block").to_pylist()]))
+    if len(hits):
+        return int(slices.column("end")[int(hits[0])].as_py())
+    for block_hash, _, block in walk_back(snapshot.objects.get_block, snapshot.head):
+        if block_hash == wanted:
+            event = block.event
+            if isinstance(event, AddData | ExecuteTransform):
+                last = last_offset(event)
+                return 0 if last is None else last + 1
+            earlier = slices.filter(pc.less(slices.column("sequence_number"), block.sequence_number))
+            return int(earlier.column("end")[-1].as_py()) if earlier.num_rows else 0
+    raise _bad(name, wanted.short, "no block of this dataset's chain has this hash: see its log")
+
+
+def _end_at_time(snapshot: Snapshot, nanos: int) -> int:
+    times = snapshot.slices.column("system_time").to_numpy()
+    count = int(np.searchsorted(times, nanos, side="right"))
+    return int(snapshot.slices.column("end")[count - 1].as_py()) if count else 0
+
+
+def purge_end(snapshot: Snapshot, name: str, before: int | str | date | datetime) -> int:
+    """The first offset that a purge keeps: whole slices only, all of whose records lie before the given point."""
+    slices = snapshot.slices
+    match before:
+        case bool():
+            raise _bad(name, before, "purge before an offset or a time")
+        case int():
+            kept = pc.greater(slices.column("end"), before)
+        case _:
+            micros = _moment(name, before) // 1000
+            kept = pc.fill_null(pc.greater_equal(slices.column("event_max"), micros), True)
+    position: Any = pc.index(kept, True)
+    first_kept = position.as_py()
+    if first_kept < 0:
+        return snapshot.next_offset
+    return int(slices.column("start")[first_kept].as_py())
+
+
+def _moment(name: str, before: object) -> int:
+    match before:
+        case datetime():
+            return to_nanos(before)
+        case date():
+            return to_nanos(datetime(before.year, before.month, before.day))
+        case str():
+            try:
+                return to_nanos(datetime.fromisoformat(before))
+            except ValueError:
+                pass
+    raise _bad(name, before, "give an offset, or a time such as 2026-11-15 or 2026-11-15T12:00:00Z")
+
+
+def _bad(name: str, as_of: object, hint: str) -> BadAsOf:
+    return BadAsOf(f"dataset {name!r} has no point {as_of!r}", hint=hint)

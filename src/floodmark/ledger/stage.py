@@ -1,0 +1,138 @@
+"""Staging: whatever the user handed over becomes parts, counted and with checked columns, before it gets offsets."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.engine import run, run_here
+from floodmark.ledger.conform import check_columns
+from floodmark.ledger.incoming import Batches, Files, Frame, Incoming, SparkFrame
+from floodmark.ledger.layout import Layout
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.parts import Part, parquet_parts, parquet_rows, parquet_schema, table_parts
+from floodmark.ledger.runtime import Runtime
+from floodmark.ledger.spark_types import arrow_schema
+from floodmark.ledger.text_files import TextFile, guess_schema, stage_text, write_parquet
+
+HERE_BYTES = 64 << 20
+"""Files smaller than this together are read by this process: starting Spark would take longer."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Parts ready to be finalised, and whether that is work for Spark or for this process."""
+
+    parts: list[Part]
+    run: Callable[..., list[Any]]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+
+def incoming_schema(data: Incoming) -> pa.Schema:
+    """The columns of the data, from as little of it as possible."""
+    match data:
+        case Frame(table):
+            return table.schema
+        case Batches(reader):
+            return reader.schema
+        case SparkFrame(frame):
+            return arrow_schema(frame.schema)
+        case Files(paths, "parquet"):
+            return parquet_schema(str(paths[0]))
+        case Files(paths, format_):
+            return guess_schema(paths[0], format_)
+
+
+def is_empty(data: Incoming) -> bool:
+    """Whether it can be told at once that there are no rows; then the columns, often untyped, do not matter."""
+    match data:
+        case Frame(table):
+            return bool(table.num_rows == 0)
+        case Files(paths, "parquet"):
+            return all(parquet_rows(str(path)) == 0 for path in paths)
+        case Files(paths, format_):
+            return all(len(guess_schema(path, format_)) == 0 for path in paths)
+        case _:
+            return False
+
+
+def stage(data: Incoming, layout: Layout, folder: Path, objects: DatasetObjects, runtime: Runtime) -> Staged:
+    """The parts of the data. Columns are checked first; values when the parts are finalised."""
+    match data:
+        case Frame(table):
+            check_columns(table.schema, layout, "the data")
+            return Staged(list(table_parts(table)), _here())
+        case Batches(reader):
+            check_columns(reader.schema, layout, "the data")
+            paths = [str(p) for p in write_parquet(iter(reader), folder)]
+            return Staged(list(parquet_parts(paths)), _here())
+        case SparkFrame(frame):
+            check_columns(arrow_schema(frame.schema), layout, "the data")
+            return Staged(_stage_spark(frame, folder, objects), partial(run, session=runtime.session))
+        case Files(paths, "parquet"):
+            for path in paths:
+                check_columns(parquet_schema(str(path)), layout, str(path))
+            return Staged(list(parquet_parts([str(p.absolute()) for p in paths])), _runner(paths, runtime))
+        case Files(paths, format_):
+            tasks = [TextFile(path.absolute(), format_, layout, folder) for path in paths]
+            runner = _runner(paths, runtime)
+            parts = [part for staged in runner(tasks, stage_text) for part in staged]
+            return Staged(parts, runner)
+
+
+def _runner(paths: Sequence[Path], runtime: Runtime) -> Callable[..., list[Any]]:
+    if sum(path.stat().st_size for path in paths) < HERE_BYTES:
+        return _here()
+    return partial(run, session=runtime.session)
+
+
+def _here() -> Callable[..., list[Any]]:
+    return partial(run_here, threads=os.cpu_count() or 1)
+
+
+def _stage_spark(frame: Any, folder: Path, objects: DatasetObjects) -> list[Part]:
+    """Let Spark compute its frame once, into files that the finalising tasks can read.
+
+    On a local store Spark writes Parquet itself, which is faster than handing every row to Python. A remote store is
+    out of reach for a plain PySpark, so there the tasks write and upload.
+    """
+    if objects.store.local_path(objects.head_key) is not None:
+        target = folder / f"spark-{uuid.uuid4().hex}"
+        options = {"compression": "uncompressed", "parquet.enable.dictionary": "false"}
+        frame.write.options(**options).parquet(target.absolute().as_uri())
+        paths = sorted(str(p) for p in target.iterdir() if p.name.startswith("part-"))
+        return list(parquet_parts(paths))
+    prefix = f"{objects.folder}/staging/{folder.name}"
+    rows = frame.mapInArrow(partial(_upload, objects, prefix), "key string").collect()
+    return list(parquet_parts(sorted(row["key"] for row in rows), objects.store))
+
+
+def _upload(objects: DatasetObjects, prefix: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    keys = []
+    paths = list(write_parquet(batches, objects.store.staging()))
+    for i, path in enumerate(paths):
+        key = f"{prefix}/{partition:06d}-{i:04d}-{path.name}"
+        objects.store.put_file(key, path)
+        keys.append(key)
+    yield pa.RecordBatch.from_pydict({"key": keys}, schema=pa.schema([("key", pa.string())]))
+
+
+def discard_remote(objects: DatasetObjects, folder: Path) -> None:
+    """Remove what a write staged in a remote store."""
+    if objects.store.local_path(objects.head_key) is None:
+        for info in list(objects.store.list(f"{objects.folder}/staging/{folder.name}")):
+            objects.store.delete(info.key)

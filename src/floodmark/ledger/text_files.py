@@ -1,0 +1,98 @@
+"""CSV and JSON files: their columns guessed from the first one, their rows staged as Parquet parts."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
+import pyarrow.parquet as pq
+
+from floodmark.ledger.incoming import Format
+from floodmark.ledger.layout import Layout
+from floodmark.ledger.parts import PART_BYTES, ParquetPart, parquet_parts, unreadable
+
+_BLOCK = 16 << 20
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """One CSV or JSON file to be staged."""
+
+    path: Path
+    format: Format
+    layout: Layout
+    folder: Path
+
+
+def guess_schema(path: Path, format: Format) -> pa.Schema:  # noqa: A002 -- the user's word for it
+    """The columns of a text file, by the values of its first block."""
+    for batch in _batches(path, format, None):
+        return batch.schema
+    return pa.schema([])
+
+
+def stage_text(file: TextFile) -> list[ParquetPart]:
+    """Parse one file into Parquet parts without system columns."""
+    paths = [str(p) for p in write_parquet(_batches(file.path, file.format, file.layout), file.folder)]
+    return list(parquet_parts(paths, origin=str(file.path)))
+
+
+def write_parquet(batches: Iterator[pa.RecordBatch], folder: Path) -> Iterator[Path]:
+    """Staged Parquet files of bounded size, quick to write and to read again."""
+    writer: Any = None
+    size = 0
+    try:
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if writer is None:
+                path = folder / f"stage-{uuid.uuid4().hex}"
+                writer = pq.ParquetWriter(path, batch.schema, compression="none", use_dictionary=False)
+                size = 0
+                yield path
+            writer.write_batch(batch)
+            size += batch.nbytes
+            if size >= PART_BYTES:
+                writer.close()
+                writer = None
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _batches(path: Path, format: Format, layout: Layout | None) -> Iterator[pa.RecordBatch]:  # noqa: A002
+    try:
+        with pa.input_stream(str(path), compression="detect") as stream:
+            yield from _csv(stream, path, layout) if format == "csv" else _json(stream, layout)
+    except (OSError, pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+        raise unreadable(str(path), error, format.upper()) from error
+
+
+def _csv(stream: Any, path: Path, layout: Layout | None) -> Iterator[pa.RecordBatch]:
+    types = None if layout is None else {f.name: f.type for f in layout.data}
+    separator = "\t" if ".tsv" in [s.lower() for s in path.suffixes] else ","
+    yield from pa_csv.open_csv(
+        stream,
+        read_options=pa_csv.ReadOptions(block_size=_BLOCK, use_threads=False),
+        parse_options=pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        convert_options=pa_csv.ConvertOptions(
+            column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
+        ),
+    )
+
+
+def _json(stream: Any, layout: Layout | None) -> Iterator[pa.RecordBatch]:
+    """One object per line. A field that is absent is null; one that the dataset lacks is refused."""
+    if layout is None:
+        parse = pa_json.ParseOptions()
+    else:
+        # Nulls where none may be are found later, with a better message than the parser's.
+        columns = pa.schema([field.with_nullable(True) for field in layout.data])
+        parse = pa_json.ParseOptions(explicit_schema=columns, unexpected_field_behavior="error")
+    yield from pa_json.open_json(stream, read_options=pa_json.ReadOptions(block_size=_BLOCK), parse_options=parse)

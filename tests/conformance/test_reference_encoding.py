@@ -1,0 +1,34 @@
+"""Blocks of every kind are encoded as the flatbuffers package encodes them, and decode to what they were."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance import reference
+from conformance.blocks import blocks_with
+from conformance.wire import FIELDS, MEMBERS
+from floodmark.chain.codec import decode, encode
+
+every_event = pytest.mark.parametrize("event", MEMBERS["MetadataEvent"])
+
+
+@every_event
+@given(data=st.data(), version=st.sampled_from([2, 3]))
+@settings(max_examples=25, deadline=None)
+def test_block_is_encoded_as_the_reference_does_and_decodes_back(event, data, version):
+    block = data.draw(blocks_with(event))
+    encoded = encode(block, version)
+    assert encoded == reference.encode(block, version)
+    assert decode(encoded) == block
+
+
+def test_every_table_is_reachable_from_a_block():
+    reached, waiting = set(), ["MetadataBlock"]
+    while waiting:
+        name = waiting.pop().strip("[]")
+        if name in MEMBERS:
+            waiting.extend(MEMBERS[name])
+        elif name in FIELDS and name not in reached:
+            reached.add(name)
+            waiting.extend(field.kind for field in FIELDS[name])
+    assert reached == set(FIELDS)

@@ -1,0 +1,224 @@
+"""What a disk may hold after a crash: every state that a recording of file-system calls allows.
+
+At each moment some operations are durable and the others are pending. A crash keeps any of the pending ones:
+names of a folder and contents of files survive independently of each other and of their order, and a file's
+content may be cut or end in zeros. Up to `FULL` pending operations every subset is tried; beyond that all
+kept but one or two, and none kept but one or two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from faults.recording import ROOT, Entries, FsyncDir, FsyncFile, Mark, Operation, Recording, Write
+
+FULL = 10
+Pending = Write | Entries
+Tree = dict[str, bytes | None]  # path → content; None is a folder
+
+
+@dataclass(frozen=True)
+class CrashState:
+    """One state that the disk may be in after a crash, and what had been acknowledged before it."""
+
+    files: Tree
+    acknowledged: list[str]
+    story: str = field(compare=False)  # where the crash was and what became of the pending operations
+
+    @property
+    def digest(self) -> str:
+        """The same for states with the same files, whatever was acknowledged: a key to keep results under."""
+        digest = hashlib.sha256()
+        for path, data in sorted(self.files.items()):
+            digest.update(repr((path, data)).encode())
+        return digest.hexdigest()
+
+    def materialise(self, folder: Path) -> Path:
+        """Write the state into a folder, made if missing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, data in sorted(self.files.items()):
+            if data is None:
+                (folder / path).mkdir()
+            else:
+                (folder / path).write_bytes(data)
+        return folder
+
+
+def crash_states(recording: Recording, volatile: Iterable[str] = (".staging",)) -> Iterator[CrashState]:
+    """Every distinct pair of files and acknowledgements that a crash can leave.
+
+    Folders named in `volatile` are left out of the states: nothing reads them after a crash.
+    """
+    disk = _Disk(recording, frozenset(volatile))
+    seen: set[tuple[frozenset[tuple[str, bytes | None]], int]] = set()
+    acknowledged: list[str] = []
+    before: list[Pending] | None = None  # what was pending when states were last given
+    for step, operation in enumerate([None, *recording.operations]):
+        if isinstance(operation, Mark):
+            acknowledged.append(operation.name)
+            before = None
+        elif operation is not None:
+            disk.apply(operation)
+        pending = disk.pending()
+        for kept, may_be_torn in _survivors(pending, before):
+            for files, torn in disk.outcomes(kept, may_be_torn):
+                key = (frozenset(files.items()), len(acknowledged))
+                if key not in seen:
+                    seen.add(key)
+                    story = _story(step, operation, pending, kept, torn)
+                    yield CrashState(files, list(acknowledged), story)
+        before = pending
+
+
+class _Disk:
+    """The durable part of the disk, and the operations that wait for an fsync."""
+
+    def __init__(self, recording: Recording, volatile: frozenset[str]) -> None:
+        self._volatile = volatile
+        self._entries = {node: dict(entries) for node, entries in recording.entries.items()}
+        self._contents = dict(recording.contents)
+        self._files = {op.node for op in recording.operations if isinstance(op, Write)} | set(self._contents)
+        self._waiting: list[Pending] = []
+
+    def apply(self, operation: Operation) -> None:
+        """Do the next operation: it waits for an fsync, or is one."""
+        match operation:
+            case Write() | Entries():
+                self._waiting.append(operation)
+            case FsyncFile(node=node):
+                for write in self._take(lambda op: isinstance(op, Write) and op.node == node):
+                    assert isinstance(write, Write)
+                    self._contents[node] = write.data
+            case FsyncDir(folder=folder):
+                for change in self._take(lambda op: isinstance(op, Entries) and op.folder == folder):
+                    assert isinstance(change, Entries)
+                    _change(self._entries.setdefault(folder, {}), change)
+
+    def pending(self) -> list[Pending]:
+        """The waiting operations that can make a difference outside the volatile folders."""
+        folders = self._lasting_folders()
+        named = {node for folder in folders for node in self._entries.get(folder, {}).values()}
+        for op in self._waiting:
+            if isinstance(op, Entries) and op.folder in folders:
+                named.update(node for name, node in op.changes if node and name not in self._volatile)
+        return [op for op in self._waiting if self._matters(op, folders, named)]
+
+    def _matters(self, operation: Pending, folders: set[int], named: set[int]) -> bool:
+        if isinstance(operation, Write):
+            return operation.node in named
+        lasting = any(name not in self._volatile for name, _ in operation.changes)
+        return lasting and operation.folder in folders
+
+    def outcomes(self, kept: list[Pending], may_be_torn: bool) -> Iterator[tuple[Tree, Write | None]]:
+        """The files when these operations survive, whole, and with each one of the contents torn."""
+        entries, contents = dict(self._entries), dict(self._contents)
+        for operation in kept:
+            if isinstance(operation, Write):
+                contents[operation.node] = operation.data
+            else:
+                entries[operation.folder] = dict(entries.get(operation.folder, {}))
+                _change(entries[operation.folder], operation)
+        nodes = dict(self._walk(ROOT, "", entries))
+        yield self._tree(nodes, contents), None
+        visible = set(nodes.values()) if may_be_torn else set()
+        for write in kept:
+            if isinstance(write, Write) and write.node in visible:
+                half = len(write.data) // 2
+                for torn in (write.data[:half], write.data[:half] + bytes(len(write.data) - half)):
+                    yield self._tree(nodes, {**contents, write.node: torn}), write
+
+    def _tree(self, nodes: dict[str, int], contents: dict[int, bytes]) -> Tree:
+        # A file whose content never reached the disk is empty.
+        return {path: contents.get(node, b"") if node in self._files else None for path, node in nodes.items()}
+
+    def _walk(self, folder: int, prefix: str, entries: dict[int, dict[str, int]]) -> Iterator[tuple[str, int]]:
+        for name, node in entries.get(folder, {}).items():
+            if name not in self._volatile:
+                yield prefix + name, node
+                if node not in self._files:
+                    yield from self._walk(node, f"{prefix}{name}/", entries)
+
+    def _lasting_folders(self) -> set[int]:
+        """The folders that are, or may be, reached without passing a volatile name."""
+        found, left = {ROOT}, [ROOT]
+        while left:
+            folder = left.pop()
+            names = list(self._entries.get(folder, {}).items())
+            names += [c for op in self._waiting if isinstance(op, Entries) and op.folder == folder for c in op.changes]
+            for name, node in names:
+                if name not in self._volatile and node not in (None, *found) and node not in self._files:
+                    found.add(node)
+                    left.append(node)
+        return found
+
+    def _take(self, wanted) -> list[Pending]:
+        taken = [op for op in self._waiting if wanted(op)]
+        self._waiting = [op for op in self._waiting if not wanted(op)]
+        return taken
+
+
+def _change(entries: dict[str, int], operation: Entries) -> None:
+    for name, node in operation.changes:
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
+
+
+def _survivors(pending: list[Pending], before: list[Pending] | None) -> Iterator[tuple[list[Pending], bool]]:
+    """The sets of operations that may survive, and whether to tear their contents as well.
+
+    Left out is what can give no state that the operations pending `before` have not given.
+    """
+    here = {id(op) for op in pending}
+    gone = before is None or any(id(op) not in here for op in before)
+    old = set() if before is None else {id(op) for op in before}
+    added = {index for index, op in enumerate(pending) if id(op) not in old}
+    for kept in _subsets(len(pending)):
+        lost = len(pending) - len(kept)
+        if before is None:
+            new = True
+        elif len(before) <= FULL and len(pending) <= FULL:
+            new = bool(kept & added)  # an fsync only forbids states, if all of them have been given
+        else:
+            new = gone or bool(added)
+        if new:
+            # Beyond FULL a torn content counts as one of the two that have a fate of their own.
+            yield [pending[index] for index in sorted(kept)], len(pending) <= FULL or lost < 2 or len(kept) <= 2
+
+
+def _subsets(count: int) -> Iterator[set[int]]:
+    if count <= FULL:
+        for size in range(count + 1):
+            yield from map(set, combinations(range(count), size))
+        return
+    few = [set(chosen) for size in range(3) for chosen in combinations(range(count), size)]
+    yield from (set(range(count)) - chosen for chosen in few)
+    yield from few
+
+
+def _story(
+    step: int, operation: Operation | None, pending: list[Pending], kept: list[Pending], torn: Write | None
+) -> str:
+    lines = [f"crash after operation {step}: {_line(operation)}"]
+    for op in pending:
+        fate = "torn" if op is torn else "kept" if any(op is other for other in kept) else "lost"
+        lines.append(f"  {fate}: {_line(op)}")
+    return "\n".join(lines)
+
+
+def _line(operation: Operation | None) -> str:
+    match operation:
+        case Write(data=data, path=path):
+            return f"write {len(data)} bytes to {path}"
+        case Entries(changes=changes, path=path):
+            return f"{'/'.join('unlink' if node is None else 'name' for _, node in changes)} {path}"
+        case FsyncFile(path=path) | FsyncDir(path=path):
+            return f"fsync {path}"
+        case Mark(name=name):
+            return f"acknowledged {name!r}"
+    return "the start"

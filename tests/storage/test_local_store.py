@@ -1,0 +1,217 @@
+"""The local store keeps every promise of a store, across processes and on a failing disk."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from floodmark.storage.errors import BadStoreUrl, StorageError, SwapUnknown
+from floodmark.storage.files import OsFileSystem
+from floodmark.storage.local import LocalStore
+from storage.store_suite import StoreSuite, at_once, increment
+
+
+class TestLocalStore(StoreSuite):
+    @pytest.fixture
+    def store(self, tmp_path):
+        return LocalStore(tmp_path / "made" / "on" / "demand")
+
+
+class Failing(OsFileSystem):
+    """A file system on which one kind of call fails."""
+
+    def __init__(self, call: str, code: int) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        object.__setattr__(self, call, fail)
+
+
+def files_of(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def test_found_object_is_young_again(tmp_path):
+    store = LocalStore(tmp_path)
+    store.put_if_absent("a", b"a")
+    for put in ("put_if_absent", "put_file"):
+        os.utime(tmp_path / "a", (1000, 1000))
+        source = tmp_path / ".source"
+        source.write_bytes(b"a")
+        assert not getattr(store, put)("a", b"a" if put == "put_if_absent" else source)
+        assert time.time() - store.stat("a").modified < 60
+
+
+def test_put_file_comes_from_any_folder(tmp_path):
+    source = tmp_path / "elsewhere"
+    source.write_bytes(b"rows")
+    store = LocalStore(tmp_path / "lake")
+    assert store.put_file("data/a", source)
+    assert store.get("data/a") == b"rows"
+    assert not source.exists()
+
+
+def test_put_file_copies_from_another_file_system(tmp_path):
+    class TwoDisks(OsFileSystem):
+        def link(self, source, target):
+            if source.parent.name == "elsewhere":
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            super().link(source, target)
+
+    source = tmp_path / "elsewhere" / "file"
+    source.parent.mkdir()
+    source.write_bytes(b"rows")
+    store = LocalStore(tmp_path / "lake", TwoDisks())
+    assert store.put_file("data/a", source)
+    assert store.get("data/a") == b"rows"
+    assert not source.exists()
+    assert list(store.staging().iterdir()) == []
+
+
+def test_file_to_put_that_is_missing_is_named(tmp_path):
+    with pytest.raises(StorageError, match="no-such-file"):
+        LocalStore(tmp_path / "lake").put_file("data/a", tmp_path / "no-such-file")
+
+
+@pytest.mark.parametrize("call", ["write_new", "fsync_file", "link"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES])
+def test_failed_put_leaves_nothing(tmp_path, call, code):
+    with pytest.raises(StorageError) as caught:
+        LocalStore(tmp_path, Failing(call, code)).put_if_absent("blocks/a", b"12345")
+    assert caught.value.errno == code
+    assert caught.value.key == "blocks/a"
+    assert files_of(tmp_path) == []
+    assert LocalStore(tmp_path).put_if_absent("blocks/a", b"12345")
+
+
+@pytest.mark.parametrize("call", ["write_new", "fsync_file", "rename"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_swap_that_failed_before_the_move_did_not_happen(tmp_path, call, code):
+    LocalStore(tmp_path).compare_and_swap("refs/head", None, b"a")
+    with pytest.raises(StorageError) as caught:
+        LocalStore(tmp_path, Failing(call, code)).compare_and_swap("refs/head", b"a", b"b")
+    assert not isinstance(caught.value, SwapUnknown)
+    assert LocalStore(tmp_path).get("refs/head") == b"a"
+    assert files_of(tmp_path) == ["refs/.head.lock", "refs/head"]
+
+
+def test_swap_that_failed_after_the_move_is_unknown(tmp_path):
+    class FailsOnRefs(OsFileSystem):
+        def fsync_dir(self, path):
+            if path.name == "refs":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().fsync_dir(path)
+
+    with pytest.raises(SwapUnknown) as caught:
+        LocalStore(tmp_path, FailsOnRefs()).compare_and_swap("refs/head", None, b"a")
+    assert caught.value.key == "refs/head"
+    assert LocalStore(tmp_path).get("refs/head") == b"a"
+    assert list((tmp_path / ".staging").iterdir()) == []
+
+
+def test_full_disk_says_how_much_is_needed_and_free(tmp_path):
+    class Full(Failing):
+        def free_bytes(self, path):
+            return 1234
+
+    store = LocalStore(tmp_path / "lake", Full("write_new", errno.ENOSPC))
+    with pytest.raises(StorageError, match=r"5,000 bytes were needed and 1,234 are free"):
+        store.put_if_absent("a", b"x" * 5000)
+
+
+def test_file_system_without_locks_is_named_as_the_problem(tmp_path):
+    store = LocalStore(tmp_path, Failing("flock", errno.ENOLCK))
+    with pytest.raises(StorageError, match="lacks hard links, locks"):
+        store.compare_and_swap("refs/head", None, b"a")
+
+
+def test_name_that_is_a_file_cannot_be_a_folder(tmp_path):
+    store = LocalStore(tmp_path)
+    store.put_if_absent("a", b"a")
+    with pytest.raises(StorageError, match="taken by a file"):
+        store.put_if_absent("a/b", b"b")
+
+
+def test_hidden_and_foreign_names_are_not_listed(tmp_path):
+    store = LocalStore(tmp_path)
+    store.put_if_absent("blocks/a", b"a")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "config").write_bytes(b"x")
+    (tmp_path / "blocks" / ".DS_Store").write_bytes(b"x")
+    (tmp_path / "blocks" / "back\\slash").write_bytes(b"x")
+    Path(os.fsdecode(os.fsencode(tmp_path / "blocks") + b"/\xff")).write_bytes(b"x")
+    assert [info.key for info in store.list("")] == ["blocks/a"]
+
+
+def test_list_skips_a_name_that_vanishes_while_it_looks(tmp_path, monkeypatch):
+    (tmp_path / "stays").write_bytes(b"x")
+    (tmp_path / "dangling").symlink_to(tmp_path / "vanished")  # its stat fails as that of a removed file
+    assert [info.key for info in LocalStore(tmp_path).list("")] == ["stays"]
+
+
+def test_root_can_be_a_file_url(tmp_path):
+    (tmp_path / "a lake").mkdir()
+    (tmp_path / "a lake" / "a").write_bytes(b"here")
+    assert LocalStore(f"file://{tmp_path}/a%20lake").get("a") == b"here"
+    assert LocalStore(f"file://localhost{tmp_path}/a%20lake").url == str(tmp_path / "a lake")
+    with pytest.raises(BadStoreUrl, match="three slashes"):
+        LocalStore("file://lake/trips")
+
+
+def test_root_is_absolute_wherever_it_is_opened(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = LocalStore("lake/../other")
+    assert store.url == str(tmp_path / "other")
+    assert LocalStore("~/lake").url == str(Path.home() / "lake")
+
+
+def test_root_in_a_folder_that_cannot_be_opened_works(tmp_path):
+    class Closed(OsFileSystem):
+        def fsync_dir(self, path):
+            if path == tmp_path:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            super().fsync_dir(path)
+
+    (tmp_path / "lake").mkdir()
+    assert LocalStore(tmp_path / "lake", Closed()).put_if_absent("a", b"a")
+    with pytest.raises(StorageError):
+        LocalStore(tmp_path / "other", Closed()).put_if_absent("a", b"a")
+
+
+def test_only_one_thread_has_the_turn(tmp_path):
+    store = LocalStore(tmp_path)
+    inside = []
+
+    def take(number):
+        with store.turn("refs/head"):
+            inside.append(number)
+            alone = len(inside) == 1
+            time.sleep(0.002)
+            inside.clear()
+            return alone
+
+    assert all(at_once(5, take))
+
+
+def test_turns_of_two_keys_do_not_meet(tmp_path):
+    store = LocalStore(tmp_path)
+    with store.turn("a/head"), store.turn("b/head"):
+        pass
+
+
+def test_no_increment_of_many_processes_is_lost(tmp_path):
+    store = LocalStore(tmp_path)
+    store.compare_and_swap("counter", None, b"0")
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=increment, args=(store, "counter", 40)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0, 0]
+    assert store.get("counter") == b"160"
