@@ -1,6 +1,6 @@
 """Reading a ledger against reading plain Parquet files, the newest records of a large one, and many small slices.
 
-    python bench/ledger_read.py --rows 10000000 --slices 10000
+python bench/ledger_read.py --rows 10000000 --slices 10000
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow as pa
-from measuring import Figure, alternate, arguments, report
-from trips import trips, write_files
 
 import floodmark as fm
 from floodmark.engine import Session
 from floodmark.ledger import parts
+from measuring import Figure, alternate, arguments, report
+from trips import trips, write_files
 
 SLICE_ROWS = 100
 NEWEST = 1_000

@@ -1,6 +1,6 @@
 """Writing into a ledger, hashes, offsets, chain and all, against what plain Spark takes to copy the same rows.
 
-    python bench/ledger_write.py --rows 10000000
+python bench/ledger_write.py --rows 10000000
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import tempfile
 from itertools import count
 from pathlib import Path
 
-from measuring import Figure, alternate, arguments, report
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody writes it
-from trips import write_files
 
 import floodmark as fm
 from floodmark.engine import Session
+from measuring import Figure, alternate, arguments, report
+from trips import write_files
 
 
 def main() -> None:
@@ -60,7 +60,12 @@ def _measure(root: Path, rows: int, repeats: int) -> list[Figure]:
     shape = f"{rows:,} rows × 6 columns, medians of {repeats}"
     return [
         Figure("Parquet files into a ledger ÷ Spark copy", ours / plain, 1.2, f"{ours:.2f} s ÷ {plain:.2f} s; {shape}"),
-        Figure("computed frame into a ledger ÷ Spark write", ours_df / plain_df, 1.8, f"{ours_df:.2f} s ÷ {plain_df:.2f} s; {shape}"),
+        Figure(
+            "computed frame into a ledger ÷ Spark write",
+            ours_df / plain_df,
+            1.8,
+            f"{ours_df:.2f} s ÷ {plain_df:.2f} s; {shape}",
+        ),
     ]
 
 

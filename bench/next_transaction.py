@@ -1,6 +1,6 @@
 """Preparing the next commit on a very long chain against a very short one, with the objects read counted.
 
-    python bench/next_transaction.py --blocks 100000
+python bench/next_transaction.py --blocks 100000
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from measuring import Figure, alternate, arguments, report
-from trips import trips
-
 import floodmark as fm
 from floodmark.chain.events import AddData
 from floodmark.chain.hashes import Multihash
@@ -23,6 +20,8 @@ from floodmark.ledger.commit import empty_event, plan_blocks
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
+from measuring import Figure, alternate, arguments, report
+from trips import trips
 
 DATA_BLOCKS = 12
 SHORT = 10
@@ -61,7 +60,9 @@ def _measure(root: Path, blocks: int, repeats: int) -> list[Figure]:
 
 def _prepare(objects: DatasetObjects) -> None:
     """Everything up to the publication of an event that moves the watermark."""
-    seen = snapshot.load(objects, "bench", {})
+    head = objects.read_head()
+    assert head is not None
+    seen = snapshot.load_at(objects, head, {})
     event = replace(empty_event(seen.state), new_watermark=(seen.state.watermark or 0) + 1)
     plan_blocks(seen.state, [event], seen.state.system_time or 0)
 
@@ -73,7 +74,7 @@ def _reads(store: CountingStore, action: Callable[[], object]) -> int:
 
 
 def _chain(root: Path, lake: fm.Lake, name: str, blocks: int) -> DatasetObjects:
-    """A dataset of so many blocks, all but twelve of the data blocks empty, as a year of a quiet sensor would leave it."""
+    """A dataset of so many blocks, all but twelve of the data blocks empty: a year of a quiet sensor."""
     dataset = lake.create(name, event_time="pickup_at")
     dataset.write(trips(0, 100))
     seen = dataset.snapshot()

@@ -15,7 +15,9 @@ def trips(start: int, rows: int) -> pa.Table:
     """Trips `start` to `start + rows`, the same on every call."""
     rng = np.random.default_rng(start)
     ids = np.arange(start, start + rows)
-    pickup = pa.array(1_700_000_000_000_000 + ids * 1_000 + rng.integers(0, 1_000, rows)).cast(pa.timestamp("us", "UTC"))
+    pickup = pa.array(1_700_000_000_000_000 + ids * 1_000 + rng.integers(0, 1_000, rows)).cast(
+        pa.timestamp("us", "UTC")
+    )
     payment = np.array(["card", "cash", "app", "none"])[rng.integers(0, 4, rows)]
     return pa.table(
         {

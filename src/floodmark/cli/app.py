@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from importlib.metadata import version
 
 import click
 
@@ -14,7 +13,7 @@ from floodmark.cli.verbs import list as listing
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(version("floodmark"), prog_name="floodmark")
+@click.version_option(package_name="floodmark", prog_name="floodmark")
 def floodmark() -> None:
     """Append-only datasets with record offsets on a hash chain.
 

@@ -56,8 +56,8 @@ def jsonable(value: Any) -> Any:
             return value.hex()
         case dict():
             return {str(key): jsonable(item) for key, item in value.items()}
-        case tuple(months=months, days=days, nanoseconds=nanoseconds):  # an interval of SQL
-            return f"P{months}M{days}DT{seconds(nanoseconds)}S"
+        case _ if hasattr(value, "nanoseconds"):  # pyarrow's MonthDayNano: an interval of SQL
+            return f"P{value.months}M{value.days}DT{seconds(value.nanoseconds)}S"
         case list() | tuple():
             return [jsonable(item) for item in value]
         case _:

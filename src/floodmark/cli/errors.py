@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import click
+
 from floodmark.errors import FloodmarkError
 
 
@@ -25,6 +27,12 @@ class OtherEventTime(CommandError):
     """The dataset has another event time than the one given."""
 
     name: str
+
+
+class NotConfirmed(click.ClickException):
+    """Something that is done only when it is asked for twice."""
+
+    exit_code = 2
 
 
 class OutputClosed(Exception):

@@ -22,6 +22,10 @@ CLOSED = 141  # as if killed by SIGPIPE, so that a pipe never turns "problems fo
 class Verbs(click.Group):
     """A group whose verbs raise errors; here they become a message and an exit code."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which one meets them, not by the alphabet."""
+        return list(self.commands)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
@@ -54,6 +58,9 @@ class Verbs(click.Group):
                     error.show()
                 else:
                     report(error.format_message(), _usage(error), "UsageError")
+                code = error.exit_code
+            except click.ClickException as error:
+                report(error.message, "", type(error).__name__)
                 code = error.exit_code
             except OSError as error:
                 report(_described(error), "", type(error).__name__)

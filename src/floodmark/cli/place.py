@@ -25,7 +25,7 @@ _MARK = "names"
 
 @dataclass(frozen=True)
 class Place:
-    """The address of a lake and where that address comes from."""
+    """The address of a lake, and how it came to be this one, as the end of a sentence."""
 
     url: str
     origin: str
@@ -34,14 +34,14 @@ class Place:
 def find_place(option: str | None, environ: Mapping[str, str], folder: Path) -> Place:
     """--lake, else FLOODMARK_LAKE, else the nearest floodmark.toml that names a lake, else ./lake."""
     if option:
-        return Place(option, "--lake")
+        return Place(option, "named by --lake")
     if named := environ.get(VARIABLE):
-        return Place(named, VARIABLE)
+        return Place(named, f"named by {VARIABLE}")
     for parent in (folder, *folder.parents):
         path = parent / TOML
         if path.is_file() and (lake := lake_of(path)) is not None:
-            return Place(lake, str(path))
-    return Place(DEFAULT, "the default")
+            return Place(lake, f"named by {path}")
+    return Place(DEFAULT, "by default")
 
 
 def lake_of(path: Path) -> str | None:
@@ -79,7 +79,7 @@ def open_lake(place: Place, runtime: Runtime) -> Lake:
         return lake
     what = "is no lake" if mark.parent.exists() else "does not exist"
     raise NoLake(
-        f"{mark.parent} {what} (the lake comes from {place.origin})",
-        hint=f"make one there with `floodmark init --lake {shlex.quote(place.url)}`, or name another with --lake",
+        f"{mark.parent} {what} (it is the lake {place.origin})",
+        hint=f"make it one with `floodmark init --lake {shlex.quote(place.url)}`, or name another with --lake",
         lake=str(mark.parent),
     )

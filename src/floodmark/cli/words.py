@@ -16,12 +16,12 @@ def size(count: int) -> str:
     """``812 B``, ``2.7 KB``, ``1.2 GB``."""
     if count < 1000:
         return f"{count} B"
-    value = float(count)
-    for unit in ("KB", "MB", "GB", "TB"):
-        value /= 1000
+    value = count / 1000
+    for unit in ("KB", "MB", "GB"):
         if value < 999.95:
-            break
-    return f"{value:.1f} {unit}"
+            return f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} TB"
 
 
 def ago(moment: datetime, now: datetime) -> str:

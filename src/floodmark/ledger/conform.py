@@ -31,7 +31,7 @@ def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
     if twice:
         raise DuplicateColumns(f"{where} has two columns named {twice[0]!r}", hint="rename one", columns=twice)
     for name in names:
-        if name in layout.vocab.reserved and name not in wanted:
+        if name.lower() in layout.vocab.reserved and name not in wanted:
             raise ReservedColumn(
                 f"{where} has a column {name!r}, which belongs to the system columns",
                 hint="drop or rename it; the dataset gives its own",

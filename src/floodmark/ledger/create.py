@@ -11,7 +11,7 @@ from floodmark.chain.state import EMPTY
 from floodmark.ledger import names
 from floodmark.ledger.commit import plan_blocks, publish
 from floodmark.ledger.errors import CommitConflict
-from floodmark.ledger.layout import fields_from
+from floodmark.ledger.layout import check_column_name, fields_from, vocabulary
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.write import first_layout
@@ -28,6 +28,8 @@ def dataset_objects(store: Store, dataset_id: DatasetId) -> DatasetObjects:
 def create(store: Store, runtime: Runtime, name: str, *, event_time: str | None, schema: Any) -> DatasetObjects:
     """Publish the first blocks of a new dataset, then claim its name."""
     names.check_name(name)
+    if event_time is not None:
+        check_column_name(event_time, vocabulary(None))
     dataset_id = DatasetId.generate(runtime.random_bytes)
     vocab = SetVocab(event_time_column=event_time) if event_time is not None else None
     events: list[MetadataEvent] = [Seed(dataset_id=dataset_id, dataset_kind=DatasetKind.ROOT)]

@@ -15,18 +15,18 @@ from floodmark.chain.hashes import Multihash
 from floodmark.chain.ids import DatasetId
 from floodmark.ledger import log as logs
 from floodmark.ledger import snapshot as snapshots
-from floodmark.ledger.attributes import purge_attributes, purge_state
-from floodmark.ledger.commit import Commit, describe_commit, empty_event, to_datetime, to_nanos
-from floodmark.ledger.errors import ReservedColumn, WatermarkBack
+from floodmark.ledger.attributes import PURGE_SOURCE, purge_attributes, purge_state
+from floodmark.ledger.commit import Commit, describe_commit, empty_event, to_datetime
+from floodmark.ledger.errors import ReservedColumn, ReservedSource, UnknownDataset, WatermarkBack
 from floodmark.ledger.incoming import Format, recognise
 from floodmark.ledger.index import Cache
-from floodmark.ledger.layout import derive, fields_from
+from floodmark.ledger.layout import fields_from
 from floodmark.ledger.metadata import commit_events
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.purge import Purge, plan_purge, remove_purged
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.scan import Scan, Where, checked_columns
-from floodmark.ledger.selection import AsOf, Selection, interval, present, purge_end
+from floodmark.ledger.selection import AsOf, Selection, interval, moment, present, purge_end
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.spark_read import ordered_frame, spark_frame
 from floodmark.ledger.verify import Verification, verify
@@ -110,8 +110,10 @@ class Dataset:
     def snapshot(self) -> Snapshot:
         """The dataset as of its present head; read again only when the head has moved."""
         head = self._objects.read_head()
+        if head is None:
+            raise UnknownDataset(f"dataset {self._name!r} is gone", hint="it was dropped", name=self._name)
         if self._latest is None or head != self._latest.head:
-            self._latest = snapshots.load(self._objects, self._name, self._cache)
+            self._latest = snapshots.load_at(self._objects, head, self._cache)
         return self._latest
 
     # Writing
@@ -135,10 +137,9 @@ class Dataset:
         self._latest = written.snapshot
         return written.commit
 
-    def advance_watermark(self, to: datetime | str) -> Commit | None:
+    def advance_watermark(self, to: datetime | date | str) -> Commit | None:
         """Say that the data is complete up to a time; None when the watermark is there already."""
-        moment = datetime.fromisoformat(to) if isinstance(to, str) else to
-        wanted = to_nanos(moment)
+        wanted = moment(self._name, to)
 
         def build(snapshot: Snapshot) -> list[MetadataEvent]:
             present = snapshot.state.watermark
@@ -162,7 +163,7 @@ class Dataset:
         def build(snapshot: Snapshot) -> list[MetadataEvent]:
             layout = snapshot.require_layout(self._name)
             if set(layout.data.names) <= set(wanted.names):
-                evolved = derive(wanted, layout.vocab, layout.event_time)
+                evolved = layout.with_schema(wanted)
             else:
                 taken = [name for name in wanted.names if name in layout.data.names]
                 if taken:
@@ -283,4 +284,6 @@ def _source_state(source: str | None, state: str | None) -> SourceState | None:
         raise TypeError("source= and state= go together: which source, and how far it was read")
     if source is None or state is None:
         return None
+    if source == PURGE_SOURCE:
+        raise ReservedSource(f"the source name {source!r} is how purges are recorded", hint="use another name")
     return SourceState(source_name=source, kind=_SOURCE_KIND, value=str(state))

@@ -73,6 +73,10 @@ class ReservedColumn(BadData):
     column: str
 
 
+class ReservedSource(BadData):
+    """A source name that Floodmark itself uses."""
+
+
 class BadEventTime(BadData):
     """The event time column is missing, of the wrong type, or null somewhere."""
 

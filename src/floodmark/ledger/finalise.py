@@ -15,6 +15,7 @@ from floodmark.ledger.conform import conform
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.parts import Part, SlicePart
+from floodmark.storage.errors import StorageError
 from floodmark.storage.slices import SYSTEM_TIME_TYPE, SliceFile, write_slice
 
 
@@ -53,14 +54,20 @@ def finalise(task: FinaliseTask) -> SliceFile:
     remote = task.objects.store.local_path(task.objects.head_key) is None
     folder = task.objects.store.staging() if remote else task.folder
     path = folder / f"slice-{uuid.uuid4().hex}"
-    slice_file = write_slice(
-        path,
-        data,
-        vocab=layout.vocab,
-        start=task.start,
-        system_time_ms=task.system_time_ms,
-        known_digests=digests,
-    )
+    try:
+        slice_file = write_slice(
+            path,
+            data,
+            vocab=layout.vocab,
+            start=task.start,
+            system_time_ms=task.system_time_ms,
+            known_digests=digests,
+        )
+    except OSError as error:
+        raise StorageError(
+            f"a slice of {part.rows:,} rows could not be written to {folder}: {error.strerror or error}",
+            hint="nothing was committed; make room on this disk (or check its permissions) and write again",
+        ) from error
     if not remote:
         return slice_file
     task.objects.store.put_file(task.objects.data_key(slice_file.physical_hash), path)

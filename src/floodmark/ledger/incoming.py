@@ -120,11 +120,24 @@ def _files(given: Iterable[str | Path], read: Format | None) -> Files:
 def _expand(item: str | Path) -> list[Path]:
     path = Path(item)
     if path.is_dir():
-        inside = (p for p in path.rglob("*") if p.is_file() and _suffix(p) in _SUFFIXES)
-        return sorted(p for p in inside if not any(s.startswith((".", "_")) for s in p.relative_to(path).parts))
+        inside = [p for p in path.rglob("*") if p.is_file() and _suffix(p) in _SUFFIXES]
+        found = sorted(p for p in inside if not any(s.startswith((".", "_")) for s in p.relative_to(path).parts))
+        _refuse_partitions(path, found)
+        return found
     if path.exists():
         return [path]
     return sorted(Path(p) for p in glob.glob(str(item), recursive=True) if Path(p).is_file())  # noqa: PTH207 -- absolute globs
+
+
+def _refuse_partitions(folder: Path, found: list[Path]) -> None:
+    """Values that are only in folder names would be lost."""
+    for path in found:
+        partitions = [part for part in path.relative_to(folder).parts[:-1] if "=" in part]
+        if partitions:
+            raise UnsupportedData(
+                f"{str(folder)!r} keeps column values in folder names ({partitions[0]}), which would be lost",
+                hint="read it with Spark and write the frame: dataset.write(spark.read.parquet(path))",
+            )
 
 
 def _suffix(path: Path) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from floodmark.chain.events import SetVocab
 from floodmark.chain.schema import DataSchema, ExtraAttributes
-from floodmark.ledger.errors import BadEventTime, DuplicateColumns, ReservedColumn
+from floodmark.ledger.errors import BadEventTime, DuplicateColumns, ReservedColumn, UnsupportedType
 from floodmark.ledger.types import canonical, check_supported, field_from_odf, field_to_odf
 from floodmark.storage.slices import SYSTEM_TIME_TYPE, Vocabulary, system_fields
 
@@ -62,9 +62,15 @@ class Layout:
             extra=ExtraAttributes.of({EVENT_TIME_KEY: note}),
         )
 
+    def with_schema(self, schema: pa.Schema) -> Layout:
+        """The same layout with other columns; what its event time is does not change."""
+        fields = _checked(schema, self.vocab, self.event_time)
+        check_distinct(schema.names)
+        return replace(self, data=pa.schema(fields))
+
     def with_fields(self, added: Iterable[pa.Field]) -> Layout:
         """The same layout with more columns at the end."""
-        return replace(self, data=pa.schema([*self.data, *_checked(added, self.vocab, self.event_time)]))
+        return self.with_schema(pa.schema([*self.data, *added]))
 
 
 def vocabulary(event: SetVocab | None) -> Vocabulary:
@@ -98,9 +104,6 @@ def from_odf(schema: DataSchema, vocab: Vocabulary) -> Layout:
 def derive(schema: pa.Schema, vocab: Vocabulary, event_time: str | None) -> Layout:
     """The layout of a dataset whose first data has this Arrow schema."""
     names = schema.names
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise DuplicateColumns(f"two columns are named {twice[0]!r}", hint="rename one of them", columns=twice)
     if event_time is None and vocab.event_time in names:
         event_time = vocab.event_time  # the standard's own name for it
     if event_time is not None and event_time not in names:
@@ -110,24 +113,64 @@ def derive(schema: pa.Schema, vocab: Vocabulary, event_time: str | None) -> Layo
             hint=f"did you mean {near[0]!r}?" if near else f"the data has {', '.join(names) or 'no columns'}",
             column=event_time,
         )
-    return Layout(vocab, event_time, pa.schema(_checked(schema, vocab, event_time)))
+    fields = _checked(schema, vocab, event_time)
+    check_distinct(names)
+    return Layout(vocab, event_time, pa.schema(fields))
+
+
+def check_distinct(names: list[str]) -> None:
+    """Refuse columns of one name. Spark and DuckDB do not tell capitals apart, so neither does a dataset."""
+    lower = [name.lower() for name in names]
+    twice = [name for name in names if lower.count(name.lower()) > 1]
+    if twice:
+        raise DuplicateColumns(
+            f"columns {' and '.join(repr(name) for name in twice[:2])} have one name (capitals do not count)",
+            hint="rename one of them",
+            columns=twice,
+        )
+
+
+def check_column_name(name: str, vocab: Vocabulary) -> None:
+    """Refuse a name that no data column can have."""
+    if not name:
+        raise ReservedColumn("a column has no name", hint="give it one", column=name)
+    if name.lower() in [reserved.lower() for reserved in vocab.reserved]:
+        raise ReservedColumn(
+            f"column name {name!r} belongs to the system columns ({', '.join(vocab.reserved)})",
+            hint=f"rename it, for instance to {name + '_'!r}",
+            column=name,
+        )
 
 
 def fields_from(schema: pa.Schema | Mapping[str, Any]) -> pa.Schema:
     """A schema from a pa.Schema, or from names and types (Arrow types or their names, such as 'int64')."""
     if isinstance(schema, pa.Schema):
         return schema
-    made = [pa.field(name, pa.type_for_alias(t) if isinstance(t, str) else t) for name, t in dict(schema).items()]
-    return pa.schema(made)
+    return pa.schema([pa.field(name, _named_type(name, t)) for name, t in dict(schema).items()])
+
+
+def _named_type(column: str, given: Any) -> pa.DataType:
+    if isinstance(given, pa.DataType):
+        return given
+    try:
+        return pa.type_for_alias(given)
+    except (AttributeError, ValueError) as error:  # AttributeError: not even text
+        raise UnsupportedType(
+            f"column {column!r}: {given!r} is no type",
+            hint="give a pyarrow type or its name, such as 'int64', 'string', 'timestamp[us, tz=UTC]'",
+            column=column,
+            data_type=str(given),
+        ) from error
 
 
 def _checked(fields: Iterable[pa.Field], vocab: Vocabulary, event_time: str | None) -> list[pa.Field]:
     checked = []
     for field in fields:
-        if field.name in vocab.reserved:
+        check_column_name(field.name, vocab)
+        if event_time is None and field.name.lower() == vocab.event_time.lower():
             raise ReservedColumn(
-                f"column name {field.name!r} belongs to the system columns ({', '.join(vocab.reserved)})",
-                hint=f"rename it, for instance to {field.name + '_'!r}",
+                f"column name {field.name!r} belongs to the event time, which this dataset takes from the system time",
+                hint=f"rename it, for instance to {field.name + '_'!r}, or create a dataset with event_time=",
                 column=field.name,
             )
         data_type = canonical(field.type, field.name)

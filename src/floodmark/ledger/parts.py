@@ -96,9 +96,7 @@ def table_parts(table: pa.Table) -> list[TablePart]:
     return [TablePart(min(rows, table.num_rows - at), table.slice(at, rows)) for at in cuts]
 
 
-def parquet_parts(
-    paths: Sequence[str], store: Store | None = None, origin: str | None = None
-) -> Iterator[ParquetPart]:
+def parquet_parts(paths: Sequence[str], store: Store | None = None, origin: str | None = None) -> Iterator[ParquetPart]:
     """Files cut and joined at row groups into parts of bounded size and one set of columns, in order."""
     pieces: list[Piece] = []
     rows = size = 0
@@ -130,12 +128,6 @@ def parquet_parts(
         yield ParquetPart(rows, tuple(pieces), store, origin)
 
 
-def parquet_rows(path: str) -> int:
-    """How many rows a Parquet file has, from its footer."""
-    with open_parquet(path) as file:
-        return int(file.metadata.num_rows)
-
-
 def parquet_schema(path: str, store: Store | None = None) -> pa.Schema:
     """The Arrow schema of a Parquet file, with INT96 as the instants they are."""
     with open_parquet(path, store) as file:
@@ -157,9 +149,10 @@ def open_parquet(path: str, store: Store | None = None) -> pq.ParquetFile:
 
 def unreadable(path: str, error: BaseException, kind: str = "Parquet") -> UnreadableFile:
     """The error for a file that is not what it should be."""
+    guessed = "" if kind == "Parquet" else "; if a type was guessed wrong, create the dataset with schema="
     return UnreadableFile(
         f"{path} cannot be read as {kind}: {error}",
-        hint="leave it out or repair it; nothing was written",
+        hint=f"nothing was written: leave the file out or repair it{guessed}",
         path=path,
     )
 

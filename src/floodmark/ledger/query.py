@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from floodmark.ledger.dataset import Dataset
-from floodmark.ledger.errors import BadQuery, UnknownDataset
+from floodmark.ledger.errors import BadQuery
+from floodmark.ledger.spark_read import spark_frame
+
+_QUOTING = "table names are dataset names; put quotes around one with '-' or '.' in it"
 
 
 class Datasets(Protocol):
     """Where the tables of a query come from."""
 
     def __getitem__(self, name: str) -> Dataset: ...
+
+    def __iter__(self) -> Iterator[Dataset]: ...
 
 
 def query_duckdb(datasets: Datasets, query: str) -> pa.Table:
@@ -32,39 +38,41 @@ def query_duckdb(datasets: Datasets, query: str) -> pa.Table:
             offset = scan.layout.vocab.offset
             only = "" if bounds.is_whole else f' where "{offset}" >= {bounds.start} and "{offset}" < {bounds.end}'
             connection.execute(f'create view "{name}" as select {columns} from "records of {name}"{only}')
-        return connection.sql(query).to_arrow_table()
+        answer = connection.sql(query)
+        if answer is None:
+            raise BadQuery("the query has no answer", hint="ask with SELECT; datasets are written with .write()")
+        return answer.to_arrow_table()
     except duckdb.Error as error:
-        raise BadQuery(
-            f"DuckDB cannot answer: {error}", hint="table names are dataset names; quote those with '-'"
-        ) from error
+        raise BadQuery(f"DuckDB cannot answer: {error}", hint=_QUOTING) from error
     finally:
         connection.close()
 
 
 def query_spark(datasets: Datasets, query: str, spark: Any) -> Any:
-    """The answer as a Spark frame. Each dataset of the query becomes a temporary view of its name."""
-    import duckdb
+    """The answer as a Spark frame. The datasets are views of a session of their own, so that no view is shadowed."""
     from pyspark.errors import AnalysisException, ParseException
+
+    isolated = spark.newSession() if hasattr(spark, "newSession") else spark
+    for name, dataset in _tables_for_spark(datasets, query).items():
+        scan = dataset.scan()
+        frame = spark_frame(replace(scan, columns=tuple(scan.layout.data.names)), isolated)
+        frame.createOrReplaceTempView(name if name.isidentifier() else f"`{name}`")
+    try:
+        return isolated.sql(query)
+    except (AnalysisException, ParseException) as error:
+        raise BadQuery(f"Spark cannot answer: {error}", hint=_QUOTING) from error
+
+
+def _tables_for_spark(datasets: Datasets, query: str) -> Mapping[str, Dataset]:
+    """The datasets that a query names; all of them when only Spark can parse it."""
+    import duckdb
 
     try:
         with duckdb.connect() as connection:
-            names = _tables(connection, datasets, query)
-        for name, dataset in names.items():
-            dataset.read().createOrReplaceTempView(f"`{name}`" if not name.isidentifier() else name)
-        return spark.sql(query)
-    except (AnalysisException, ParseException, duckdb.Error) as error:
-        raise BadQuery(
-            f"Spark cannot answer: {error}", hint="table names are dataset names; quote those with '-'"
-        ) from error
+            return _tables(connection, datasets, query)
+    except duckdb.Error:
+        return {dataset.name: dataset for dataset in datasets if dataset.schema is not None}
 
 
 def _tables(connection: Any, datasets: Datasets, query: str) -> Mapping[str, Dataset]:
-    """The datasets that a query names; names that DuckDB itself knows (such as range()) are left to it."""
-    found: dict[str, Dataset] = {}
-    # Names differ by more than capitals, in SQL and in a lake.
-    for name in sorted({name.lower() for name in connection.get_table_names(query)}):
-        try:
-            found[name] = datasets[name]
-        except UnknownDataset as error:
-            raise UnknownDataset(error.message, hint=error.hint, name=name) from error
-    return found
+    return {name: datasets[name] for name in sorted(connection.get_table_names(query))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -148,7 +149,7 @@ def purge_end(snapshot: Snapshot, name: str, before: int | str | date | datetime
         case int():
             kept = pc.greater(slices.column("end"), before)
         case _:
-            micros = _moment(name, before) // 1000
+            micros = moment(name, before) // 1000
             kept = pc.fill_null(pc.greater_equal(slices.column("event_max"), micros), True)
     position: Any = pc.index(kept, True)
     first_kept = position.as_py()
@@ -157,18 +158,17 @@ def purge_end(snapshot: Snapshot, name: str, before: int | str | date | datetime
     return int(slices.column("start")[first_kept].as_py())
 
 
-def _moment(name: str, before: object) -> int:
-    match before:
+def moment(name: str, given: object) -> int:
+    """A time, date or text such as 2026-11-15T12:00:00Z in nanoseconds since the epoch."""
+    match given:
         case datetime():
-            return to_nanos(before)
+            return to_nanos(given)
         case date():
-            return to_nanos(datetime(before.year, before.month, before.day))
+            return to_nanos(datetime(given.year, given.month, given.day))
         case str():
-            try:
-                return to_nanos(datetime.fromisoformat(before))
-            except ValueError:
-                pass
-    raise _bad(name, before, "give an offset, or a time such as 2026-11-15 or 2026-11-15T12:00:00Z")
+            with suppress(ValueError):
+                return to_nanos(datetime.fromisoformat(given))
+    raise _bad(name, given, "give a time such as 2026-11-15 or 2026-11-15T12:00:00Z")
 
 
 def _bad(name: str, as_of: object, hint: str) -> BadAsOf:

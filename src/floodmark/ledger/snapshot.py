@@ -16,7 +16,7 @@ from floodmark.chain.refs import BlockRef
 from floodmark.chain.state import ChainState
 from floodmark.chain.walk import read_block
 from floodmark.ledger import index as slice_index
-from floodmark.ledger.errors import NoSchema, UnknownDataset
+from floodmark.ledger.errors import NoSchema
 from floodmark.ledger.index import Cache, SliceIndex
 from floodmark.ledger.layout import Layout, from_odf, vocabulary
 from floodmark.ledger.objects import DatasetObjects
@@ -109,14 +109,6 @@ class Snapshot:
         """The snapshot after these blocks were committed on top of this one."""
         head, data, block = blocks[-1]
         return Snapshot(self.objects, head, block, state, self._index.extended(blocks), data)
-
-
-def load(objects: DatasetObjects, name: str, cache: Cache) -> Snapshot:
-    """The dataset as of its present head."""
-    head = objects.read_head()
-    if head is None:
-        raise UnknownDataset(f"dataset {name!r} is gone", hint="it was dropped meanwhile", name=name)
-    return load_at(objects, head, cache)
 
 
 def load_at(objects: DatasetObjects, head: Multihash, cache: Cache) -> Snapshot:

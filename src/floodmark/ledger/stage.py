@@ -17,7 +17,7 @@ from floodmark.ledger.conform import check_columns
 from floodmark.ledger.incoming import Batches, Files, Frame, Incoming, SparkFrame
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.parts import Part, parquet_parts, parquet_rows, parquet_schema, table_parts
+from floodmark.ledger.parts import Part, parquet_parts, parquet_schema, table_parts
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.spark_types import arrow_schema
 from floodmark.ledger.text_files import TextFile, guess_schema, stage_text, write_parquet
@@ -50,20 +50,8 @@ def incoming_schema(data: Incoming) -> pa.Schema:
         case Files(paths, "parquet"):
             return parquet_schema(str(paths[0]))
         case Files(paths, format_):
-            return guess_schema(paths[0], format_)
-
-
-def is_empty(data: Incoming) -> bool:
-    """Whether it can be told at once that there are no rows; then the columns, often untyped, do not matter."""
-    match data:
-        case Frame(table):
-            return bool(table.num_rows == 0)
-        case Files(paths, "parquet"):
-            return all(parquet_rows(str(path)) == 0 for path in paths)
-        case Files(paths, format_):
-            return all(len(guess_schema(path, format_)) == 0 for path in paths)
-        case _:
-            return False
+            guesses = (guess_schema(path, format_) for path in paths)
+            return next((schema for schema in guesses if len(schema)), pa.schema([]))
 
 
 def stage(data: Incoming, layout: Layout, folder: Path, objects: DatasetObjects, runtime: Runtime) -> Staged:

@@ -13,12 +13,12 @@ from floodmark.engine import Progress
 from floodmark.ledger import finalise as finalising
 from floodmark.ledger.commit import Commit, data_events, describe_commit, plan_blocks, publish, read_commit
 from floodmark.ledger.errors import CommitConflict, NothingToWrite, ReadOnlyDataset
-from floodmark.ledger.incoming import Incoming
+from floodmark.ledger.incoming import Frame, Incoming
 from floodmark.ledger.layout import Layout, derive, vocabulary
 from floodmark.ledger.parts import Part
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot, load_at
-from floodmark.ledger.stage import Staged, discard_remote, incoming_schema, is_empty, stage
+from floodmark.ledger.stage import Staged, discard_remote, incoming_schema, stage
 from floodmark.ledger.staging import staging_area
 from floodmark.storage.slices import SliceFile
 
@@ -57,8 +57,8 @@ class Append:
 
     def _run(self, snapshot: Snapshot, folder: Path) -> Written:
         objects = snapshot.objects
-        if is_empty(self.data):
-            raise self._nothing()
+        if isinstance(self.data, Frame) and self.data.table.num_rows == 0:
+            raise self._nothing()  # before its columns, which often have no types then
         layout, definitions = self._layout(snapshot)
         staged = stage(self.data, layout, folder, objects, self.runtime)
         if staged.rows == 0:
@@ -95,7 +95,10 @@ class Append:
         """The dataset's columns; on a first write those of the data, and the event that sets them."""
         if snapshot.layout is not None:
             return snapshot.layout, []
-        return first_layout(incoming_schema(self.data), snapshot.state.vocab)
+        schema = incoming_schema(self.data)
+        if len(schema) == 0:
+            raise self._nothing()
+        return first_layout(schema, snapshot.state.vocab)
 
     def _finalise(
         self, staged: Staged, parts: list[Part], snapshot: Snapshot, layout: Layout, system_time: int, folder: Path

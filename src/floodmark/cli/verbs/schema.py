@@ -1,0 +1,39 @@
+"""`floodmark schema`: the columns of a dataset."""
+
+from __future__ import annotations
+
+import click
+
+from floodmark.cli import document
+from floodmark.cli.call import Call, verb
+from floodmark.cli.tables import Column, print_table
+
+
+@verb("schema")
+@click.argument("name")
+def schema(call: Call, name: str) -> None:
+    """Show columns, types, and which is the event time.
+
+    \b
+    floodmark schema trips
+    floodmark schema trips --json | jq -r '.columns[].name'
+    """
+    dataset = call.lake()[name]
+    event_time = dataset.event_time
+    found = dataset.schema
+    fields = [] if found is None else list(found)
+    if call.as_json:
+        columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in fields]
+        document.emit(dataset=dataset.name, event_time=event_time, columns=columns)
+        return
+    if not fields:
+        call.note(f"{dataset.name}: no columns yet; the first ingest sets them")
+        return
+    heads = [Column("column"), Column("type"), Column("nulls"), Column("role")]
+    rows = [
+        [f.name, str(f.type), "yes" if f.nullable else "no", "event time" if f.name == event_time else ""]
+        for f in fields
+    ]
+    print_table(heads, rows)
+    if event_time is None:
+        click.echo("The event time is the time of writing (system_time).", err=True)

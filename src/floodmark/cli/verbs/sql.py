@@ -1,0 +1,56 @@
+"""`floodmark sql`: a query over the datasets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from floodmark.cli import document
+from floodmark.cli.call import Call, verb
+from floodmark.cli.place import open_lake
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@verb("sql")
+@click.argument("query")
+@click.option("--spark", is_flag=True, help="Let Spark answer, in its dialect, instead of DuckDB.")
+def sql(call: Call, query: str, spark: bool) -> None:
+    """Answer an SQL query; the tables are the datasets.
+
+    \b
+    floodmark sql "select day, sum(fare) from trips group by day"
+    floodmark sql 'select * from "bike-trips" limit 5' --json | jq '.rows[]'
+    floodmark sql --spark "select count(*) from trips"
+
+    A terminal shows the first 200 rows; a pipe and --json get all of them.
+    """
+    from floodmark.cli import records
+
+    table = _by_spark(call, query) if spark else call.lake().sql(query)
+    if call.as_json:
+        columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
+        document.emit(columns=columns, rows=records.objects(table))
+        return
+    records.show(call, table, "row")
+    if table.num_rows == 0:
+        call.note("no rows")
+
+
+def _by_spark(call: Call, query: str) -> pa.Table:
+    from pyspark.errors import PySparkException
+
+    from floodmark.engine import Profile
+    from floodmark.ledger.errors import BadQuery
+
+    runtime = call.runtime(Profile.SHORT)
+    lake = open_lake(call.place(), runtime)
+    with call.waiting("asking Spark"), runtime.session:
+        try:
+            return lake.sql_spark(query).toArrow()
+        except PySparkException as error:  # what shows only when rows are computed
+            raise BadQuery(
+                f"Spark cannot answer: {error}", hint="the query was understood, its data was not"
+            ) from error

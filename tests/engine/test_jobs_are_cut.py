@@ -1,0 +1,60 @@
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from floodmark.engine import TaskFailed
+from floodmark.engine.attempts import Attempt, Attempts
+from floodmark.engine.run import next_job
+
+
+def waiting(*tasks):
+    return deque(Attempt((n,), task, 1) for n, task in enumerate(tasks))
+
+
+def taken(job):
+    return [attempt.task for attempt in job[0]]
+
+
+def test_job_takes_tasks_in_order_up_to_its_limit():
+    tasks = waiting("a", "b", "c")
+    assert taken(next_job(tasks, 2)) == ["a", "b"]
+    assert taken(next_job(tasks, 2)) == ["c"]
+
+
+def test_heavy_tasks_are_spread_over_jobs():
+    tasks = waiting("x" * 600, "y" * 600, "z")
+    assert taken(next_job(tasks, 10, most_bytes=1000)) == ["x" * 600]
+    assert taken(next_job(tasks, 10, most_bytes=1000)) == ["y" * 600, "z"]
+
+
+def test_task_over_the_limit_still_gets_a_job():
+    assert taken(next_job(waiting("x" * 5000), 10, most_bytes=1000)) == ["x" * 5000]
+
+
+def test_suspect_is_in_a_job_by_itself():
+    tasks = waiting("a", "b", "c")
+    tasks[1] = replace(tasks[1], alone=True)
+    assert [taken(next_job(tasks, 10)) for _ in range(3)] == [["a"], ["b"], ["c"]]
+
+
+def test_death_among_many_makes_each_a_suspect_and_blames_none():
+    attempts = Attempts(["a", "b"], retries=0, halve=None, weight=None)
+    job = [attempts.waiting.popleft(), attempts.waiting.popleft()]
+    attempts.job_died(job, RuntimeError("worker exited"))
+    assert [(a.task, a.alone, a.failures) for a in attempts.waiting] == [("a", True, 0), ("b", True, 0)]
+
+
+def test_death_of_a_job_of_one_is_its_tasks_fault():
+    attempts = Attempts(["a"], retries=0, halve=None, weight=None)
+    with pytest.raises(TaskFailed, match="The task a failed 1 times: WorkerDied: worker exited"):
+        attempts.job_died([attempts.waiting.popleft()], RuntimeError("worker exited"))
+
+
+def test_worker_without_floodmark_is_explained():
+    attempts = Attempts(["a"], retries=0, halve=None, weight=None)
+    with pytest.raises(TaskFailed, match="Install floodmark"):
+        attempts.job_died(
+            [attempts.waiting.popleft()],
+            RuntimeError("…\nModuleNotFoundError: No module named 'floodmark.engine'"),
+        )
