@@ -83,18 +83,19 @@ class Lake:
     def drop(self, name: str) -> None:
         """Remove a dataset for good: its name first, then everything it holds."""
         entry = names.find(self._store, name)
-        names.release(self._store, name)
-        remove(dataset_objects(self._store, entry.id))
+        names.release(self._store, name, entry.id)
+        if all(other.id != entry.id for other in names.entries(self._store)):  # a rename that was cut short leaves two
+            remove(dataset_objects(self._store, entry.id))
 
     def rename(self, old: str, new: str) -> Dataset:
         """Give a dataset another name; no data moves, and who has it open keeps on working."""
         entry = names.find(self._store, old)
         if old.lower() == names.check_name(new).lower():
-            names.release(self._store, old)
-            names.claim(self._store, new, entry.id)
+            names.respell(self._store, new, entry.id)
         else:
-            names.claim(self._store, new, entry.id)
-            names.release(self._store, old)
+            if not names.stands_for(self._store, new, entry.id):  # a rename that was cut short left it so
+                names.claim(self._store, new, entry.id)
+            names.release(self._store, old, entry.id)
         return self[new]
 
     def sql(self, query: str) -> pa.Table:

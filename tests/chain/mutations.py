@@ -188,7 +188,7 @@ def prev_checkpoint_missing(state, event):
 
 @event_breaks(errors.SourceStateLost, AddData)
 def source_state_dropped(state, event):
-    if state.source_state is None:
+    if state.source_state is None or state.schema is None:
         return None
     return replace(event, new_source_state=None, new_data=_some(state))
 

@@ -125,7 +125,8 @@ class Model:
             rows = 0
         number = len(self.blocks)
         derivative = self.kind is DERIVATIVE
-        if not (rows or later or with_checkpoint or (any(moves) if derivative else with_state)):
+        moved = any(moves[: len(self.input_names)]) if derivative else with_state
+        if not (rows or later or with_checkpoint or moved):
             later = 1
         if later:
             self.watermark = (1_500_000_000 * 10**9 if self.watermark is None else self.watermark) + later * 10**9

@@ -5,7 +5,7 @@ import pytest
 
 from floodmark.engine import TaskFailed
 from floodmark.engine.attempts import Attempt, Attempts
-from floodmark.engine.run import next_job
+from floodmark.engine.run import next_job, next_size
 
 
 def waiting(*tasks):
@@ -58,3 +58,11 @@ def test_worker_without_floodmark_is_explained():
             [attempts.waiting.popleft()],
             RuntimeError("…\nModuleNotFoundError: No module named 'floodmark.engine'"),
         )
+
+
+def test_jobs_grow_while_they_are_quick_and_shrink_when_they_are_slow():
+    assert next_size(8, seconds=0.1, parallelism=2) == 32
+    assert next_size(8, seconds=4, parallelism=2) == 8
+    assert next_size(8, seconds=8, parallelism=2) == 4
+    assert next_size(8, seconds=600, parallelism=2) == 2
+    assert next_size(100, seconds=0, parallelism=2) == 128

@@ -26,7 +26,7 @@ def python(code, cwd, **variables):
 
 
 def test_active_session_of_the_caller_is_used_as_it_is(spark):
-    before = {name: value for name, value in spark.sparkContext.getConf().getAll()}
+    before = dict(spark.sparkContext.getConf().getAll())
     sql_before = dict(spark.conf.getAll)
     other = Session(settings={"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.shuffle.partitions": "77"})
     assert other.get().sparkContext is spark.sparkContext
@@ -75,6 +75,7 @@ def test_first_job_leaves_no_litter_and_no_noise(tmp_path):
     assert list(cwd.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_dead_or_stopped_session_is_replaced(tmp_path):
     code = SHORT + (
         "import os, signal\n"
@@ -91,6 +92,7 @@ def test_dead_or_stopped_session_is_replaced(tmp_path):
     assert answer.stdout.strip() == "['1'] True", answer.stderr
 
 
+@pytest.mark.slow
 def test_jvm_killed_in_the_middle_of_a_run_costs_only_time(tmp_path):
     code = SHORT + (
         "import os, signal, sys, pathlib\n"
@@ -107,6 +109,7 @@ def test_jvm_killed_in_the_middle_of_a_run_costs_only_time(tmp_path):
     assert answer.stdout.strip() == "[0, 1, 2]", answer.stderr
 
 
+@pytest.mark.slow
 def test_killed_worker_is_survived_in_a_users_session_that_does_not_retry(tmp_path):
     # The user's local[2] gives up at a task's first failure; the engine does not.
     code = (

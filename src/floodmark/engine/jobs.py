@@ -47,6 +47,7 @@ class JobEnd(Generic[Task]):
     job: Job[Task]
     outcomes: Sequence[Outcome]
     failure: Exception | None
+    seconds: float
 
 
 class Jobs(Generic[Task]):
@@ -118,14 +119,17 @@ class Jobs(Generic[Task]):
             self.wait(0.2)
 
     def _work(self, job: Job[Task]) -> None:
+        began = time.monotonic()
+        outcomes: Sequence[Outcome] = ()
+        failure: Exception | None = None
         try:
             if self._cancelled.is_set():
                 raise RuntimeError("cancelled before it began")
-            with _tagged(job.spark, (self._tag, job.tag)):
-                end = JobEnd(job, _outcomes(job), None)
+            _tag(job.spark, (self._tag, job.tag))
+            outcomes = _outcomes(job)
         except Exception as error:
-            end = JobEnd(job, (), error)
-        self._ended.put(end)
+            failure = error
+        self._ended.put(JobEnd(job, outcomes, failure, time.monotonic() - began))
 
 
 def _outcomes(job: Job[Any]) -> list[Outcome]:
@@ -140,15 +144,13 @@ def _outcomes(job: Job[Any]) -> list[Outcome]:
     return [unpack(packed[number]) for number in range(count)]
 
 
-@contextlib.contextmanager
-def _tagged(spark: SparkSession, tags: Sequence[str]) -> Iterator[None]:
+def _tag(spark: SparkSession, tags: Sequence[str]) -> None:
     # Tags belong to the thread, which is ours and ends with the job.
     for tag in tags:
         if launch.is_connect(spark):
             spark.addTag(tag)
         else:
             spark.sparkContext.addJobTag(tag)
-    yield
 
 
 def _tasks_done(job: Job[Any]) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from subprocess import Popen
-
     from pyspark.sql import SparkSession
 
 _environment = threading.RLock()
@@ -77,11 +76,11 @@ def active() -> SparkSession | None:
         return None  # the JVM is gone: see is_alive
 
 
-def jvm_process() -> Popen[bytes] | None:
+def jvm_process() -> subprocess.Popen[bytes] | None:
     """The JVM that PySpark started in this process, if it did."""
     from pyspark import SparkContext
 
-    return cast("Popen[bytes] | None", getattr(SparkContext._gateway, "proc", None))
+    return cast("subprocess.Popen[bytes] | None", getattr(SparkContext._gateway, "proc", None))
 
 
 def forget_dead_jvm() -> None:
@@ -90,8 +89,10 @@ def forget_dead_jvm() -> None:
     from pyspark.sql import SparkSession
 
     process = jvm_process()
-    if process is None or process.poll() is None:
+    if process is None or (process.poll() is None and _answers()):
         return
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(10)  # one that was killed may take a moment to be gone
     gateway: Any = SparkContext._gateway
     with contextlib.suppress(Exception):  # closing sockets whose other end is gone
         gateway.shutdown()
@@ -103,6 +104,16 @@ def forget_dead_jvm() -> None:
     SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
     SparkSession._activeSession = None
+
+
+def _answers() -> bool:
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    try:
+        return jvm is not None and jvm.java.lang.System.nanoTime() is not None
+    except Exception:
+        return False  # see is_alive
 
 
 def end_jvm(timeout: float) -> int | None:

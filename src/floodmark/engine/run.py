@@ -17,8 +17,11 @@ from floodmark.engine.task import Shipment
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 _POLL = 0.2
-_TASKS_PER_CORE = 32
-"""How many tasks of a job each core gets: few enough that a worker's death takes little finished work along."""
+_JOB_SECONDS = 4.0
+"""How long a job should take. Results come when a job ends: a user's error should not wait long behind others, and
+the death of a worker takes the finished tasks of its job along. Each job costs some 50 ms, so not too short."""
+_FIRST, _LARGEST = 4, 64
+"""How many tasks for each core the first job has, and any job at most."""
 _JOB_BYTES = 1 << 20
 """How much the tasks of one job may weigh together, since every Spark task is sent all of them."""
 
@@ -52,16 +55,20 @@ def run(
         packed = pack(function)
     jobs: Jobs[Task] = Jobs(session)
     shown = 0
+    size = 0
     try:
         while not attempts.finished:
             if cancel is not None and cancel.cancelled:
                 raise Cancelled("The work was cancelled.", done=attempts.done, total=attempts.total)
             while attempts.waiting and jobs.room:
-                chosen, payloads = next_job(attempts.waiting, _TASKS_PER_CORE * jobs.parallelism)
+                size = size or _FIRST * jobs.parallelism
+                chosen, payloads = next_job(attempts.waiting, size)
                 jobs.submit(chosen, Shipment(packed, payloads))
             for end in jobs.wait(_POLL):
                 if end.failure is not None:
                     attempts.job_died(end.job.attempts, end.failure)
+                elif len(end.job.attempts) == size:
+                    size = next_size(size, end.seconds, jobs.parallelism)
                 for attempt, outcome in zip(end.job.attempts, end.outcomes, strict=end.failure is None):
                     attempts.settle(attempt, outcome)
             if progress is not None:
@@ -74,6 +81,12 @@ def run(
         jobs.cancel()
         raise
     return attempts.results()
+
+
+def next_size(size: int, seconds: float, parallelism: int) -> int:
+    """How many tasks the next job should have, after one of ``size`` took so many seconds."""
+    factor = min(4.0, max(0.25, _JOB_SECONDS / max(seconds, 0.001)))
+    return min(_LARGEST * parallelism, max(parallelism, round(size * factor)))
 
 
 def next_job(

@@ -22,7 +22,7 @@ from floodmark.chain.walk import walk_back
 from floodmark.ledger.attributes import commit_part, data_attributes
 from floodmark.ledger.errors import CommitUnknown
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.errors import SwapUnknown
+from floodmark.storage.errors import StorageError, SwapUnknown
 from floodmark.storage.slices import SliceFile
 
 _SETTLE_TRIES = 5
@@ -137,7 +137,7 @@ def publish(
         return _settle(objects, old, planned[-1], error)
 
 
-def _settle(objects: DatasetObjects, old: Multihash | None, wanted: Planned, cause: SwapUnknown) -> bool:
+def _settle(objects: DatasetObjects, old: Multihash | None, wanted: Planned, cause: StorageError) -> bool:
     """Find out whether a commit happened whose answer was lost.
 
     The swap only works from `old`: once the head is anything else, it either happened or never will.
@@ -148,8 +148,11 @@ def _settle(objects: DatasetObjects, old: Multihash | None, wanted: Planned, cau
             head = objects.read_head()
             if head == old:
                 return objects.move_head(old, new)
-            return head is not None and _is_ancestor(objects, new, block.sequence_number, head)
-        except SwapUnknown as error:
+            if head is None or not _is_ancestor(objects, new, block.sequence_number, head):
+                return False
+            objects.confirm_head()  # it is visible, and what we acknowledge must be durable too
+            return True
+        except StorageError as error:
             cause = error
     raise CommitUnknown(
         f"commit {new.short} may or may not have happened: {cause.message}",

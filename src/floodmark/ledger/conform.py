@@ -130,6 +130,9 @@ def _cast(column: Any, field: pa.Field, where: str) -> Any:
             column = pa.chunked_array([pc.run_end_decode(c) for c in column.chunks], column.type.value_type)
         if pa.types.is_struct(field.type) and not pa.types.is_null(column.type):
             return _cast_struct(column, field, where)
+        if pa.types.is_decimal(field.type) and pa.types.is_integer(column.type):
+            # Arrow asks for room for every integer there could be; the values that are there decide.
+            column = column.cast(pa.decimal256(76, field.type.scale))
         cast = column.cast(field.type, safe=True)
         _check_same_floats(column, cast)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from floodmark.chain.events import AddPushSource, DatasetKind, MetadataEvent, Seed, SetVocab
@@ -15,6 +16,7 @@ from floodmark.ledger.layout import check_column_name, fields_from, vocabulary
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.write import first_layout
+from floodmark.storage.errors import StorageError
 from floodmark.storage.store import Store
 
 PUSH_SOURCE = "default"
@@ -40,12 +42,16 @@ def create(store: Store, runtime: Runtime, name: str, *, event_time: str | None,
         events += first_layout(fields_from(schema), vocab)[1]
     objects = dataset_objects(store, dataset_id)
     planned, _ = plan_blocks(EMPTY, events, runtime.clock())
-    if not publish(objects, None, (), planned):
-        raise CommitConflict(f"the id of new dataset {name!r} is taken", hint="try again: ids are random")
     try:
+        if not publish(objects, None, (), planned):
+            raise CommitConflict(f"the id of new dataset {name!r} is taken", hint="try again: ids are random")
         names.claim(store, name, dataset_id)
+    except CommitConflict:
+        raise
     except BaseException:
-        remove(objects)
+        with suppress(StorageError):  # the failure itself says more than one to clean up
+            if not names.stands_for(store, name, dataset_id):  # a claim that failed may have been made all the same
+                remove(objects)
         raise
     return objects
 

@@ -51,8 +51,7 @@ def finalise(task: FinaliseTask) -> SliceFile:
     if layout.event_time is None:
         times = pa.array(np.full(part.rows, task.system_time_ms, dtype=np.int64)).cast(SYSTEM_TIME_TYPE)
         data = data.add_column(0, layout.payload_schema.field(0), times)
-    remote = task.objects.store.local_path(task.objects.head_key) is None
-    folder = task.objects.store.staging() if remote else task.folder
+    folder = task.folder if task.objects.is_local else task.objects.store.staging()
     path = folder / f"slice-{uuid.uuid4().hex}"
     try:
         slice_file = write_slice(
@@ -68,7 +67,7 @@ def finalise(task: FinaliseTask) -> SliceFile:
             f"a slice of {part.rows:,} rows could not be written to {folder}: {error.strerror or error}",
             hint="nothing was committed; make room on this disk (or check its permissions) and write again",
         ) from error
-    if not remote:
+    if task.objects.is_local:
         return slice_file
     task.objects.store.put_file(task.objects.data_key(slice_file.physical_hash), path)
     return replace(slice_file, path=None)

@@ -157,7 +157,7 @@ def _named_type(column: str, given: Any) -> pa.DataType:
     except (AttributeError, ValueError) as error:  # AttributeError: not even text
         raise UnsupportedType(
             f"column {column!r}: {given!r} is no type",
-            hint="give a pyarrow type or its name, such as 'int64', 'string', 'timestamp[us, tz=UTC]'",
+            hint="give a pyarrow type or its name, such as 'int64', 'string' or 'timestamp[us]'",
             column=column,
             data_type=str(given),
         ) from error

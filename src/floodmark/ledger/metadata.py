@@ -25,6 +25,7 @@ def commit_events(
             snapshot = load()
             events = build(snapshot)
             if not events:
+                snapshot.objects.confirm_head()  # what makes this unnecessary must not be lost by a crash
                 return [], snapshot
             now = max(runtime.clock(), snapshot.state.system_time or 0)
             planned, state = plan_blocks(snapshot.state, events, now)

@@ -1,4 +1,8 @@
-"""Dataset names: one path segment each, the same whether in capitals or not, and where each name points."""
+"""Dataset names: one path segment each, the same whether in capitals or not, and where each name points.
+
+A name is a small file that is only ever swapped, never deleted: one that stands for nothing any more says so. Deletes are
+not durable, so after a crash the name of a dropped dataset could come back without its dataset.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +48,16 @@ def check_name(name: str) -> str:
 def entries(store: Store) -> Iterator[Entry]:
     """All names of a lake in alphabetical order."""
     for info in store.list(_FOLDER):
-        try:
-            yield _parse(info.key, store.get(info.key))
-        except ObjectNotFound:
-            continue  # dropped while we were listing
+        entry = _parse(info.key, _read(store, info.key))
+        if entry is not None:
+            yield entry
 
 
 def find(store: Store, name: str) -> Entry:
     """What a name stands for, or an error that names the nearest one there is."""
-    try:
-        return _parse(_key(name), store.get(_key(name)))
-    except ObjectNotFound:
-        pass
+    entry = _parse(_key(name), _read(store, _key(name)))
+    if entry is not None:
+        return entry
     known = [entry.name for entry in entries(store)]
     near = difflib.get_close_matches(name, known, 1)
     if near:
@@ -67,8 +69,9 @@ def find(store: Store, name: str) -> Entry:
 
 def claim(store: Store, name: str, dataset_id: DatasetId) -> None:
     """Give a dataset a name; exactly one of several who try gets it."""
-    content = json.dumps({"name": name, "id": dataset_id.text}).encode()
-    if not store.put_if_absent(_key(name), content):
+    key = _key(name)
+    there = _read(store, key)
+    if _parse(key, there) is not None or not store.compare_and_swap(key, there, _content(name, dataset_id)):
         raise DatasetExists(
             f"a dataset {name!r} exists already in {store.url}",
             hint="open it with lake[name], or create with exist_ok=True",
@@ -76,18 +79,52 @@ def claim(store: Store, name: str, dataset_id: DatasetId) -> None:
         )
 
 
-def release(store: Store, name: str) -> None:
-    """Take a name away."""
-    store.delete(_key(name))
+def respell(store: Store, name: str, dataset_id: DatasetId) -> bool:
+    """Change the capitals of a dataset's name; False if the name has come to stand for something else."""
+    return _swap(store, name, dataset_id, _content(name, dataset_id))
+
+
+def release(store: Store, name: str, dataset_id: DatasetId) -> bool:
+    """Take a dataset's name away, durably; False if the name has come to stand for something else."""
+    return _swap(store, name, dataset_id, _content(name, None))
+
+
+def stands_for(store: Store, name: str, dataset_id: DatasetId) -> bool:
+    """Whether this is a name of this dataset."""
+    entry = _parse(_key(name), _read(store, _key(name)))
+    return entry is not None and entry.id == dataset_id
+
+
+def _swap(store: Store, name: str, dataset_id: DatasetId, content: bytes) -> bool:
+    key = _key(name)
+    there = _read(store, key)
+    entry = _parse(key, there)
+    return entry is not None and entry.id == dataset_id and store.compare_and_swap(key, there, content)
+
+
+def _content(name: str, dataset_id: DatasetId | None) -> bytes:
+    return json.dumps({"name": name, "id": None if dataset_id is None else dataset_id.text}).encode()
+
+
+def _read(store: Store, key: str) -> bytes | None:
+    try:
+        return store.get(key)
+    except ObjectNotFound:
+        return None
 
 
 def _key(name: str) -> str:
     return f"{_FOLDER}/{check_name(name).lower()}"
 
 
-def _parse(key: str, data: bytes) -> Entry:
+def _parse(key: str, data: bytes | None) -> Entry | None:
+    """What a name's file says, None when there is no file or the name stands for nothing any more."""
+    if data is None:
+        return None
     try:
         content = json.loads(data)
+        if content["id"] is None:
+            return None
         return Entry(str(content["name"]), DatasetId.parse(content["id"]))
     except (ValueError, KeyError, TypeError, BadDatasetId) as error:
         raise DamagedName(

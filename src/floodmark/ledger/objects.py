@@ -20,6 +20,11 @@ class DatasetObjects:
     folder: str
 
     @property
+    def is_local(self) -> bool:
+        """Whether the objects are plain files that Spark, pyarrow and other processes can read by their paths."""
+        return self.store.local_path(self.head_key) is not None
+
+    @property
     def head_key(self) -> str:
         return f"{self.folder}/refs/head"
 
@@ -46,6 +51,11 @@ class DatasetObjects:
         """Move the head from the value the writer saw; False if somebody moved it first."""
         expected = None if old is None else format_head(old)
         return self.store.compare_and_swap(self.head_key, expected, format_head(new))
+
+    def confirm_head(self) -> None:
+        """Make the present head durable: whoever moved it may not have lived to do so."""
+        while (head := self.read_head()) is not None and not self.move_head(head, head):
+            continue  # moved again meanwhile
 
     def turn(self) -> AbstractContextManager[None]:
         """Wait for and hold this dataset's turn to commit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from floodmark.ledger.dataset import Dataset
-from floodmark.ledger.errors import BadQuery
+from floodmark.ledger.errors import BadName, BadQuery, UnknownDataset
 from floodmark.ledger.spark_read import spark_frame
 
 _QUOTING = "table names are dataset names; put quotes around one with '-' or '.' in it"
@@ -75,4 +76,39 @@ def _tables_for_spark(datasets: Datasets, query: str) -> Mapping[str, Dataset]:
 
 
 def _tables(connection: Any, datasets: Datasets, query: str) -> Mapping[str, Dataset]:
-    return {name: datasets[name] for name in sorted(connection.get_table_names(query))}
+    """The datasets that a query names; table functions such as range() and names it defines are left to DuckDB."""
+    named, defined = _table_names(connection, query)
+    found: dict[str, Dataset] = {}
+    for name in sorted(named):
+        try:
+            found[name] = datasets[name]
+        except (UnknownDataset, BadName):
+            if name not in defined:
+                raise
+    return found
+
+
+def _table_names(connection: Any, query: str) -> tuple[set[str], set[str]]:
+    """The tables that a query reads and the names that it defines itself (WITH), both in lower case."""
+    # Parsed, not bound: DuckDB's own get_table_names refuses joins with USING while there are no tables yet.
+    [(text,)] = connection.execute("select json_serialize_sql(?)", [query]).fetchall()
+    tree = json.loads(text)
+    if tree["error"]:  # it does not parse, which this call then says, or is no plain SELECT
+        return {name.lower() for name in connection.get_table_names(query)}, set()
+    named: set[str] = set()
+    defined: set[str] = set()
+    _collect(tree, named, defined)
+    return named, defined
+
+
+def _collect(node: Any, named: set[str], defined: set[str]) -> None:
+    if isinstance(node, list):
+        for item in node:
+            _collect(item, named, defined)
+    elif isinstance(node, dict):
+        if node.get("type") == "BASE_TABLE" and not node.get("schema_name"):
+            named.add(str(node["table_name"]).lower())
+        if isinstance(node.get("cte_map"), dict):
+            defined.update(str(entry["key"]).lower() for entry in node["cte_map"]["map"])
+        for item in node.values():
+            _collect(item, named, defined)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pa_ds
-import pyarrow.fs as pa_fs
 
 from floodmark.ledger.errors import BadQuery
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.selection import Selection
 from floodmark.storage.arrow_files import arrow_filesystem
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pa_ds
 
 Where = Any
 """SQL text, an Arrow expression, or None."""
@@ -39,6 +40,9 @@ class Scan:
 
         It may hold records outside of the selection: `filter` leaves them out.
         """
+        import pyarrow.dataset as pa_ds  # late: it imports pandas, which a command that reads no data can do without
+        import pyarrow.fs as pa_fs
+
         keys = [self.objects.data_key(h) for h in self.selection.physical_hashes()]
         paths = [self.objects.store.local_path(key) for key in keys]
         filesystem: Any
@@ -66,7 +70,9 @@ class Scan:
     def to_table(self) -> pa.Table:
         if self.selection.rows == 0:
             return self.schema.empty_table()
-        return self.scanner().to_table().cast(self.schema)
+        table = self.scanner().to_table()
+        # A cast forgets how many rows a table without columns has.
+        return table if table.schema.equals(self.schema) else table.cast(self.schema)
 
     def to_reader(self, where: Where) -> pa.RecordBatchReader:
         """The records as a stream of batches, those that `where` (SQL or an Arrow expression) keeps."""
@@ -75,6 +81,8 @@ class Scan:
         if isinstance(where, str):
             return self._sql_reader(where)
         try:
+            if where is not None:
+                self.layout.read_schema.empty_table().filter(where)  # wrong now, not when the stream is read
             return self.scanner(where).to_reader()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
             raise BadQuery(

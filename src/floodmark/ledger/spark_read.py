@@ -25,8 +25,7 @@ def spark_frame(scan: Scan, spark: Any) -> Any:
     """The records of a scan as a Spark frame, in no particular order."""
     if scan.selection.rows == 0:
         return spark.createDataFrame([], spark_schema(scan.schema))
-    local = scan.objects.store.local_path(scan.objects.head_key) is not None
-    if not local or scan.selection.slices.num_rows > NATIVE_SLICES:
+    if not scan.objects.is_local or scan.selection.slices.num_rows > NATIVE_SLICES:
         return ordered_frame(scan, spark)
     return _native(scan, spark)
 

@@ -94,7 +94,7 @@ def _stage_spark(frame: Any, folder: Path, objects: DatasetObjects) -> list[Part
     On a local store Spark writes Parquet itself, which is faster than handing every row to Python. A remote store is
     out of reach for a plain PySpark, so there the tasks write and upload.
     """
-    if objects.store.local_path(objects.head_key) is not None:
+    if objects.is_local:
         target = folder / f"spark-{uuid.uuid4().hex}"
         options = {"compression": "uncompressed", "parquet.enable.dictionary": "false"}
         frame.write.options(**options).parquet(target.absolute().as_uri())
@@ -121,6 +121,6 @@ def _upload(objects: DatasetObjects, prefix: str, batches: Iterator[pa.RecordBat
 
 def discard_remote(objects: DatasetObjects, folder: Path) -> None:
     """Remove what a write staged in a remote store."""
-    if objects.store.local_path(objects.head_key) is None:
+    if not objects.is_local:
         for info in list(objects.store.list(f"{objects.folder}/staging/{folder.name}")):
             objects.store.delete(info.key)

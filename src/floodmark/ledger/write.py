@@ -117,7 +117,7 @@ class Append:
         if self.source_state is None or (found := snapshot.find_state(self.source_state)) is None:
             return None
         # It may be visible and not yet durable: what we acknowledge must be both.
-        snapshot.objects.move_head(snapshot.head, snapshot.head)
+        snapshot.objects.confirm_head()
         return read_commit(snapshot.objects, found[0], self.source_state)
 
     def _nothing(self) -> NothingToWrite:

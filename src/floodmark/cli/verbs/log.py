@@ -27,7 +27,8 @@ def log(call: Call, name: str, number: int | None) -> None:
     floodmark log trips -n 10
     floodmark log trips --json | jq '.entries[0].hash'
 
-    A line per block: hash, number, time, kind, what it did. On a terminal times are relative. Blocks are read as they are shown, so the first lines of a long log come at once.
+    A line per block: hash, number, time, kind, what it did. On a terminal times are relative. Blocks are read as they
+    are shown, so the first lines of a long log come at once.
     """
     dataset = call.lake()[name]
     entries = islice(dataset.log(), number)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli import document
+from floodmark.cli import document, interrupts
 from floodmark.cli.call import Call, verb
 from floodmark.cli.place import open_lake
 
@@ -41,16 +41,24 @@ def sql(call: Call, query: str, spark: bool) -> None:
 
 def _by_spark(call: Call, query: str) -> pa.Table:
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
 
-    from floodmark.engine import Profile
+    from floodmark.engine import Profile, launch
     from floodmark.ledger.errors import BadQuery
 
+    # PySpark would write the whole Java stack of a failed query to stderr; we say what went wrong ourselves.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     runtime = call.runtime(Profile.SHORT)
     lake = open_lake(call.place(), runtime)
     with call.waiting("asking Spark"), runtime.session:
         try:
             return lake.sql_spark(query).toArrow()
-        except PySparkException as error:  # what shows only when rows are computed
-            raise BadQuery(
-                f"Spark cannot answer: {error}", hint="the query was understood, its data was not"
-            ) from error
+        except BaseException as error:
+            if interrupts.pressed():
+                launch.kill_jvm()  # a query that nobody waits for any more; the session has nothing else to end
+                raise KeyboardInterrupt from error
+            if not isinstance(error, PySparkException):
+                raise
+            # Some errors show only when rows are computed.
+            message = f"Spark cannot answer: {str(error).strip()}"
+            raise BadQuery(message, hint="the query was understood; it failed on the data") from error

@@ -1,0 +1,57 @@
+"""From the shell to the result of a first small Spark job: our short session against PySpark's default one.
+
+python bench/session_start.py --repeats 5
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+from floodmark.engine import cds
+from measuring import Figure, alternate, arguments, report
+
+JOB = 'print(spark.range({rows}).selectExpr("sum(id)").collect()[0][0])'
+OURS = "from floodmark.engine import Profile, Session; spark = Session(profile=Profile.SHORT).get(); " + JOB
+THEIRS = "from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate(); " + JOB
+BAR = 0.7
+
+
+def main() -> None:
+    """Run both in fresh processes, in turns."""
+    args = arguments(__doc__ or "", repeats=3, rows=1000)
+    if not args.json:
+        print("making the start-up archive, unless it is there (once per installation) …", flush=True)
+    archive = subprocess.run([sys.executable, "-m", cds.__name__], stdout=subprocess.DEVNULL, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs = alternate(
+            lambda: _first_result(OURS, args.rows, folder),
+            lambda: _first_result(THEIRS, args.rows, folder),
+            args.repeats,
+        )
+    detail = f"{ours:.2f} s ÷ {theirs:.2f} s, medians of {args.repeats}, start-up archive "
+    detail += "used" if archive.returncode == 0 else "could not be made"
+    report([Figure("first result of a short session ÷ of a default one", ours / theirs, BAR, detail)], args.json)
+
+
+def _first_result(code: str, rows: int, folder: str) -> None:
+    """Start Python, run the job, and let it end: both pay for their own end as well."""
+    variables = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    answer = subprocess.run(
+        [sys.executable, "-c", code.format(rows=rows)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=folder,
+        env=variables,
+        check=True,
+    ).stdout
+    if int(answer) != rows * (rows - 1) // 2:
+        raise SystemExit(f"a wrong result: {answer}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""A small pipeline from files to SQL, step by step: every command is one that you could type yourself."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from make_data import LATE_ROWS, ROWS
+from stage import Off, Stage
+
+import floodmark as fm
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+BY_ZONE = "select zone, count(*) as trips, round(avg(fare), 2) as fare from trips group by zone order by zone"
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The steps; each leaves the lake as the next one expects it."""
+
+    stage: Stage
+    files: Path
+    scratch: Path
+
+    @property
+    def trips(self) -> fm.Dataset:
+        return fm.Lake(self.stage.folder / self.stage.lake)["trips"]
+
+    def script(self, name: str) -> str:
+        path = HERE / name
+        return f"python {path.relative_to(ROOT) if self.stage.folder == ROOT else path}"
+
+    @property
+    def consume(self) -> str:
+        return f"{self.script('consumer.py')} {self.stage.lake} {self.files}/consumer.json"
+
+    def make_files(self) -> None:
+        """Files arrive"""
+        self.stage.tell(
+            f"""Three months of invented taxi trips, {ROWS:,} a month: two as CSV, one as Parquet; some trips that
+            were reported late; and an April that somebody exported wrongly."""
+        )
+        self.stage.run(f"{self.script('make_data.py')} {self.files}")
+
+    def ingest(self) -> None:
+        """A lake, a dataset, three months"""
+        self.stage.tell(
+            """A dataset is an append-only sequence of records. Each gets the next number, its offset, when it is
+            committed. The source and the state say which delivery this is."""
+        )
+        self.stage.run("floodmark init")
+        done = [
+            self.stage.run(
+                f"floodmark ingest trips {self.files}/2026-01.csv --event-time pickup_at {_from('2026-01')}"
+            ),
+            self.stage.run(f"floodmark ingest trips {self.files}/2026-02.csv {_from('2026-02')}"),
+            self.stage.run(f"floodmark ingest trips {self.files}/2026-03.parquet {_from('2026-03')}"),
+        ]
+        self.stage.run("floodmark list")
+        seconds = sum(shown.seconds for shown in done)
+        self.stage.check(
+            f"{self.trips.count():,} records in {seconds:.1f} s, three starts of Python included; Spark was not needed",
+            self.trips.count() == 3 * ROWS,
+        )
+
+    def ingest_again(self) -> None:
+        """The same delivery again"""
+        self.stage.tell("A retry, a restarted job, a nervous operator: the same source and state again writes nothing.")
+        before = self.trips.head
+        self.stage.run(f"floodmark ingest trips {self.files}/2026-01.csv {_from('2026-01')}")
+        self.stage.check("the head of the chain has not moved", self.trips.head == before)
+
+    def ask(self) -> None:
+        """Ask DuckDB, ask Spark"""
+        self.stage.tell("Small questions need no JVM. Spark gives the same answer, on one machine or on many.")
+        duckdb = self.stage.run(f'floodmark sql "{BY_ZONE}"')
+        spark = self.stage.run(f'floodmark sql --spark "{BY_ZONE}"')
+        self.stage.check("both say the same", duckdb.answer == spark.answer and "Airport" in spark.answer)
+
+    def late_rows(self) -> None:
+        """Late rows, and a consumer that keeps its place"""
+        self.stage.tell(
+            """The consumer adds up fares and remembers one number: the offset it has read up to. Then trips of
+            January and February come in, after all of March."""
+        )
+        self.stage.run(self.consume)
+        newest = self.trips.watermark
+        self.stage.run(f"floodmark ingest trips {self.files}/late.csv {_from('late')}")
+        again = self.stage.run(self.consume)
+        self.stage.check(
+            f"the second time it read {LATE_ROWS:,} records, not {self.trips.count():,}",
+            f"read {LATE_ROWS:,} records" in again.said,
+        )
+        late = self.trips.changes_arrow(since=3 * ROWS - 1).column("pickup_at").to_pylist()
+        by_time = sum(newest is None or pickup > newest for pickup in late)
+        self.stage.check(f"one that remembers the newest pickup instead would have read {by_time}", by_time == 0)
+
+    def derive(self) -> None:
+        """Spark reads one dataset and writes another"""
+        self.stage.tell(
+            """A groupBy over all trips. The offset up to which they were read goes into the result's chain as its
+            source state, so computing it twice would write it once."""
+        )
+        self.stage.run(f"{self.script('revenue.py')} {self.stage.lake}")
+        self.stage.run('floodmark sql "select * from revenue order by fares desc limit 3"')
+        lake = fm.Lake(self.stage.folder / self.stage.lake)
+        query = "select (select sum(trips) from revenue) = (select count(*) from trips) as same"
+        self.stage.check(
+            "the trips in it add up to those in the ledger", lake.sql(query).to_pylist() == [{"same": True}]
+        )
+
+    def refuse(self) -> None:
+        """A bad file is refused"""
+        self.stage.tell(
+            "In this April's export the fare is a text. It is refused as a whole, before anything is visible."
+        )
+        before = self.trips.head
+        shown = self.stage.run(f"floodmark ingest trips {self.files}/2026-04.csv {_from('2026-04')}", expect=1)
+        self.stage.check(
+            "the error names the file and the value, and the head has not moved",
+            "2026-04.csv" in shown.said and "EUR" in shown.said and self.trips.head == before,
+        )
+
+    def look_back(self) -> None:
+        """What happened, and is it all still there?"""
+        self.stage.tell("Every block names the hash of the one before it and of its data. Verify recomputes them all.")
+        self.stage.run("floodmark log trips -n 5")
+        self.stage.run("floodmark verify")
+        past = self.trips.to_arrow(as_of=ROWS - 1).num_rows
+        self.stage.check(
+            f"the past can still be read: as of offset {ROWS - 1} there were {past:,} records", past == ROWS
+        )
+
+    def damage(self) -> None:
+        """A bit rots"""
+        self.stage.tell("In a copy of the lake, one bit of one file changes; its size does not.")
+        copy = self.scratch / "copy"
+        shutil.copytree(self.stage.folder / self.stage.lake, copy)
+        hurt = self.stage.run(f"{self.script('damage.py')} {copy} fare")
+        shown = self.stage.run(f"floodmark verify trips --lake {copy}", expect=3)
+        file = hurt.answer.split()[-1]
+        self.stage.check("verify names the file and the column", file in shown.said and "column 'fare'" in shown.said)
+
+    def purge(self) -> None:
+        """Retention"""
+        self.stage.tell("January has to go. Its data is deleted for good; the chain and everybody's offsets stay.")
+        before = self.trips.last_offset
+        self.stage.run("floodmark purge trips --before 2026-02-01")
+        self.stage.run("floodmark verify trips")
+        self.stage.check(
+            f"{self.trips.count():,} records are left, and the last offset is still {before}",
+            self.trips.count() == 2 * ROWS + LATE_ROWS and self.trips.last_offset == before,
+        )
+        shown = self.stage.run(self.consume)
+        self.stage.check("the consumer has nothing to do", "read 0 records" in shown.said)
+
+    def steps(self) -> list[Callable[[], None]]:
+        return [
+            self.make_files,
+            self.ingest,
+            self.ingest_again,
+            self.ask,
+            self.late_rows,
+            self.derive,
+            self.refuse,
+            self.look_back,
+            self.damage,
+            self.purge,
+        ]
+
+
+def _from(state: str) -> str:
+    return f"--source files --state {state}"
+
+
+def main() -> int:
+    """Play all steps in a new lake."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=ROOT, help="where to put the lake and the files (default: here)")
+    options = parser.parse_args()
+    folder: Path = options.folder.resolve()
+    files = Path("examples/trips/files")
+    lake = "demo-lake"
+    for left in (folder / lake, folder / files):
+        shutil.rmtree(left, ignore_errors=True)
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="floodmark-demo-") as scratch:
+        demo = Demo(Stage(folder, lake), files, Path(scratch))
+        steps = demo.steps()
+        print(f"$ rm -rf {lake} {files}; export FLOODMARK_LAKE={lake}")
+        try:
+            for number, step in enumerate(steps, 1):
+                demo.stage.title(number, len(steps), step.__doc__ or "")
+                step()
+        except Off as off:
+            print(f"\n✗ {off}", file=sys.stderr)
+            return 1
+    print(f"\nAll {len(steps)} steps as they should be, in {time.perf_counter() - start:.0f} s.")
+    print("The lake is in ./demo-lake, the files are in ./examples/trips/files. Go on with:")
+    print("  export FLOODMARK_LAKE=demo-lake; .venv/bin/floodmark --help")
+    print("  docs/ledger.md says how it works, docs/format.md what the files in the lake are.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Runs the code blocks of a Markdown page: Python in one namespace, and commands whose output must be as shown."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from floodmark.cli.app import floodmark
+
+ROOT = Path(__file__).parent.parent.parent
+_FENCE = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, and the line it starts at."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text("utf-8")
+    return [Block(m["language"], m["text"], text.count("\n", 0, m.start()) + 1) for m in _FENCE.finditer(text)]
+
+
+def run_page(page: Path) -> None:
+    """Run a page's Python and console blocks in their order, in the present folder."""
+    names: dict[str, Any] = {}
+    for block in blocks(page):
+        if block.language == "python":
+            # Empty lines first, so that an error's line number is that of the page.
+            exec(compile("\n" * block.line + block.text, str(page), "exec"), names)  # noqa: S102
+        elif block.language == "console":
+            run_commands(block, page)
+
+
+def run_commands(block: Block, page: Path) -> None:
+    """Run the `$ floodmark …` lines of a block; `…` in the output shown stands for anything."""
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, shown = part.partition("\n")
+        program, *arguments = shlex.split(command, comments=True)
+        assert program == "floodmark", f"{page.name}:{block.line}: only floodmark commands can be run here"
+        result = CliRunner().invoke(floodmark, arguments)
+        assert result.exit_code == 0, f"{page.name}:{block.line}: `{command}` failed: {result.output}"
+        assert fits(shown, result.stdout), f"{page.name}: `{command}` printed\n{result.stdout}\nnot\n{shown}"
+
+
+def fits(shown: str, printed: str) -> bool:
+    """Whether an output is what a page shows; spaces at the ends of lines do not count."""
+    wanted, got = shown.rstrip().splitlines(), printed.rstrip().splitlines()
+    return len(wanted) == len(got) and all(
+        re.fullmatch(".*".join(map(re.escape, want.rstrip().split("…"))), line.rstrip())
+        for want, line in zip(wanted, got, strict=True)
+    )

@@ -1,0 +1,265 @@
+"""The slice index says what the chain says, in few segments, and mends itself whatever happens to its files."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import floodmark as fm
+from floodmark.chain.events import ROUTINE_KINDS, AddData, kind
+from floodmark.ledger import index
+from floodmark.ledger.index import FAN_OUT, rebuild
+from floodmark.ledger.segment import BadSegment, decode, encode
+from floodmark.storage.counting import CountingStore
+from floodmark.storage.memory import MemoryStore
+from ledger.worlds import START, Clock, blocks, keys, numbers
+
+
+def opened(store):
+    """The dataset as a new process would open it."""
+    return fm.Lake(store, runtime=fm.Runtime(clock=Clock()))["d"]
+
+
+def world(store=None):
+    return fm.Lake(store or MemoryStore(), runtime=fm.Runtime(clock=Clock())).create("d", schema={"n": "int64"})
+
+
+def reopened(dataset):
+    return opened(dataset.snapshot().objects.store)
+
+
+def commit(dataset, step):
+    """The step-th commit: mostly nothing but the watermark, now and then data, rarely a column."""
+    if step % 5 == 2:
+        dataset.write(
+            numbers(0, step % 7 + 1).append_column("c", pa.nulls(step % 7 + 1, pa.int64()))
+            if "c" in dataset.schema.names
+            else numbers(0, step % 7 + 1),
+            source="s",
+            state=str(step),
+        )
+    elif step == 23:
+        dataset.evolve({"c": "int64"})
+    else:
+        dataset.advance_watermark(START + timedelta(days=step + 1))
+
+
+def naive(dataset):
+    """What the index should say, by walking every block."""
+    slices, others, newest, states = [], [], {}, {}
+    for block_hash, block in blocks(dataset):
+        event = block.event
+        newest[kind(event)] = block_hash
+        if kind(event) not in ROUTINE_KINDS:
+            others.append(block_hash)
+        if isinstance(event, AddData):
+            if event.new_data is not None:
+                interval = event.new_data.offset_interval
+                slices.append((interval.start, interval.end + 1, event.new_data.physical_hash.digest))
+            if event.new_source_state is not None:
+                states.setdefault(event.new_source_state, block_hash)
+    return slices, others[::-1], newest, states
+
+
+def indexed(dataset, states):
+    snapshot = dataset.snapshot()
+    rows = snapshot.all_slices.to_pylist()
+    return (
+        [(r["start"], r["end"], r["physical"]) for r in rows],
+        [ref.hash for ref in snapshot.non_routine()],
+        {event: ref.hash for event, ref in snapshot.index.newest.skips.newest.items()},
+        {state: snapshot.find_state(state)[0] for state in states},
+    )
+
+
+def assert_right(dataset):
+    expected = naive(dataset)
+    assert indexed(dataset, expected[3]) == expected
+
+
+def test_index_says_what_the_chain_says_at_every_step():
+    dataset = world()
+    for step in range(80):
+        commit(dataset, step)
+        assert_right(dataset)
+    assert_right(reopened(dataset))
+
+
+def test_chain_of_n_blocks_has_few_segments():
+    dataset = world()
+    for step in range(300):
+        dataset.advance_watermark(START + timedelta(days=step + 1))
+        n = len(keys(dataset, "info/index"))
+        assert n == len(list(dataset.snapshot().index.segments()))
+        assert n <= (FAN_OUT - 1) * (1 + math.log(step + 10, FAN_OUT))
+    assert_right(reopened(dataset))
+
+
+def test_segments_of_many_sizes_stay_few(monkeypatch):
+    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 8)
+    dataset = world()
+    for step in range(60):
+        dataset.write(numbers(0, [1, 30, 1, 9][step % 4]))
+    assert len(keys(dataset, "info/index")) <= 2 * FAN_OUT
+    assert_right(reopened(dataset))
+
+
+def test_every_block_is_rewritten_only_a_few_times(monkeypatch):
+    store = CountingStore(MemoryStore())
+    dataset = world(store)
+    written = []
+    real = index.encode
+    monkeypatch.setattr(index, "encode", lambda segment: written.append(segment.blocks) or real(segment))
+    for step in range(256):
+        dataset.advance_watermark(START + timedelta(days=step + 1))
+    assert sum(written) <= 256 * (2 + math.log(256, FAN_OUT))
+
+
+def test_index_that_lags_is_caught_up(monkeypatch):
+    dataset = world()
+    for step in range(10):
+        commit(dataset, step)
+    store = dataset.snapshot().objects.store
+    monkeypatch.setattr(store, "put_derived", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+    for step in range(10, 30):
+        commit(dataset, step)
+    assert_right(dataset)
+    assert_right(reopened(dataset))
+    monkeypatch.undo()
+    assert_right(reopened(dataset))
+    before = CountingStore(store)
+    fm.Lake(before)["d"].snapshot()
+    assert before.counts.reads <= 5  # the name and at most four more: it was kept this time
+    assert before.counts.lists == 0
+
+
+def test_index_that_is_gone_is_built_again():
+    dataset = world()
+    for step in range(40):
+        commit(dataset, step)
+    store = dataset.snapshot().objects.store
+    for key in keys(dataset, "info/index"):
+        store.delete(key)
+    assert_right(reopened(dataset))
+    assert len(keys(dataset, "info/index")) == 1
+
+
+def test_rebuild_takes_nothing_but_the_chain():
+    dataset = world()
+    for step in range(40):
+        commit(dataset, step)
+    objects = dataset.snapshot().objects
+    for key in keys(dataset, "info/index"):
+        objects.store.put_derived(key, b"garbage")
+    rebuild(objects, dataset.head)
+    assert_right(reopened(dataset))
+    assert len(keys(dataset, "info/index")) == 1
+
+
+@pytest.fixture(scope="module")
+def grown():
+    dataset = world()
+    for step in range(70):
+        commit(dataset, step)
+    return dataset, naive(dataset)
+
+
+HARM = {
+    "delete": lambda data, at: None,
+    "truncate": lambda data, at: data[: at % len(data)],
+    "flip": lambda data, at: (
+        data[: at % len(data)] + bytes([data[at % len(data)] ^ (1 + at % 255)]) + data[at % len(data) + 1 :]
+    ),
+    "empty": lambda data, at: b"",
+    "garbage": lambda data, at: b"FMIX1\n" + bytes(at % 100),
+}
+
+
+@given(
+    harm=st.lists(
+        st.tuples(st.integers(0), st.sampled_from(sorted(HARM)), st.integers(0, 10**6)), min_size=1, max_size=6
+    )
+)
+@settings(max_examples=25, deadline=None)
+def test_harm_to_segments_is_mended(grown, harm):
+    dataset, expected = grown
+    objects = dataset.snapshot().objects
+    store = MemoryStore()
+    for info in objects.store.list(""):
+        store.put_derived(info.key, objects.store.get(info.key))
+    segments = [info.key for info in store.list(f"{objects.folder}/info/index")]
+    for which, how, at in harm:
+        key = segments[which % len(segments)]
+        if store.stat(key) is None or not (data := store.get(key)):
+            continue
+        harmed = HARM[how](data, at)
+        store.delete(key) if harmed is None else store.put_derived(key, harmed)
+    harmed_dataset = opened(store)
+    assert indexed(harmed_dataset, expected[3]) == expected
+    assert harmed_dataset.verify().ok
+    for step in range(70, 80):
+        commit(harmed_dataset, step)
+    assert_right(harmed_dataset)
+    assert_right(reopened(harmed_dataset))
+
+
+def test_harm_to_an_older_segment_is_found_by_whoever_needs_it(grown):
+    """Opening reads only the newest segment: listing, verifying, purging and repeated writes must mend the others."""
+    dataset, _ = grown
+    objects = dataset.snapshot().objects
+    oldest = [segment.name for segment in dataset.snapshot().index.segments()][-1]
+    for need in (
+        lambda d: d.to_arrow(),
+        lambda d: d.verify(),
+        lambda d: d.purge(before=8),
+        lambda d: d.write(numbers(0, 1), source="s", state="2"),
+        lambda d: list(d.snapshot().non_routine()),
+    ):
+        store = MemoryStore()
+        for info in objects.store.list(""):
+            store.put_derived(info.key, objects.store.get(info.key))
+        store.put_derived(objects.index_key(oldest), b"damaged")
+        harmed = opened(store)
+        need(harmed)
+        assert_right(harmed)
+
+
+def test_segment_under_another_one_s_name_is_not_believed():
+    dataset = world()
+    for step in range(3):
+        commit(dataset, step)
+    objects = dataset.snapshot().objects
+    newest, older, *_ = dataset.snapshot().index.segments()
+    objects.store.put_derived(objects.index_key(newest.name), encode(older))
+    assert_right(reopened(dataset))
+
+
+def test_definitions_are_found_without_walking_the_chain(grown):
+    dataset, _ = grown
+    store = CountingStore(dataset.snapshot().objects.store)
+    snapshot = opened(store).snapshot()
+    before = store.counts
+    assert set(snapshot.index.definitions()) >= {"Seed", "AddPushSource", "SetDataSchema"}
+    refs = list(snapshot.non_routine())
+    assert len(refs) == 4  # Seed, AddPushSource, SetDataSchema and the one that evolved it
+    read = store.keys_read[-(store.counts - before).reads :]
+    assert not any("/blocks/" in key for key in read)
+
+
+def test_every_flip_of_a_segment_s_bytes_is_noticed():
+    dataset = world()
+    commit(dataset, 2)
+    data = encode(dataset.snapshot().index.newest)
+    assert decode(data).name == dataset.snapshot().index.newest.name
+    for at in range(len(data)):
+        flipped = data[:at] + bytes([data[at] ^ 0x01]) + data[at + 1 :]
+        with pytest.raises(BadSegment):
+            decode(flipped)
+    for end in range(0, len(data), 7):
+        with pytest.raises(BadSegment):
+            decode(data[:end])

@@ -1,0 +1,102 @@
+"""SQL over the datasets of a lake answers without a JVM; what it cannot answer is said."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from floodmark.ledger.errors import BadName, BadQuery, NoSchema, UnknownDataset
+from ledger.worlds import numbers
+
+
+@pytest.fixture
+def lake(lake):
+    trips = lake.create("trips", event_time="at")
+    times = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
+    trips.write(pa.table({"at": pa.array(times[:2], pa.timestamp("us", "UTC")), "who": [1, 2], "fare": [1.5, 2.0]}))
+    trips.write(pa.table({"at": pa.array(times[2:], pa.timestamp("us", "UTC")), "who": [1, None], "fare": [4.0, None]}))
+    lake.create("Who-is-who").write(pa.table({"who": [1, 2], "name": ["Ada", "Bob"]}))
+    lake.create("empty", schema={"n": "int64"})
+    lake.create("new")
+    return lake
+
+
+ANSWERS = [
+    ("select count(*) c, sum(fare) s from trips", [{"c": 4, "s": 7.5}]),
+    (
+        "select who, sum(fare) s from trips group by who order by who nulls last",
+        [{"who": 1, "s": 5.5}, {"who": 2, "s": 2.0}, {"who": None, "s": None}],
+    ),
+    (
+        'select name, sum(fare) s from trips join "Who-is-who" using (who) group by 1 order by 1',
+        [{"name": "Ada", "s": 5.5}, {"name": "Bob", "s": 2.0}],
+    ),
+    ('select count(*) c from TRIPS natural join "WHO-IS-WHO"', [{"c": 3}]),
+    (
+        "select a.fare x, b.fare y from trips a join TRIPS b on a.who = b.who and a.fare < b.fare",
+        [{"x": 1.5, "y": 4.0}],
+    ),
+    ("select (select max(fare) from trips) m", [{"m": 4.0}]),
+    ("with t as (select * from trips where fare > 1.8), u as (select * from t) select count(*) c from u", [{"c": 2}]),
+    ("with trips as (select fare from trips where who = 1) select count(*) c from trips", [{"c": 2}]),
+    ("select count(*) c from trips where \"at\" >= '2026-01-02' and \"at\" < '2026-01-04'", [{"c": 2}]),
+    ("from trips select who where fare = 4", [{"who": 1}]),
+    ("select * from empty", []),
+    ("select n from empty union all select who from trips where who = 2", [{"n": 2}]),
+    ("select * from range(2)", [{"range": 0}, {"range": 1}]),
+    ("select current_setting('TimeZone') tz", [{"tz": "UTC"}]),
+    ("select 1 as one", [{"one": 1}]),
+]
+
+
+@pytest.mark.parametrize(("query", "answer"), ANSWERS, ids=[q for q, _ in ANSWERS])
+def test_query_is_answered(lake, query, answer):
+    table = lake.sql(query)
+    assert isinstance(table, pa.Table)
+    assert table.to_pylist() == answer
+
+
+def test_star_gives_the_data_columns_in_the_user_s_order(lake):
+    assert lake.sql("select * from trips").column_names == ["at", "who", "fare"]
+    assert lake.sql("select * from trips").schema.field("at").type == pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("query", "error", "word"),
+    [
+        ("select * from trip", UnknownDataset, "did you mean 'trips'?"),
+        ("select * from trips join nowhere using (who)", UnknownDataset, "nowhere"),
+        ("selec", BadQuery, "selec"),
+        ("select nope from trips", BadQuery, "nope"),
+        ("select * from trips where fare = 'x'", BadQuery, "x"),
+        ("select * from new", NoSchema, "new"),
+        ('select * from "no name"', BadName, "no name"),
+        ("drop table trips", BadQuery, "trips"),
+        ("", BadQuery, ""),
+    ],
+)
+def test_query_that_cannot_be_answered_says_why(lake, query, error, word):
+    with pytest.raises(error) as refused:
+        lake.sql(query)
+    assert word in str(refused.value)
+
+
+def test_local_variables_of_the_product_are_no_tables(lake):
+    for name in ("lake", "query", "connection", "datasets"):
+        with pytest.raises(UnknownDataset):
+            lake.sql(f"select * from {name}")
+
+
+def test_query_sees_neither_purged_records_nor_those_of_the_future(lake):
+    trips = lake["trips"]
+    trips.purge(before=2)
+    assert lake.sql("select count(*) c, max(fare) m from trips").to_pylist() == [{"c": 2, "m": 4.0}]
+
+
+def test_query_over_many_slices(lake):
+    dataset = lake.create("many")
+    for i in range(30):
+        dataset.write(numbers(i * 10, i * 10 + 10))
+    assert lake.sql("select sum(n)::bigint s, count(*) c from many").to_pylist() == [{"s": sum(range(300)), "c": 300}]
