@@ -23,12 +23,12 @@ demo: $(STAMP) ## A small pipeline from files to SQL, step by step, in ./demo-la
 
 .PHONY: test
 test: $(STAMP) ## All tests
-	$(BIN)/pytest -m "not spark" -n $(WORKERS) --maxprocesses 4
+	$(BIN)/pytest -m "not spark" -n $(WORKERS) --maxprocesses 4 --dist worksteal
 	$(BIN)/pytest -m spark
 
 .PHONY: test-fast
 test-fast: $(STAMP) ## The tests that start no Spark and take no time
-	$(BIN)/pytest -m "not spark and not slow" -n $(WORKERS) --maxprocesses 4
+	$(BIN)/pytest -m "not spark and not slow" -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 .PHONY: check
 check: $(STAMP) ## Lint, format, types, import direction

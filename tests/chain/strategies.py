@@ -205,7 +205,8 @@ def models(draw, kind: DatasetKind | None = None) -> Model:
     model.seed()
     if model.kind is DERIVATIVE:
         model.set_transform(draw(INPUT_NAMES.filter(lambda names: len(names) > 1)))
-        model.data(0, 1, False, False, [])
+    if model.kind is DERIVATIVE or draw(st.booleans()):
+        model.data(0, 1, draw(st.booleans()), draw(st.booleans()), [])
     if draw(st.booleans()):
         steps()
     model.set_schema()

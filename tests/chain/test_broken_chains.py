@@ -3,7 +3,7 @@
 import pickle
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from chain.mutations import MUTATIONS, Mutation
@@ -27,7 +27,7 @@ def broken_blocks(model: Model, mutation: Mutation):
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.name}-{m.kind.name.lower()}")
 @given(data=st.data())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_broken_block_is_refused_by_the_rule_it_breaks(mutation, data):
     candidates = list(broken_blocks(data.draw(models(mutation.kind)), mutation))
     assume(candidates)
@@ -76,6 +76,22 @@ def test_check_chain_reports_every_problem_and_goes_on():
         (2, errors.OffsetGap),
         (4, errors.SystemTimeWentBack),
         (4, errors.PrevOffsetMismatch),
+    ]
+
+
+def test_what_one_block_lost_is_still_missed_in_the_next():
+    model = Model(ROOT)
+    model.seed()
+    model.set_schema()
+    model.data(2, 5, True, False, [])
+    model.add(AddData(prev_offset=1, new_data=a_slice(2, 2)))
+    model.add(AddData(prev_offset=2, new_data=a_slice(3, 3), new_watermark=model.watermark - 1))
+    found = [(problem.sequence_number, type(problem)) for problem in check_chain(model.blocks)]
+    assert found == [
+        (3, errors.WatermarkLost),
+        (3, errors.SourceStateLost),
+        (4, errors.WatermarkWentBack),
+        (4, errors.SourceStateLost),
     ]
 
 

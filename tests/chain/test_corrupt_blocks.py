@@ -12,7 +12,8 @@ from conformance.blocks import any_block
 from floodmark.chain import codec, flat
 from floodmark.chain.codec import decode, encode
 from floodmark.chain.errors import CorruptBlock, UnsupportedBlockVersion
-from floodmark.chain.events import MetadataBlock, SetInfo
+from floodmark.chain.events import MetadataBlock, SetDataSchema, SetInfo
+from floodmark.chain.schema import DataField, DataSchema, DataTypeInt64, DataTypeList
 
 VECTORS = [vector for vector in vectors.load() if vector.version == 3]
 
@@ -67,6 +68,15 @@ def test_manifest_of_something_else_is_no_block():
         decode(data)
 
 
+TIME = struct.pack("<iHxxII", 2020, 1, 0, 0)
+
+
+def forged(writer: flat.Writer, *entries: flat.Entry) -> bytes:
+    """A block with these slots, whatever they are."""
+    content = writer.finished(writer.table([(0, 4, TIME), *entries]))
+    return codec._written(codec._MANIFEST, codec._Manifest(codec.BLOCK_KIND, 3, content), 3)
+
+
 def test_references_that_share_what_they_refer_to_do_not_multiply_the_work():
     # A struct of 16 structs of 16 structs …: 25 levels in a few kilobytes, 16^25 fields if each were read.
     writer = flat.Writer(4)
@@ -76,15 +86,55 @@ def test_references_that_share_what_they_refer_to_do_not_multiply_the_work():
         field = writer.table([(0, 4, name), (1, 1, bytes([code])), (2, 4, target)])
         target, code = writer.table([(0, 4, writer.references([field] * 16))]), 21
     schema = writer.table([(0, 4, writer.references([field]))])
-    event = writer.table([(1, 4, schema)])
-    time = struct.pack("<iHxxII", 2020, 1, 0, 0)
-    block = writer.table([(0, 4, time), (3, 1, bytes([10])), (4, 4, event)])
-    content = writer.finished(block)
-    manifest = codec._Manifest(codec.BLOCK_KIND, 3, content)
-    data = codec._written(codec._MANIFEST, manifest, 3)
+    data = forged(writer, (3, 1, bytes([10])), (4, 4, writer.table([(1, 4, schema)])))
     assert len(data) < 10_000
     with pytest.raises(CorruptBlock, match="again and again"):
         decode(data)
+
+
+def test_tables_nested_too_deep_are_corrupt(monkeypatch):
+    type_ = DataTypeInt64()
+    for _ in range(60):
+        type_ = DataTypeList(type_)
+    event = SetDataSchema(schema=DataSchema((DataField("deep", type_),)))
+    with monkeypatch.context() as patch:
+        patch.setattr(flat, "MAX_DEPTH", 100)
+        data = encode(MetadataBlock(system_time=0, sequence_number=0, event=event))
+    with pytest.raises(CorruptBlock, match="64 deep"):
+        decode(data)
+
+
+def test_union_without_a_value_is_corrupt():
+    with pytest.raises(CorruptBlock, match="MetadataEvent has a type and no value"):
+        decode(forged(flat.Writer(4), (3, 1, bytes([1]))))
+
+
+def test_union_of_an_unknown_type_is_corrupt():
+    writer = flat.Writer(4)
+    event = writer.table([])
+    with pytest.raises(CorruptBlock, match="MetadataEvent has no member 14"):
+        decode(forged(writer, (3, 1, bytes([14])), (4, 4, event)))
+
+
+def test_block_without_an_event_is_corrupt():
+    with pytest.raises(CorruptBlock, match=r"MetadataBlock.event is missing"):
+        decode(forged(flat.Writer(4)))
+
+
+def test_enum_of_an_unknown_value_is_corrupt():
+    writer = flat.Writer(4)
+    dataset_id = writer.vector(bytes.fromhex("ed01") + bytes(32), 34)
+    seed = writer.table([(0, 4, dataset_id), (1, 4, (2).to_bytes(4, "little"))])
+    with pytest.raises(CorruptBlock, match=r"Seed.dataset_kind cannot be read: 2 is not a valid DatasetKind"):
+        decode(forged(writer, (3, 1, bytes([3])), (4, 4, seed)))
+
+
+def test_vtable_before_the_start_is_corrupt():
+    data = bytearray(VECTORS[0].data)
+    assert data[20:24] == (10).to_bytes(4, "little")  # how far before the root table its vtable is
+    data[20:24] = (60).to_bytes(4, "little")
+    with pytest.raises(CorruptBlock, match="A table lies outside the block"):
+        decode(bytes(data))
 
 
 @pytest.mark.parametrize(
@@ -102,10 +152,9 @@ def test_references_that_share_what_they_refer_to_do_not_multiply_the_work():
 )
 def test_time_that_does_not_exist_is_corrupt(time, reason):
     good = encode(MetadataBlock(system_time=1_577_836_800 * 10**9, sequence_number=0, event=SetInfo()))
-    packed = struct.pack("<iHxxII", 2020, 1, 0, 0)
-    assert good.count(packed) == 1
+    assert good.count(TIME) == 1
     with pytest.raises(CorruptBlock, match=reason):
-        decode(good.replace(packed, struct.pack("<iHxxII", *time)))
+        decode(good.replace(TIME, struct.pack("<iHxxII", *time)))
 
 
 @pytest.mark.parametrize(

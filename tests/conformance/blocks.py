@@ -5,9 +5,11 @@ from functools import cache
 from hypothesis import strategies as st
 
 from conformance.wire import ENUMS, FIELDS, MEMBERS, dataclass_of
-from floodmark.chain.events import MetadataBlock
+from floodmark.chain.events import MetadataBlock, SetDataSchema, SetPollingSource
 from floodmark.chain.hashes import LOGICAL, SHA3_256, Multihash
 from floodmark.chain.ids import DatasetId
+from floodmark.chain.schema import DataField, DataSchema
+from floodmark.chain.sources import FetchStepUrl, MergeStrategyAppend, PrepStepWrapper, ReadStepParquet
 
 YEAR_1, YEAR_10000 = -62_135_596_800 * 10**9, 253_402_300_800 * 10**9
 MAX_DEPTH = 3
@@ -42,6 +44,21 @@ def blocks_with(event: str) -> st.SearchStrategy[MetadataBlock]:
 
 def any_block() -> st.SearchStrategy[MetadataBlock]:
     return st.one_of([blocks_with(event) for event in MEMBERS["MetadataEvent"]])
+
+
+def blocks_around(union: str, member: str) -> st.SearchStrategy[MetadataBlock]:
+    """Blocks with this member of this union in them."""
+    value = _table(member, MAX_DEPTH)
+    polling = {"fetch": FetchStepUrl("url"), "read": ReadStepParquet(), "merge": MergeStrategyAppend()}
+    event = {
+        "DataType": lambda type_: SetDataSchema(schema=DataSchema((DataField("a", type_),))),
+        "FetchStep": lambda step: SetPollingSource(**{**polling, "fetch": step}),
+        "EventTimeSource": lambda time: SetPollingSource(**{**polling, "fetch": FetchStepUrl("url", time)}),
+        "PrepStep": lambda step: SetPollingSource(**polling, prepare=(PrepStepWrapper(step),)),
+        "ReadStep": lambda step: SetPollingSource(**{**polling, "read": step}),
+        "MergeStrategy": lambda merge: SetPollingSource(**{**polling, "merge": merge}),
+    }[union]
+    return value.map(lambda drawn: MetadataBlock(system_time=0, sequence_number=0, event=event(drawn)))
 
 
 @cache

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import reference
-from conformance.blocks import blocks_with
+from conformance.blocks import blocks_around, blocks_with
 from conformance.wire import FIELDS, MEMBERS
 from floodmark.chain.codec import decode, encode
 
@@ -19,6 +19,23 @@ def test_block_is_encoded_as_the_reference_does_and_decodes_back(event, data, ve
     block = data.draw(blocks_with(event))
     encoded = encode(block, version)
     assert encoded == reference.encode(block, version)
+    assert decode(encoded) == block
+
+
+@pytest.mark.parametrize(
+    ("union", "member"),
+    [
+        (union, member)
+        for union in ("DataType", "FetchStep", "EventTimeSource", "PrepStep", "ReadStep", "MergeStrategy")
+        for member in MEMBERS[union]
+    ],
+)
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_every_member_of_a_union_is_encoded_as_the_reference_does(union, member, data):
+    block = data.draw(blocks_around(union, member))
+    encoded = encode(block)
+    assert encoded == reference.encode(block, 3)
     assert decode(encoded) == block
 
 

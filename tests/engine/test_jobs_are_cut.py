@@ -41,14 +41,14 @@ def test_suspect_is_in_a_job_by_itself():
 def test_death_among_many_makes_each_a_suspect_and_blames_none():
     attempts = Attempts(["a", "b"], retries=0, halve=None, weight=None)
     job = [attempts.waiting.popleft(), attempts.waiting.popleft()]
-    attempts.job_died(job, RuntimeError("worker exited"))
+    attempts.job_died(job, "worker exited")
     assert [(a.task, a.alone, a.failures) for a in attempts.waiting] == [("a", True, 0), ("b", True, 0)]
 
 
 def test_death_of_a_job_of_one_is_its_tasks_fault():
     attempts = Attempts(["a"], retries=0, halve=None, weight=None)
     with pytest.raises(TaskFailed, match="The task a failed 1 times: WorkerDied: worker exited"):
-        attempts.job_died([attempts.waiting.popleft()], RuntimeError("worker exited"))
+        attempts.job_died([attempts.waiting.popleft()], "worker exited")
 
 
 def test_worker_without_floodmark_is_explained():
@@ -56,7 +56,7 @@ def test_worker_without_floodmark_is_explained():
     with pytest.raises(TaskFailed, match="Install floodmark"):
         attempts.job_died(
             [attempts.waiting.popleft()],
-            RuntimeError("…\nModuleNotFoundError: No module named 'floodmark.engine'"),
+            "…\nModuleNotFoundError: No module named 'floodmark.engine'",
         )
 
 
@@ -66,3 +66,13 @@ def test_jobs_grow_while_they_are_quick_and_shrink_when_they_are_slow():
     assert next_size(8, seconds=8, parallelism=2) == 4
     assert next_size(8, seconds=600, parallelism=2) == 2
     assert next_size(100, seconds=0, parallelism=2) == 128
+
+
+def test_what_spark_wraps_around_the_reason_is_left_out():
+    said = (
+        "An error occurred while calling o1.getResult.\n: org.apache.spark.SparkException: thrown in awaitResult:\n"
+        "Caused by: Job aborted: Task 0 failed 3 times, most recent failure: Lost task 0.2: Python worker exited\n"
+    )
+    attempts = Attempts(["a"], retries=0, halve=None, weight=None)
+    with pytest.raises(TaskFailed, match="WorkerDied: Lost task 0.2: Python worker exited\n"):
+        attempts.job_died([attempts.waiting.popleft()], said)

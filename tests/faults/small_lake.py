@@ -164,7 +164,7 @@ SCENARIOS = [
     Scenario("purge", (purge,), (create, write, write_again, write_slices)),
     Scenario("catch-up", (forget_index, catch_up), (create, write, write_slices)),
     Scenario("merge", (write_again,), (create, write, advance)),
-    Scenario("drop", (drop,), (create, write)),
+    Scenario("drop", (drop,), (create,)),
     Scenario("life", (create, write, write_state, advance)),
 ]
 
@@ -283,5 +283,3 @@ def _unpublished(dataset: fm.Dataset) -> str | None:
         if not purged and objects.data_key(event.new_data.physical_hash) not in present:
             return f"block {name.short} lies there without its data"
     return None
-
-

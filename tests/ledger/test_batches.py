@@ -97,8 +97,9 @@ def test_no_columns_still_count_the_rows(dataset):
 
 
 def test_duckdb_takes_the_stream(dataset):
-    stream = dataset.to_batches(columns=["n"])
-    assert duckdb.sql("select sum(n) from stream").fetchall() == [(15,)]
+    with duckdb.connect() as connection:
+        stream = connection.from_arrow(dataset.to_batches(columns=["n"]))
+        assert stream.sum("n").fetchall() == [(15,)]
 
 
 def test_polars_takes_the_stream(dataset):

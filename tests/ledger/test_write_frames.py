@@ -51,6 +51,17 @@ def test_stream_longer_than_memory_becomes_files_of_bounded_size(lake, monkeypat
     assert dataset.to_arrow().column("n").to_pylist() == list(range(1000))
 
 
+def test_stream_of_structs_with_required_members_is_written(lake):
+    member = pa.field("x", pa.int64(), nullable=False)
+    structs = pa.StructArray.from_arrays([pa.array([1, None])], fields=[member], mask=pa.array([False, True]))
+    lists = pa.array([[1], None], pa.list_(pa.field("item", pa.int64(), nullable=False)))
+    table = pa.table({"s": structs, "l": lists})
+    dataset = lake.create("d")
+    dataset.write(table.to_reader())
+    dataset.write(table)
+    assert dataset.to_arrow().to_pylist() == [{"s": {"x": 1}, "l": [1]}, {"s": None, "l": None}] * 2
+
+
 def test_stream_that_breaks_off_leaves_nothing(lake):
     def batches():
         yield from numbers(0, 5).to_batches()

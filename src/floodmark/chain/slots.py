@@ -218,7 +218,7 @@ class Table(_Reference):
                 continue
             try:
                 values[name] = kind.read(reader, places, slot)
-            except (struct.error, ValueError, BadHash, BadDatasetId) as error:
+            except (ValueError, BadHash, BadDatasetId) as error:
                 message = f"{self.cls.__name__}.{name} cannot be read: {error}."
                 raise CorruptBlock(message, table=self.cls.__name__, field=name) from error
         reader.depth -= 1

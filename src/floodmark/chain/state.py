@@ -62,7 +62,7 @@ class ChainState:
         hash_, head_block = head
         known = {**newest, events.kind(head_block.event): head_block}
         state: ChainState = cls()
-        for block in sorted(known.values(), key=lambda block: block.sequence_number):
+        for block in known.values():
             state = _moved(state, block)
         head_ref = BlockRef(head_block.sequence_number, hash_)
         return replace(state, head=head_ref, system_time=head_block.system_time)

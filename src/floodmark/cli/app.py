@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import click
 
-from floodmark.cli.exits import Verbs
+from floodmark.cli.exits import INTERRUPTED, Verbs
 from floodmark.cli.verbs import changes, drop, ingest, init, log, purge, rename, schema, sql, tail, verify
 from floodmark.cli.verbs import list as listing
 
@@ -63,4 +64,11 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets its number, not a traceback.
             stream.reconfigure(errors="backslashreplace")
-    floodmark.main(prog_name="floodmark")
+    try:
+        floodmark.main(prog_name="floodmark")
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            # Threads of libraries may be at work still, and would hold us up or crash on the way out.
+            sys.stdout.flush()
+            os._exit(INTERRUPTED)
+        raise

@@ -57,6 +57,7 @@ class Verbs(click.Group):
                     raise
                 except Exception as error:
                     code = _interrupted(report) if interrupts.pressed() else _failed(error, report)
+                sys.stdout.flush()
             except (OutputClosed, BrokenPipeError):
                 # The interpreter flushes stdout once more when it ends; that must not complain.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

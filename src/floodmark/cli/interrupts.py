@@ -10,8 +10,12 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class _Watch:
@@ -58,6 +62,20 @@ def watching() -> Iterator[None]:
 def pressed() -> bool:
     """Whether Ctrl-C was pressed since the command began."""
     return _watch.look()
+
+
+def wait_for(work: Callable[[], T]) -> T:
+    """Do work that may not notice Ctrl-C (DuckDB's queries do only at times), ready to leave it alone."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result()
 
 
 def stop_if_pressed() -> None:

@@ -87,11 +87,11 @@ class Attempts(Generic[Task, Result]):
         self.done += attempt.units
         self._open -= 1
 
-    def job_died(self, attempts: Sequence[Attempt[Task]], reason: Exception) -> None:
+    def job_died(self, attempts: Sequence[Attempt[Task]], reason: str) -> None:
         """Take the death of a job, which leaves none of its tasks with a result."""
         if len(attempts) == 1:
-            death = WorkerDied(_first_lines(reason))
-            self._failed(attempts[0], Raised(death, str(reason)))
+            death = WorkerDied(_summary(reason))
+            self._failed(attempts[0], Raised(death, reason))
         else:
             # One of them is to blame, we do not know which: each goes on in a job of its own.
             self.waiting.extendleft(replace(attempt, alone=True) for attempt in reversed(attempts))
@@ -149,6 +149,10 @@ def _advice(error: BaseException, trace: str) -> str:
     return "The `trace` of this error shows where."
 
 
-def _first_lines(reason: Exception) -> str:
-    lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
-    return " ".join(lines[:2])[:500] or type(reason).__name__
+def _summary(reason: str) -> str:
+    """The telling part of what Spark says about a job that failed: the rest is wrapping and Java's trace."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    for line in lines:
+        if "most recent failure:" in line:
+            return line.partition("most recent failure:")[2].strip()[:500]
+    return " ".join(lines[:2])[:500]

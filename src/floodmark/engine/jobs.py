@@ -46,7 +46,7 @@ class JobEnd(Generic[Task]):
 
     job: Job[Task]
     outcomes: Sequence[Outcome]
-    failure: Exception | None
+    failure: str | None
     seconds: float
 
 
@@ -121,14 +121,14 @@ class Jobs(Generic[Task]):
     def _work(self, job: Job[Task]) -> None:
         began = time.monotonic()
         outcomes: Sequence[Outcome] = ()
-        failure: Exception | None = None
+        failure: str | None = None
         try:
             if self._cancelled.is_set():
                 raise RuntimeError("cancelled before it began")
             _tag(job.spark, (self._tag, job.tag))
             outcomes = _outcomes(job)
         except Exception as error:
-            failure = error
+            failure = launch.text_of(error)
         self._ended.put(JobEnd(job, outcomes, failure, time.monotonic() - began))
 
 

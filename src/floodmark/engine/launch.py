@@ -76,6 +76,14 @@ def active() -> SparkSession | None:
         return None  # the JVM is gone: see is_alive
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says. PySpark asks the JVM for the text of its exceptions, and the JVM may be gone."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__
+
+
 def jvm_process() -> subprocess.Popen[bytes] | None:
     """The JVM that PySpark started in this process, if it did."""
     from pyspark import SparkContext

@@ -63,7 +63,7 @@ def java_options(machine: Machine, profile: Profile, archive: Path | None) -> tu
         # An archive that does not fit is not used, and Java says so on stdout: nobody needs to know.
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
-        "-Xlog:cds*=off",
+        "-Xlog:cds*=off:stderr",
         "-XX:-UsePerfData",  # else a file of statistics in /tmp, whatever TMPDIR says
     ]
     if archive is not None:

@@ -6,6 +6,7 @@ import functools
 import gc
 import hashlib
 import pickle
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,22 @@ def _settle_in() -> None:
 
     gc.collect()
     gc.freeze()
+    _stay_quiet_when_the_task_is_cancelled()
+
+
+def _stay_quiet_when_the_task_is_cancelled() -> None:
+    # Spark closes the socket of a task that it cancels; its Python side then prints a trace of its own code to the
+    # user's terminal, and ends. There is no switch for that.
+    print_exc = traceback.print_exc
+
+    def print_unless_socket_is_gone(*arguments: Any, **options: Any) -> None:
+        error = sys.exc_info()[1]
+        frames = traceback.extract_tb(error.__traceback__) if error else []
+        if isinstance(error, BrokenPipeError) and frames and frames[-1].filename.endswith("pyspark/daemon.py"):
+            return
+        print_exc(*arguments, **options)
+
+    traceback.print_exc = print_unless_socket_is_gone
 
 
 def _function(packed: bytes) -> Callable[[Any], Any]:

@@ -28,33 +28,30 @@ class LogEntry:
 
 def log(objects: DatasetObjects, head: Multihash) -> Iterator[LogEntry]:
     """Every block, newest first; blocks are read as they are asked for."""
-    entry: LogEntry | None = None
-    later: ev.MetadataBlock | None = None
+    # What a data block moved shows against the data block before it; until that is read, entries wait.
+    waiting: list[tuple[Multihash, ev.MetadataBlock]] = []
     for block_hash, _, block in walk_back(objects.get_block, head):
-        if later is not None and entry is not None:
-            yield _finished(entry, later, block)
-        entry = LogEntry(
+        if isinstance(block.event, ev.AddData | ev.ExecuteTransform):
+            yield from _told(waiting, block.event)
+            waiting = []
+        waiting.append((block_hash, block))
+    yield from _told(waiting, None)
+
+
+def _told(blocks: list[tuple[Multihash, ev.MetadataBlock]], previous: ev.DataEvent | None) -> Iterator[LogEntry]:
+    for block_hash, block in blocks:
+        yield LogEntry(
             hash=block_hash,
             sequence_number=block.sequence_number,
             system_time=to_datetime(block.system_time),
             kind=ev.kind(block.event),
-            summary="",
+            summary=summary(block.event, previous),
             event=block.event,
         )
-        later = block
-    if entry is not None and later is not None:
-        yield _finished(entry, later, None)
 
 
-def _finished(entry: LogEntry, block: ev.MetadataBlock, before: ev.MetadataBlock | None) -> LogEntry:
-    previous = before.event if before is not None else None
-    return LogEntry(
-        entry.hash, entry.sequence_number, entry.system_time, entry.kind, summary(block.event, previous), entry.event
-    )
-
-
-def summary(event: ev.MetadataEvent, previous: ev.MetadataEvent | None) -> str:
-    """What an event did, in one line; `previous` is the event before it, to tell what moved from what is carried."""
+def summary(event: ev.MetadataEvent, previous: ev.DataEvent | None) -> str:
+    """What an event did, in one line; `previous` is the data event before it: what it has too is only carried."""
     match event:
         case ev.AddData():
             return _data_summary(event, previous)
@@ -79,17 +76,16 @@ def summary(event: ev.MetadataEvent, previous: ev.MetadataEvent | None) -> str:
             return ev.kind(event)
 
 
-def _data_summary(event: ev.DataEvent, previous: ev.MetadataEvent | None) -> str:
+def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None) -> str:
     moved = []
     if event.new_data is not None:
         new = event.new_data
         interval = new.offset_interval
         moved.append(f"+{new.rows:,} records, offsets {interval.start}–{interval.end} ({_bytes(new.size)})")
-    before = previous if isinstance(previous, ev.AddData | ev.ExecuteTransform) else None
-    if event.new_watermark is not None and (before is None or before.new_watermark != event.new_watermark):
+    if event.new_watermark is not None and (previous is None or previous.new_watermark != event.new_watermark):
         moved.append(f"watermark {to_datetime(event.new_watermark).isoformat(sep=' ', timespec='seconds')}")
     state = ev.source_state(event)
-    if state is not None and (before is None or ev.source_state(before) != state):
+    if state is not None and (previous is None or ev.source_state(previous) != state):
         if state.source_name == PURGE_SOURCE:
             moved.append(f"purged records before offset {purged_before(state)}")
         else:

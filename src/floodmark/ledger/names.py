@@ -1,7 +1,7 @@
 """Dataset names: one path segment each, the same whether in capitals or not, and where each name points.
 
-A name is a small file that is only ever swapped, never deleted: one that stands for nothing any more says so. Deletes are
-not durable, so after a crash the name of a dropped dataset could come back without its dataset.
+A name is a small file that is only ever swapped, never deleted: one that stands for nothing any more says so. Deletes
+are not durable, so after a crash the name of a dropped dataset could come back without its dataset.
 """
 
 from __future__ import annotations

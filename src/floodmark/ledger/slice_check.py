@@ -15,9 +15,12 @@ from floodmark.chain.events import Checkpoint, DataSlice
 from floodmark.chain.hashes import Multihash
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.errors import ObjectNotFound, StorageError
+from floodmark.storage.errors import NoHashRule, ObjectNotFound, StorageError
 from floodmark.storage.logical_hash import compose, table_digests
 from floodmark.storage.slices import recorded_digests
+
+_UNREADABLE = (OSError, pa.ArrowException, KeyError, UnicodeDecodeError)
+"""What pyarrow raises on damaged files."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,13 @@ def _check_slice(task: SliceCheck) -> Iterator[Problem]:
     if not intact:
         yield task.problem("its bytes do not hash to its name")
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-    except (OSError, pa.ArrowException) as error:
-        yield task.problem(f"its footer cannot be read: {error}")
-        return
+        yield from _check_content(task, data, intact)
+    except (*_UNREADABLE, NoHashRule) as error:
+        yield task.problem(f"it cannot be read as a slice: {error}")
+
+
+def _check_content(task: SliceCheck, data: bytes, intact: bool) -> Iterator[Problem]:
+    file = pq.ParquetFile(pa.BufferReader(data))
     table = yield from _columns(task, file)
     if table is None:
         return
@@ -129,9 +135,14 @@ def _columns(task: SliceCheck, file: pq.ParquetFile) -> Any:
     columns = {}
     for name in file.schema_arrow.names:
         try:
-            columns[name] = file.read(columns=[name], use_threads=False).column(name)
-        except (OSError, pa.ArrowException, KeyError, UnicodeDecodeError) as error:
+            column = file.read(columns=[name], use_threads=False).column(name)
+        except _UNREADABLE as error:
             yield task.problem(f"column {name!r} cannot be read: {error}", name)
+            continue
+        if len(column) == task.data.rows:
+            columns[name] = column
+        else:
+            yield task.problem(f"column {name!r} has {len(column)} values, should be {task.data.rows}", name)
     if len(columns) != len(file.schema_arrow.names):
         return None
     return pa.table(columns, schema=file.schema_arrow.remove_metadata())

@@ -16,16 +16,33 @@ def arrow_schema(struct: Any) -> pa.Schema:
 
     fields = []
     for field in struct.fields:
+        if _has_encoding_of_its_own(field.dataType):
+            raise _unsupported(field)
         try:
             fields.append(pa.field(field.name, _instants_in_utc(to_arrow_type(field.dataType, timezone="UTC"))))
         except PySparkException as error:
-            raise UnsupportedType(
-                f"column {field.name!r} has Spark type {field.dataType.simpleString()}, which a dataset cannot hold",
-                hint="cast it to a number, string, binary, date, timestamp, array or struct first",
-                column=field.name,
-                data_type=field.dataType.simpleString(),
-            ) from error
+            raise _unsupported(field) from error
     return pa.schema(fields)
+
+
+def _has_encoding_of_its_own(data_type: Any) -> bool:
+    """Whether only Spark could read the values: variants, shapes and user-defined types are structs to Arrow."""
+    from pyspark.sql.types import ArrayType, SpatialType, StructType, UserDefinedType, VariantType
+
+    if isinstance(data_type, ArrayType):
+        return _has_encoding_of_its_own(data_type.elementType)
+    if isinstance(data_type, StructType):
+        return any(_has_encoding_of_its_own(field.dataType) for field in data_type.fields)
+    return isinstance(data_type, VariantType | SpatialType | UserDefinedType)
+
+
+def _unsupported(field: Any) -> UnsupportedType:
+    return UnsupportedType(
+        f"column {field.name!r} has Spark type {field.dataType.simpleString()}, which a dataset cannot hold",
+        hint="cast it to a number, string, binary, date, timestamp, array or struct first",
+        column=field.name,
+        data_type=field.dataType.simpleString(),
+    )
 
 
 def spark_ready(schema: pa.Schema) -> pa.Schema:

@@ -63,7 +63,7 @@ def stage(data: Incoming, layout: Layout, folder: Path, objects: DatasetObjects,
         case Batches(reader):
             check_columns(reader.schema, layout, "the data")
             paths = [str(p) for p in write_parquet(iter(reader), folder)]
-            return Staged(list(parquet_parts(paths)), _here())
+            return Staged(list(parquet_parts(paths, origin="the data")), _here())
         case SparkFrame(frame):
             check_columns(arrow_schema(frame.schema), layout, "the data")
             return Staged(_stage_spark(frame, folder, objects), partial(run, session=runtime.session))
@@ -99,10 +99,10 @@ def _stage_spark(frame: Any, folder: Path, objects: DatasetObjects) -> list[Part
         options = {"compression": "uncompressed", "parquet.enable.dictionary": "false"}
         frame.write.options(**options).parquet(target.absolute().as_uri())
         paths = sorted(str(p) for p in target.iterdir() if p.name.startswith("part-"))
-        return list(parquet_parts(paths))
+        return list(parquet_parts(paths, origin="the data"))
     prefix = f"{objects.folder}/staging/{folder.name}"
     rows = frame.mapInArrow(partial(_upload, objects, prefix), "key string").collect()
-    return list(parquet_parts(sorted(row["key"] for row in rows), objects.store))
+    return list(parquet_parts(sorted(row["key"] for row in rows), objects.store, origin="the data"))
 
 
 def _upload(objects: DatasetObjects, prefix: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from floodmark.ledger.incoming import Format
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.parts import PART_BYTES, ParquetPart, parquet_parts, unreadable
+from floodmark.ledger.types import optional_columns
 
 _BLOCK = 16 << 20
 
@@ -53,10 +54,11 @@ def write_parquet(batches: Iterator[pa.RecordBatch], folder: Path) -> Iterator[P
                 continue
             if writer is None:
                 path = folder / f"stage-{uuid.uuid4().hex}"
-                writer = pq.ParquetWriter(path, batch.schema, compression="none", use_dictionary=False)
+                columns = optional_columns(batch.schema)
+                writer = pq.ParquetWriter(path, columns, compression="none", use_dictionary=False)
                 size = 0
                 yield path
-            writer.write_batch(batch)
+            writer.write_batch(batch.cast(columns))
             size += batch.nbytes
             if size >= PART_BYTES:
                 writer.close()

@@ -89,6 +89,25 @@ def check_supported(data_type: pa.DataType, column: str) -> None:
         raise _unsupported(column, data_type, error.hint) from error
 
 
+def optional_columns(schema: pa.Schema) -> pa.Schema:
+    """The same columns, optional through and through: a member of a null struct is null, whatever its field says."""
+    return pa.schema([pa.field(f.name, _optional_type(f.type)) for f in schema])
+
+
+def _optional_type(data_type: pa.DataType) -> pa.DataType:
+    t: Any = data_type
+    types = pa.types
+    if types.is_struct(t):
+        return pa.struct([pa.field(f.name, _optional_type(f.type)) for f in t])
+    if types.is_fixed_size_list(t):
+        return pa.list_(pa.field("element", _optional_type(t.value_type)), t.list_size)
+    if types.is_list(t):
+        return pa.list_(pa.field("element", _optional_type(t.value_type)))
+    if types.is_large_list(t):
+        return pa.large_list(pa.field("element", _optional_type(t.value_type)))
+    return data_type
+
+
 def to_odf(data_type: pa.DataType) -> odf.DataType:
     """A canonical Arrow type as the chain writes it (without the Option of a nullable field)."""
     t: Any = data_type

@@ -29,7 +29,7 @@ def sql(call: Call, query: str, spark: bool) -> None:
     """
     from floodmark.cli import records
 
-    table = _by_spark(call, query) if spark else call.lake().sql(query)
+    table = _by_spark(call, query) if spark else _by_duckdb(call, query)
     if call.as_json:
         columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
         document.emit(columns=columns, rows=records.objects(table))
@@ -37,6 +37,11 @@ def sql(call: Call, query: str, spark: bool) -> None:
     records.show(call, table, "row")
     if table.num_rows == 0:
         call.note("no rows")
+
+
+def _by_duckdb(call: Call, query: str) -> pa.Table:
+    lake = call.lake()
+    return interrupts.wait_for(lambda: lake.sql(query))
 
 
 def _by_spark(call: Call, query: str) -> pa.Table:

@@ -1,0 +1,114 @@
+"""The command as the shell runs it: pipes that close, Ctrl-C, what an import costs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import floodmark.cli
+
+# A shell that starts a job in the background has it ignore Ctrl-C; here it must not.
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from floodmark.cli import main; main()",
+]
+PATIENCE = 60
+
+
+def test_json_is_all_there_is_on_stdout(trips):
+    found = subprocess.run([*COMMAND, "list", "--json"], capture_output=True, text=True, timeout=PATIENCE)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert json.loads(found.stdout)["datasets"][0]["name"] == "trips"
+
+
+def test_output_that_is_not_utf8_does_not_fail(trips):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    found = subprocess.run([*COMMAND, "log", "trips"], capture_output=True, timeout=PATIENCE, env=environment)
+    assert found.returncode == 0
+    assert b"offsets 0\\u20132" in found.stdout
+
+
+def test_reader_that_stops_reading_ends_the_command_quietly(trips):
+    query = "select range, repeat('x', 1000) from range(20000)"
+    with subprocess.Popen([*COMMAND, "sql", query], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"range")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE) == 141
+
+
+def test_output_that_was_closed_before_is_the_same(trips):
+    """A short answer meets the closed pipe only when it is flushed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with subprocess.Popen([*COMMAND, "log", "trips"], stdout=writer, stderr=subprocess.PIPE) as process:
+        os.close(writer)
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE) == 141
+
+
+def open_when_read(fifo: Path) -> int:
+    """The writing end of a FIFO, as soon as somebody reads from it."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def test_ctrl_c_in_an_ingest_exits_130_and_leaves_no_dataset(run, folder):
+    run("init")
+    os.mkfifo(folder / "slow.csv")
+    with subprocess.Popen([*COMMAND, "ingest", "slow", "slow.csv"], stderr=subprocess.PIPE, text=True) as process:
+        writer = open_when_read(folder / "slow.csv")
+        process.send_signal(signal.SIGINT)
+        os.close(writer)
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == "error: interrupted"
+        assert process.wait(PATIENCE) == 130
+    assert run("list", "--json").json["datasets"] == []
+
+
+def test_ctrl_c_in_a_query_does_not_wait_for_duckdb(run, folder):
+    run("init")
+    os.mkfifo(folder / "slow.csv")
+    query = "select * from read_csv('slow.csv', header=true)"
+    with subprocess.Popen([*COMMAND, "sql", query, "--json"], stdout=subprocess.PIPE, text=True) as process:
+        writer = open_when_read(folder / "slow.csv")
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.read())["error"]["type"] == "Interrupted"
+        assert process.wait(PATIENCE) == 130
+        os.close(writer)
+
+
+def test_importing_the_command_line_imports_nothing_heavy():
+    """The package itself is left out here: what it imports is its own affair."""
+    package = Path(floodmark.cli.__file__).parents[1]
+    program = (
+        "import sys, types\n"
+        "bare = types.ModuleType('floodmark')\n"
+        f"bare.__path__ = [{str(package)!r}]\n"
+        "sys.modules['floodmark'] = bare\n"
+        "import floodmark.cli\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert found.returncode == 0, found.stderr
+    imported = set(found.stdout.split())
+    assert "click" in imported
+    assert imported.isdisjoint({"pyarrow", "pandas", "numpy", "duckdb", "pyspark", "rich"})

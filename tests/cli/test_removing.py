@@ -1,0 +1,70 @@
+"""`floodmark purge`, `drop` and `rename`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def names(run):
+    return [d["name"] for d in run("list", "--json").json["datasets"]]
+
+
+@pytest.mark.parametrize("before", ["3", "2026-01-04", "2026-01-03T00:00:01Z"])
+def test_purge_takes_an_offset_or_a_time(run, trips, before):
+    answer = run("purge", trips, "--before", before, "--json")
+    assert answer.code == 0
+    assert (answer.json["purged_before"], answer.json["records"], answer.json["slices"]) == (3, 3, 1)
+
+
+@pytest.mark.parametrize("before", ["2", "2026-01-03"])
+def test_purge_of_nothing_says_so(run, trips, before):
+    assert "nothing to purge" in run("purge", trips, "--before", before).out
+    assert len(run("tail", trips, "--json").json["records"]) == 3
+
+
+def test_purge_before_no_point_is_refused(run, trips):
+    answer = run("purge", trips, "--before", "yesterday")
+    assert answer.code == 1
+    assert "2026-11-15" in answer.err
+
+
+def test_drop_without_yes_says_what_would_go_and_does_nothing(run, trips):
+    answer = run("drop", trips)
+    assert answer.code == 2
+    assert "trips (3 records, " in answer.err
+    assert "--yes" in answer.err
+    assert names(run) == ["trips"]
+    assert run("drop", trips, "--json").json["error"]["type"] == "NotConfirmed"
+
+
+def test_drop_with_yes_removes_the_dataset(run, trips):
+    answer = run("drop", trips, "--yes", "--json")
+    assert answer.code == 0
+    assert (answer.json["dropped"], answer.json["records"]) == ("trips", 3)
+    assert names(run) == []
+    assert run("list").code == 0
+
+
+def test_damaged_dataset_can_be_dropped(run, trips, folder):
+    (head,) = (folder / "lake" / "datasets").glob("*/refs/head")
+    head.write_text("nonsense")
+    assert "not known" in run("drop", trips).err
+    assert run("drop", trips, "--yes").code == 0
+    assert names(run) == []
+
+
+def test_rename_keeps_the_records(run, trips):
+    assert run("rename", "trips", "rides").code == 0
+    assert names(run) == ["rides"]
+    assert len(run("tail", "rides", "--json").json["records"]) == 3
+
+
+def test_rename_to_a_name_that_is_taken_is_refused(run, trips, trips_file):
+    run("ingest", "rides", str(trips_file))
+    answer = run("rename", "trips", "rides")
+    assert answer.code == 1
+    assert names(run) == ["rides", "trips"]
+
+
+def test_rename_to_a_path_is_refused(run, trips):
+    assert run("rename", "trips", "../x", "--json").json["error"]["type"] == "BadName"

@@ -1,0 +1,72 @@
+"""On a terminal: colours, drawn tables, relative times, and no more rows than one can read."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+
+@pytest.fixture
+def on_terminal(folder):
+    """`on_terminal("list", columns=100)`: what a terminal of this width is sent."""
+
+    def call(*arguments: str, columns: int) -> str:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
+        command = [sys.executable, "-m", "floodmark.cli", *arguments]
+        with subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env={**environment, "TERM": "xterm-256color"}
+        ) as process:
+            os.close(theirs)
+            received = b""
+            while True:
+                try:
+                    received += os.read(ours, 65536)
+                except OSError:  # how Linux says that the other side has ended
+                    break
+            os.close(ours)
+            assert process.wait(60) == 0
+        return received.decode()
+
+    return call
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_table_is_drawn(trips, on_terminal):
+    shown = on_terminal("list", columns=100)
+    assert "\x1b[1m" in shown
+    assert "────" in shown
+    assert re.search(r"trips +root +3 ", plain(shown))
+
+
+def test_what_does_not_fit_has_a_line_per_field(trips, on_terminal):
+    lines = plain(on_terminal("tail", trips, "-n", "2", columns=60)).splitlines()
+    assert lines[0].split() == ["offset", "1"]
+    assert "pay          null" in lines
+    assert "pay          cash" in lines
+
+
+def test_log_has_colours_and_relative_times(trips, on_terminal):
+    shown = on_terminal("log", trips, "-n", "1", columns=120)
+    assert "\x1b[33m" in shown
+    assert re.search(r"(just now|\d+ seconds? ago|\d+ minutes? ago) +AddData", plain(shown))
+    assert "older blocks" in plain(shown)
+
+
+def test_many_rows_are_cut_and_the_rest_is_counted(trips, on_terminal):
+    shown = plain(on_terminal("sql", "select * from range(1000)", columns=80))
+    assert " 199 " in shown
+    assert " 200 " not in shown
+    assert "800 more rows" in shown

@@ -1,0 +1,227 @@
+"""The crash tests can fail: without any one fsync, in another order, or with another swap, they find a bad state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import floodmark as fm
+from faults.recording import FsyncDir, Recording, RecordingFileSystem, fsync_calls, without
+from faults.small_lake import NAME, SCENARIOS, Checker, Scenario, create, drop, rows, write, write_again
+from floodmark.ledger import create as creating
+from floodmark.ledger import metadata, names
+from floodmark.ledger import write as writing
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.memory import MemoryStore
+
+pytestmark = pytest.mark.slow
+
+SYNCING = [scenario for scenario in SCENARIOS if scenario.name not in ("life", "catch-up")]
+WRITES = next(scenario for scenario in SCENARIOS if scenario.name == "write-slices")
+
+Call = tuple[str, int, str]
+
+
+class Without:
+    """A file system on which some calls are left out, in fact and in the recording."""
+
+    def __init__(self, inner: Any, calls: Sequence[Call]) -> None:
+        self._inner = inner
+        self._left_out = {(name, nth) for name, nth, _ in calls}
+        self._counters = {"fsync_file": count(), "fsync_dir": count()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def fsync_file(self, path: Path) -> None:
+        self._sync("fsync_file", path)
+
+    def fsync_dir(self, path: Path) -> None:
+        self._sync("fsync_dir", path)
+
+    def _sync(self, name: str, path: Path) -> None:
+        if (name, next(self._counters[name])) not in self._left_out:
+            getattr(self._inner, name)(path)
+
+
+def makes_up(later: Call, earlier: Call) -> bool:
+    """Whether a sync of a folder also does what an earlier one of the same folder was for."""
+    return later[0] == earlier[0] == "fsync_dir" and later[2] == earlier[2] and later[1] > earlier[1]
+
+
+def folder_syncs(recording: Recording) -> list[Call]:
+    """All of them, those with nothing to do included."""
+    paths = [operation.path for operation in recording.operations if isinstance(operation, FsyncDir)]
+    return [("fsync_dir", nth, path) for nth, path in enumerate(paths)]
+
+
+@pytest.mark.parametrize("scenario", SYNCING, ids=str)
+def test_every_fsync_is_missed(scenario: Scenario, tmp_path):
+    """Each fsync of a file by itself; each of a folder together with the later ones that would make up for it."""
+    checker = Checker(scenario, tmp_path / "states")
+    recording = scenario.recorded(tmp_path / "run")
+    calls = fsync_calls(recording)
+    assert {name for name, _, _ in calls} == {"fsync_file", "fsync_dir"}
+    for number, call in enumerate(calls):
+        taken_out = [call, *(later for later in folder_syncs(recording) if makes_up(later, call))]
+        recording = scenario.recorded(tmp_path / f"run {number}", lambda fs, c=taken_out: Without(fs, c))
+        assert checker.first_problem(recording), f"nobody misses {call}"
+
+
+@pytest.mark.parametrize("scenario", SYNCING, ids=str)
+def test_only_a_later_sync_of_the_same_folder_makes_up_for_one(scenario: Scenario, tmp_path):
+    checker = Checker(scenario, tmp_path / "states")
+    undisturbed = scenario.recorded(tmp_path / "run")
+    for number, call in enumerate(fsync_calls(undisturbed)):
+        recording = scenario.recorded(tmp_path / f"run {number}", lambda fs, c=call: without(fs, c[0], c[1]))
+        if checker.first_problem(recording) is None:
+            assert any(makes_up(later, call) for later in folder_syncs(undisturbed)), f"nobody misses {call}"
+
+
+# The order of publishing
+
+
+def data(objects: DatasetObjects, slices: Any, planned: Any) -> None:
+    for new in slices:
+        objects.store.put_file(objects.data_key(new.physical_hash), new.path)
+
+
+def blocks(objects: DatasetObjects, slices: Any, planned: Any) -> None:
+    for block_hash, content, _ in planned:
+        objects.put_block(block_hash, content)
+
+
+def head(objects: DatasetObjects, slices: Any, planned: Any) -> None:
+    old = planned[0][2].prev_block_hash
+    assert objects.move_head(old, planned[-1][0])
+
+
+def in_order(monkeypatch: pytest.MonkeyPatch, *parts: Callable[..., None]) -> None:
+    """Publish in this order everywhere."""
+
+    def publish(objects: DatasetObjects, old: Any, slices: Any, planned: Any) -> bool:
+        for part in parts:
+            part(objects, slices, planned)
+        return True
+
+    for module in (writing, metadata, creating):
+        monkeypatch.setattr(module, "publish", publish)
+
+
+def problem_of(scenario: Scenario, folder: Path, mutations: pytest.MonkeyPatch) -> str | None:
+    """What the crash test finds when only the recorded run is mutated, not what opens the lake afterwards."""
+    recording = scenario.recorded(folder / "run")
+    mutations.undo()
+    return Checker(scenario, folder / "states").first_problem(recording)
+
+
+def test_the_right_order_spelled_out_is_harmless(monkeypatch, tmp_path):
+    in_order(monkeypatch, data, blocks, head)
+    assert problem_of(WRITES, tmp_path, monkeypatch) is None
+
+
+@pytest.mark.parametrize(
+    "order", [(head, data, blocks), (data, head, blocks), (blocks, head, data), (blocks, data, head)]
+)
+def test_every_other_order_of_publishing_is_noticed(monkeypatch, tmp_path, order):
+    in_order(monkeypatch, *order)
+    assert problem_of(WRITES, tmp_path, monkeypatch)
+
+
+def test_name_before_the_first_blocks_is_noticed(monkeypatch, tmp_path):
+    publish, claim = creating.publish, names.claim
+
+    def name_first(objects: DatasetObjects, old: Any, slices: Any, planned: Any) -> bool:
+        claim(objects.store, NAME, planned[0][2].event.dataset_id)
+        return publish(objects, old, slices, planned)
+
+    monkeypatch.setattr(names, "claim", lambda *args: None)
+    monkeypatch.setattr(creating, "publish", name_first)
+    assert problem_of(Scenario("create", (create,)), tmp_path, monkeypatch)
+
+
+def test_name_that_is_deleted_instead_of_released_is_noticed(monkeypatch, tmp_path):
+    monkeypatch.setattr(names, "release", lambda store, name, _: store.delete(f"names/{name}"))
+    assert problem_of(Scenario("drop", (drop,), (create,)), tmp_path, monkeypatch)
+
+
+# The compare-and-swap
+
+
+class InPlace:
+    """A file system that writes the head as it lies there, even if it syncs it at once."""
+
+    def __init__(self, inner: RecordingFileSystem) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name != "head" or not target.exists():
+            self._inner.rename(source, target)
+            return
+        self._inner.overwrite(target, self._inner.read(source))
+        self._inner.fsync_file(target)
+        self._inner.unlink(source)
+
+
+def test_head_that_is_written_in_place_is_found_torn(tmp_path):
+    scenario = Scenario("write", (write_again,), (create, write))
+    checker = Checker(scenario, tmp_path / "states")
+    assert "refs/head does not hold a block hash" in (
+        checker.first_problem(scenario.recorded(tmp_path / "run", InPlace)) or ""
+    )
+
+
+class Overtaken(MemoryStore):
+    """A store without turns, on which another writer commits just before a swap of the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overtake: Callable[[], None] | None = None
+
+    def turn(self, key: str) -> Any:
+        return nullcontext()
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+        if self.overtake is not None and key.endswith("/head"):
+            overtake, self.overtake = self.overtake, None
+            overtake()
+        return self.swap(key, expected, new)
+
+    def swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+        return super().compare_and_swap(key, expected, new)
+
+
+class Blind(Overtaken):
+    """The same, but a swap does not compare."""
+
+    def swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+        self.delete(key)
+        return self.put_if_absent(key, new)
+
+
+def race(store: Overtaken) -> list[int]:
+    """What is there after two writers, one overtaking the other, were both told that they have committed."""
+    lake = fm.Lake(store)
+    dataset = lake.create(NAME, event_time="at")
+    dataset.write(rows(1))
+    store.overtake = lambda: lake[NAME].write(rows(2)) and None
+    dataset.write(rows(3))
+    assert lake[NAME].verify().ok
+    found: list[int] = lake[NAME].to_arrow()["n"].to_pylist()
+    return found
+
+
+def test_overtaken_writer_commits_after_the_other():
+    assert race(Overtaken()) == [1, 2, 3]
+
+
+def test_swap_that_does_not_compare_loses_a_commit():
+    assert race(Blind()) == [1, 3]

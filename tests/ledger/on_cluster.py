@@ -1,0 +1,51 @@
+"""Run by test_cluster.py in a process of its own: a lake that is written and read by the workers of a cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import floodmark as fm
+from floodmark.engine import ArchiveUse, Profile, Session
+from floodmark.ledger import parts, spark_read, stage
+
+
+def main(folder: Path, settings: dict[str, str]) -> None:
+    """Print what came of it, as JSON."""
+    stage.HERE_BYTES = 0  # all files are work for the cluster
+    parts.PART_BYTES = 1 << 13
+    with Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE) as session:
+        lake = fm.Lake(folder / "lake", runtime=fm.Runtime(session=session))
+        spark = session.get()
+        computed = lake.create("computed")
+        first = computed.write(spark.range(0, 1000, 1, 4).selectExpr("id", "id * 2 as twice"))
+        for i in range(3):
+            ids = list(range(1000 + 500 * i, 1500 + 500 * i))
+            table = pa.table({"id": ids, "twice": [2 * n for n in ids]})
+            pq.write_table(table, folder / f"{i}.parquet", row_group_size=100)
+        second = computed.write(str(folder / "*.parquet"))
+        native = computed.read().selectExpr("sum(id)", "sum(twice)", "count(*)").collect()[0]
+        spark_read.NATIVE_SLICES = 0
+        tasks = computed.read().selectExpr("sum(id)", "sum(twice)", "count(*)").collect()[0]
+        changes = [row["offset"] for row in computed.changes(since=1990).collect()]
+        print(
+            json.dumps(
+                {
+                    "intervals": [[first.start, first.end], [second.start, second.end]],
+                    "slices": second.slices,
+                    "native": list(native),
+                    "tasks": list(tasks),
+                    "changes": changes,
+                    "ok": computed.verify().ok,
+                    "staging": [p.name for p in lake.store.staging().iterdir()],
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
