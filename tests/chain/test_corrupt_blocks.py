@@ -132,7 +132,8 @@ def test_enum_of_an_unknown_value_is_corrupt():
 def test_vtable_before_the_start_is_corrupt():
     data = bytearray(VECTORS[0].data)
     assert data[20:24] == (10).to_bytes(4, "little")  # how far before the root table its vtable is
-    data[20:24] = (60).to_bytes(4, "little")
+    data[20:24] = (30).to_bytes(4, "little")
+    data += data[10:20]  # where Python would look: 10 bytes before the start is 10 bytes before the end
     with pytest.raises(CorruptBlock, match="A table lies outside the block"):
         decode(bytes(data))
 

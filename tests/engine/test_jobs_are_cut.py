@@ -74,5 +74,5 @@ def test_what_spark_wraps_around_the_reason_is_left_out():
         "Caused by: Job aborted: Task 0 failed 3 times, most recent failure: Lost task 0.2: Python worker exited\n"
     )
     attempts = Attempts(["a"], retries=0, halve=None, weight=None)
-    with pytest.raises(TaskFailed, match="WorkerDied: Lost task 0.2: Python worker exited\n"):
+    with pytest.raises(TaskFailed, match=r"WorkerDied: Lost task 0\.2: Python worker exited\n"):
         attempts.job_died([attempts.waiting.popleft()], said)

@@ -235,14 +235,14 @@ class Checker:
         try:
             lake = open_lake(root / "lake", HastyFileSystem(), hour=2)
             found = view(lake)
-            return found, damage(lake) or _problem_of_next_write(lake, found)
+            return found, damage(lake) or problem_of_next_write(lake, found)
         except Exception:
             return None, traceback.format_exc()
         finally:
             shutil.rmtree(root)
 
 
-def _problem_of_next_write(lake: fm.Lake, before: View | None) -> str | None:
+def problem_of_next_write(lake: fm.Lake, before: View | None) -> str | None:
     if before is None:
         create(lake)
         before = view(lake)

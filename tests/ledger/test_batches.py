@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import floodmark as fm
 from floodmark.ledger.errors import BadQuery
 
 
-@pytest.fixture
-def dataset(lake):
-    made = lake.create("d")
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    made = fm.Lake(tmp_path_factory.mktemp("lake")).create("d")
     made.write(pa.table({"n": [1, 2, 3], "s": ["a", None, "c"], "a.b": [10, 20, 30]}))
     made.write(pa.table({"n": [4, 5], "s": ["d", "a"], "a.b": [40, None]}))
     return made

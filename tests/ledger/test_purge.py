@@ -12,6 +12,11 @@ from ledger.worlds import START, blocks, events, keys, numbers, untouched
 
 
 @pytest.fixture
+def lake(memory_lake):
+    return memory_lake
+
+
+@pytest.fixture
 def dataset(lake):
     """Offsets 0–2, 3–4, 5–9; events in the minutes 0–2, 10–11, 20–24."""
     made = lake.create("d", event_time="at")

@@ -175,7 +175,7 @@ def arrays(draw):
 
 
 @given(st.lists(arrays(), max_size=3), st.lists(st.text(max_size=4), min_size=3, max_size=3, unique=True))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_hash_is_the_one_of_the_format_s_text(columns, names):
     rows = min((len(c) for c in columns), default=0)
     table = pa.table([c.slice(0, rows) for c in columns], names=names[: len(columns)])

@@ -15,7 +15,7 @@ from floodmark.ledger.conform import conform
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.parts import Part, SlicePart
-from floodmark.storage.errors import StorageError
+from floodmark.ledger.staging import explained
 from floodmark.storage.slices import SYSTEM_TIME_TYPE, SliceFile, write_slice
 
 
@@ -54,23 +54,22 @@ def finalise(task: FinaliseTask) -> SliceFile:
     folder = task.folder if task.objects.is_local else task.objects.store.staging()
     path = folder / f"slice-{uuid.uuid4().hex}"
     try:
-        slice_file = write_slice(
-            path,
-            data,
-            vocab=layout.vocab,
-            start=task.start,
-            system_time_ms=task.system_time_ms,
-            known_digests=digests,
-        )
-    except OSError as error:
-        raise StorageError(
-            f"a slice of {part.rows:,} rows could not be written to {folder}: {error.strerror or error}",
-            hint="nothing was committed; make room on this disk (or check its permissions) and write again",
-        ) from error
-    if task.objects.is_local:
-        return slice_file
-    task.objects.store.put_file(task.objects.data_key(slice_file.physical_hash), path)
-    return replace(slice_file, path=None)
+        with explained(f"a slice of {part.rows:,} rows", folder):
+            slice_file = write_slice(
+                path,
+                data,
+                vocab=layout.vocab,
+                start=task.start,
+                system_time_ms=task.system_time_ms,
+                known_digests=digests,
+            )
+        if task.objects.is_local:
+            return slice_file
+        task.objects.store.put_file(task.objects.data_key(slice_file.physical_hash), path)
+        return replace(slice_file, path=None)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def again(slice_files: Sequence[SliceFile], layout: Layout, parts: Sequence[Part]) -> list[Part]:

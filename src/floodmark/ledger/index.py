@@ -88,7 +88,7 @@ class SliceIndex:
         fresh = span(self.newest, blocks)
         try:
             tiered, replaced = _tiered(fresh, self._segment)
-        except (BadSegment, ObjectNotFound):
+        except (BadSegment, StorageError):  # the blocks are committed: whatever happens here must not fail that
             tiered, replaced = fresh, []
         return _kept(SliceIndex(self.objects, tiered, self._loaded), replaced)
 

@@ -35,7 +35,11 @@ def plan_purge(snapshot: Snapshot, end: int) -> Purge:
 
 def remove_purged(objects: DatasetObjects, snapshot: Snapshot) -> None:
     """Delete the files of purged slices; one that a crash left behind goes with the next purge."""
-    slices = snapshot.all_slices
+    try:
+        slices = snapshot.all_slices
+    except StorageError as error:  # the purge is committed: this must not fail it
+        _log.warning("the purged slices cannot be listed (%s); the next purge deletes them", error)
+        return
     gone = slices.filter(pc.less_equal(slices.column("end"), snapshot.purged_before))
     for digest in gone.column("physical").to_pylist():
         try:

@@ -42,7 +42,7 @@ class SliceCheck:
     block: int
     block_hash: Multihash
     data: DataSlice
-    layout: Layout | None
+    layout: Layout | None  # None: not known
 
     @property
     def size(self) -> int:
@@ -167,8 +167,7 @@ def _differing_columns(task: SliceCheck, file: pq.ParquetFile, digests: dict[str
 def _check_records(task: SliceCheck, table: pa.Table) -> Iterator[Problem]:
     """The columns are those of the schema in force, the offsets are the block's."""
     if task.layout is None:
-        yield task.problem("there was no schema when it was written")
-        return
+        return  # the rules say so when there was none
     wanted = {f.name: f.type for f in task.layout.slice_schema}
     for field in table.schema:
         if field.name not in wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,9 @@ from floodmark.ledger.parts import Part, parquet_parts, parquet_schema, table_pa
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.spark_types import arrow_schema
 from floodmark.ledger.text_files import TextFile, guess_schema, stage_text, write_parquet
+from floodmark.storage.errors import StorageError
+
+_log = logging.getLogger(__name__)
 
 HERE_BYTES = 64 << 20
 """Files smaller than this together are read by this process: starting Spark would take longer."""
@@ -120,7 +124,12 @@ def _upload(objects: DatasetObjects, prefix: str, batches: Iterator[pa.RecordBat
 
 
 def discard_remote(objects: DatasetObjects, folder: Path) -> None:
-    """Remove what a write staged in a remote store."""
-    if not objects.is_local:
-        for info in list(objects.store.list(f"{objects.folder}/staging/{folder.name}")):
+    """Remove what a write staged in a remote store; a failure to do so says nothing about the write."""
+    if objects.is_local:
+        return
+    prefix = f"{objects.folder}/staging/{folder.name}"
+    try:
+        for info in list(objects.store.list(prefix)):
             objects.store.delete(info.key)
+    except StorageError as error:
+        _log.warning("unfinished files may be left under %s (%s)", prefix, error)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from floodmark.ledger.incoming import Format
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.parts import PART_BYTES, ParquetPart, parquet_parts, unreadable
+from floodmark.ledger.staging import explained
 from floodmark.ledger.types import optional_columns
 
 _BLOCK = 16 << 20
@@ -55,17 +56,22 @@ def write_parquet(batches: Iterator[pa.RecordBatch], folder: Path) -> Iterator[P
             if writer is None:
                 path = folder / f"stage-{uuid.uuid4().hex}"
                 columns = optional_columns(batch.schema)
-                writer = pq.ParquetWriter(path, columns, compression="none", use_dictionary=False)
+                with explained("staged rows", folder):
+                    writer = pq.ParquetWriter(path, columns, compression="none", use_dictionary=False)
                 size = 0
                 yield path
-            writer.write_batch(batch.cast(columns))
+            rows = batch.cast(columns)
+            with explained("staged rows", folder):
+                writer.write_batch(rows)
             size += batch.nbytes
             if size >= PART_BYTES:
-                writer.close()
+                with explained("staged rows", folder):
+                    writer.close()
                 writer = None
     finally:
         if writer is not None:
-            writer.close()
+            with explained("staged rows", folder):
+                writer.close()
 
 
 def _batches(path: Path, format: Format, layout: Layout | None) -> Iterator[pa.RecordBatch]:  # noqa: A002

@@ -16,7 +16,7 @@ from floodmark.chain.walk import walk_back
 from floodmark.engine import Progress, run, run_here
 from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.attributes import purged_before
-from floodmark.ledger.layout import from_odf, vocabulary
+from floodmark.ledger.layout import Layout, from_odf, vocabulary
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.slice_check import CheckpointCheck, Problem, SliceCheck, check
@@ -81,7 +81,8 @@ def verify(name: str, objects: DatasetObjects, runtime: Runtime, progress: Progr
             if event.new_data.offset_interval.end < gone:
                 purged += 1
             else:
-                checks.append(SliceCheck(objects, block.sequence_number, block_hash, event.new_data, *_layout(state)))
+                layout = _layout(state) if chain.reaches_seed else None  # what gave the columns may be out of reach
+                checks.append(SliceCheck(objects, block.sequence_number, block_hash, event.new_data, layout))
         if event.new_checkpoint is not None:
             checks.append(CheckpointCheck(objects, block.sequence_number, block_hash, event.new_checkpoint))
     size = sum(c.size for c in checks)
@@ -143,8 +144,8 @@ def _events(chain: _Chain) -> Iterator[AddData | ExecuteTransform]:
             yield block.event
 
 
-def _layout(state: ChainState) -> tuple[Any]:
-    return (None,) if state.schema is None else (from_odf(state.schema, vocabulary(state.vocab)),)
+def _layout(state: ChainState) -> Layout | None:
+    return None if state.schema is None else from_odf(state.schema, vocabulary(state.vocab))
 
 
 def _broken(block_hash: Multihash, block: MetadataBlock, error: ChainError) -> Problem:
