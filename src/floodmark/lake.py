@@ -85,7 +85,9 @@ class Lake:
         entry = names.find(self._store, name)
         names.release(self._store, name, entry.id)
         if all(other.id != entry.id for other in names.entries(self._store)):  # a rename that was cut short leaves two
-            remove(dataset_objects(self._store, entry.id))
+            objects = dataset_objects(self._store, entry.id)
+            with objects.turn():  # whoever is committing right now would leave objects behind that nobody removes
+                remove(objects)
 
     def rename(self, old: str, new: str) -> Dataset:
         """Give a dataset another name; no data moves, and who has it open keeps on working."""

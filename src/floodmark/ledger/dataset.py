@@ -31,6 +31,7 @@ from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.spark_read import ordered_frame, spark_frame
 from floodmark.ledger.verify import Verification, verify
 from floodmark.ledger.write import Append
+from floodmark.storage.errors import ObjectNotFound
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,10 +112,18 @@ class Dataset:
         """The dataset as of its present head; read again only when the head has moved."""
         head = self._objects.read_head()
         if head is None:
-            raise UnknownDataset(f"dataset {self._name!r} is gone", hint="it was dropped", name=self._name)
+            raise self._gone()
         if self._latest is None or head != self._latest.head:
-            self._latest = snapshots.load_at(self._objects, head, self._cache)
+            try:
+                self._latest = snapshots.load_at(self._objects, head, self._cache)
+            except ObjectNotFound as error:
+                if self._objects.read_head() is None:
+                    raise self._gone() from error
+                raise
         return self._latest
+
+    def _gone(self) -> UnknownDataset:
+        return UnknownDataset(f"dataset {self._name!r} is gone", hint="it was dropped", name=self._name)
 
     # Writing
 
