@@ -1,31 +1,65 @@
-"""Floodmark: an incremental data engine for PySpark."""
+"""Floodmark: an incremental data engine for PySpark.
 
-from floodmark.chain.hashes import Multihash
-from floodmark.chain.ids import DatasetId
-from floodmark.errors import FloodmarkError
-from floodmark.lake import Lake
-from floodmark.ledger.commit import Commit
-from floodmark.ledger.dataset import Dataset
-from floodmark.ledger.errors import CommitConflict, CommitUnknown, NothingToWrite, Purged, UnknownDataset
-from floodmark.ledger.log import LogEntry
-from floodmark.ledger.runtime import Runtime
-from floodmark.ledger.verify import Verification
+What is exported here is the public interface. It is imported when it is first asked for: a worker process or a
+command that needs one small part of Floodmark does not wait for all of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from floodmark.chain.hashes import Multihash as Multihash
+    from floodmark.chain.ids import DatasetId as DatasetId
+    from floodmark.errors import FloodmarkError as FloodmarkError
+    from floodmark.lake import Lake as Lake
+    from floodmark.ledger.commit import Commit as Commit
+    from floodmark.ledger.dataset import Dataset as Dataset
+    from floodmark.ledger.errors import CommitConflict as CommitConflict
+    from floodmark.ledger.errors import CommitUnknown as CommitUnknown
+    from floodmark.ledger.errors import NothingToWrite as NothingToWrite
+    from floodmark.ledger.errors import Purged as Purged
+    from floodmark.ledger.errors import UnknownDataset as UnknownDataset
+    from floodmark.ledger.log import LogEntry as LogEntry
+    from floodmark.ledger.purge import Purge as Purge
+    from floodmark.ledger.runtime import Runtime as Runtime
+    from floodmark.ledger.verify import Verification as Verification
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "Commit": "ledger.commit",
+    "CommitConflict": "ledger.errors",
+    "CommitUnknown": "ledger.errors",
+    "Dataset": "ledger.dataset",
+    "DatasetId": "chain.ids",
+    "FloodmarkError": "errors",
+    "Lake": "lake",
+    "LogEntry": "ledger.log",
+    "Multihash": "chain.hashes",
+    "NothingToWrite": "ledger.errors",
+    "Purge": "ledger.purge",
+    "Purged": "ledger.errors",
+    "Runtime": "ledger.runtime",
+    "UnknownDataset": "ledger.errors",
+    "Verification": "ledger.verify",
+}
+
 __all__ = [
-    "Commit",
-    "CommitConflict",
-    "CommitUnknown",
-    "Dataset",
-    "DatasetId",
-    "FloodmarkError",
-    "Lake",
-    "LogEntry",
-    "Multihash",
-    "NothingToWrite",
-    "Purged",
-    "Runtime",
-    "UnknownDataset",
-    "Verification",
+    "__version__",
+    *_HOMES,
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

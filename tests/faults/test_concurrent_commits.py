@@ -169,7 +169,7 @@ def test_purges_meanwhile_take_only_what_they_say(lake, crew):
 
 
 def test_drop_meanwhile_is_a_clear_error_and_leaves_no_half_dataset(lake, crew):
-    for _ in range(40):
+    for _ in range(5):
         lake.create(NAME, schema=COLUMNS)
         work = [(writers.append_until_it_is_gone, (lake.store.url, NAME, w, 10**6)) for w in range(COUNT - 1)]
         *ends, _ = crew.run([*work, (writers.drop, (lake.store.url, NAME, 5))])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -165,3 +167,22 @@ def drop(root: str, name: str, after: int) -> None:
     except UnknownDataset:
         return
     raise AssertionError(f"{name} is still there")
+
+
+# A writer that is there to be killed: python -m faults.writers FOLDER DATASET WRITER FIRST
+
+
+def write_and_tell(root: str, name: str, writer: int, first: int) -> None:
+    """Write without end once a line comes in, and say each number that is committed."""
+    dataset = fm.Lake(root)[name]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in itertools.count(first):
+        table = pa.concat_tables([row(writer, number)] * (1 + number % 3))
+        with mock.patch.object(parts, "PART_BYTES", 16):
+            dataset.write(table, source=f"writer {writer}", state=str(number))
+        print(number, flush=True)
+
+
+if __name__ == "__main__":
+    write_and_tell(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

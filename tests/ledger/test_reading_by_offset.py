@@ -12,6 +12,7 @@ import floodmark as fm
 from floodmark.chain.events import AddData
 from floodmark.chain.hashes import Multihash
 from floodmark.ledger.errors import BadAsOf, NoSchema
+from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import START, Clock, blocks, numbers
 
@@ -113,6 +114,14 @@ def test_point_that_does_not_exist_is_refused(dataset, as_of):
     with pytest.raises(BadAsOf) as refused:
         dataset.to_arrow(as_of=as_of)
     assert refused.value.hint
+
+
+@pytest.mark.parametrize(("since", "until", "files"), [(2, 3, 1), (2, None, 2), (None, 2, 1), (1, 3, 2), (7, None, 0)])
+def test_only_slices_with_wanted_records_are_opened(dataset, since, until, files):
+    store = CountingStore(dataset.snapshot().objects.store)
+    opened = fm.Lake(store)["d"]
+    opened.changes_arrow(since=since, until=until)
+    assert len({key for key in store.keys_read if "/data/" in key}) == files
 
 
 def test_dataset_without_records_reads_as_empty(memory_lake):

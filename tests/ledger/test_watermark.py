@@ -25,7 +25,8 @@ def dataset(lake):
 def test_watermark_follows_the_newest_event(dataset):
     assert dataset.watermark is None
     assert dataset.write(events(3, 9, 4)).watermark == minute(9)
-    assert dataset.watermark == minute(9)
+    assert dataset.write(events(12, 11)).watermark == minute(12)
+    assert dataset.watermark == minute(12)
 
 
 def test_late_data_leaves_the_watermark_where_it_is(dataset):

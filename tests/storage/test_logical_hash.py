@@ -163,22 +163,31 @@ TYPED = st.recursive(st.sampled_from(SIMPLE), nested, max_leaves=3)
 
 
 @st.composite
-def arrays(draw):
-    """Any array, maybe a slice in the middle of another, maybe in several chunks."""
-    t, values = draw(TYPED)
-    rows = draw(st.lists(st.one_of(st.none(), values), max_size=8))
-    array = pa.array(rows, t)
-    start = draw(st.integers(0, len(rows)))
-    sliced = array.slice(start, draw(st.integers(0, len(rows) - start)))
-    cut = draw(st.integers(0, len(sliced)))
-    return pa.chunked_array([sliced.slice(0, cut), sliced.slice(cut)], t)
+def columns(draw, rows, typed=TYPED):
+    """A column of so many rows, maybe a slice in the middle of another, maybe in several chunks."""
+    t, values = draw(typed)
+    before, after = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+    item = st.one_of(values, st.none())
+    length = before + rows + after
+    array = pa.array(draw(st.lists(item, min_size=length, max_size=length)), t)
+    cut = before + draw(st.integers(0, rows))
+    return pa.chunked_array([array.slice(before, cut - before), array.slice(cut, before + rows - cut)], t)
 
 
-@given(st.lists(arrays(), max_size=3), st.lists(st.text(max_size=4), min_size=3, max_size=3, unique=True))
-@settings(max_examples=150, deadline=None)
-def test_hash_is_the_one_of_the_format_s_text(columns, names):
-    rows = min((len(c) for c in columns), default=0)
-    table = pa.table([c.slice(0, rows) for c in columns], names=names[: len(columns)])
+@pytest.mark.parametrize("typed", SIMPLE, ids=lambda typed: str(typed[0]))
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_every_type_is_hashed_as_the_format_s_text_says(typed, data):
+    alone, in_lists = st.just(typed), nested(st.just(typed))
+    table = pa.table({"plain": data.draw(columns(4, alone)), "in something": data.draw(columns(4, in_lists))})
+    assert logical_hash(table).text == naive_hash(table)
+
+
+@given(data=st.data(), rows=st.integers(0, 6))
+@settings(max_examples=80, deadline=None)
+def test_any_table_is_hashed_as_the_format_s_text_says(data, rows):
+    names = data.draw(st.lists(st.text(max_size=4), max_size=3, unique=True))
+    table = pa.table([data.draw(columns(rows)) for _ in names], names=names)
     assert logical_hash(table).text == naive_hash(table)
 
 

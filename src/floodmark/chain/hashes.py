@@ -22,7 +22,7 @@ _CODES = {len(prefix) + DIGEST_SIZE: (prefix, code) for code, prefix in _PREFIXE
 _HINT = "A hash reads f1620… or f9680c00120… followed by 64 lower-case hex digits."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Multihash:
     """A digest together with the function that made it."""
 
@@ -76,3 +76,6 @@ class Multihash:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"Multihash.parse({self.text!r})"
