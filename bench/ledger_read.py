@@ -1,12 +1,11 @@
 """Reading a ledger against reading plain Parquet files, the newest records of a large one, and many small slices.
 
-python bench/ledger_read.py --rows 10000000 --slices 10000
+Run: python bench/ledger_read.py --rows 10000000 --slices 10000
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import argparse
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,24 +14,15 @@ import pyarrow as pa
 import floodmark as fm
 from floodmark.engine import Session
 from floodmark.ledger import parts
-from measuring import Figure, alternate, arguments, report
+from measuring import Figure, alternate, measured
 from trips import trips, write_files
 
 SLICE_ROWS = 100
 NEWEST = 1_000
 
 
-def main() -> None:
-    """Measure scans, changes and small slices in one warm session."""
-    args = arguments(__doc__ or "", rows=10_000_000, slices=10_000, repeats=5)
-    root = Path(tempfile.mkdtemp(prefix="floodmark-bench-"))
-    try:
-        report(_measure(root, args.rows, args.slices, args.repeats), args.json)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _measure(root: Path, rows: int, slices: int, repeats: int) -> list[Figure]:
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+    rows, slices, repeats = args.rows, args.slices, args.repeats
     files = write_files(root / "in", rows)
     with Session() as session:
         spark = session.get()
@@ -93,4 +83,4 @@ def _small_slices(lake: fm.Lake, slices: int, repeats: int) -> tuple[float, floa
 
 
 if __name__ == "__main__":
-    main()
+    measured(__doc__ or "", _measure, rows=10_000_000, slices=10_000, repeats=5)

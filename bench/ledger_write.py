@@ -1,12 +1,11 @@
 """Writing into a ledger, hashes, offsets, chain and all, against what plain Spark takes to copy the same rows.
 
-python bench/ledger_write.py --rows 10000000
+Run: python bench/ledger_write.py --rows 10000000
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import argparse
 from itertools import count
 from pathlib import Path
 
@@ -14,21 +13,12 @@ from pyspark.sql import functions as F  # noqa: N812 -- as everybody writes it
 
 import floodmark as fm
 from floodmark.engine import Session
-from measuring import Figure, alternate, arguments, report
+from measuring import Figure, alternate, measured
 from trips import write_files
 
 
-def main() -> None:
-    """Measure both ways of writing in one warm session."""
-    args = arguments(__doc__ or "", rows=10_000_000, repeats=3)
-    root = Path(tempfile.mkdtemp(prefix="floodmark-bench-"))
-    try:
-        report(_measure(root, args.rows, args.repeats), args.json)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _measure(root: Path, rows: int, repeats: int) -> list[Figure]:
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+    rows, repeats = args.rows, args.repeats
     files = write_files(root / "in", rows)
     with Session() as session:
         spark = session.get()
@@ -70,4 +60,4 @@ def _measure(root: Path, rows: int, repeats: int) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    main()
+    measured(__doc__ or "", _measure, rows=10_000_000, repeats=3)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -50,6 +53,17 @@ def alternate(first: Callable[[], Any], second: Callable[[], Any], repeats: int)
         for which, action in order:
             times[which].append(seconds(action))
     return statistics.median(times[0]), statistics.median(times[1])
+
+
+def measured(description: str, measure: Callable[[Path, argparse.Namespace], list[Figure]], **sizes: int) -> None:
+    """Run a benchmark in a folder of its own, which is gone afterwards, and report."""
+    args = arguments(description, **sizes)
+    root = Path(tempfile.mkdtemp(prefix="floodmark-bench-"))
+    try:
+        figures = measure(root, args)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    report(figures, args.json)
 
 
 def report(figures: list[Figure], as_json: bool) -> None:

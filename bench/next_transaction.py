@@ -1,12 +1,11 @@
 """Preparing the next commit on a very long chain against a very short one, with the objects read counted.
 
-python bench/next_transaction.py --blocks 100000
+Run: python bench/next_transaction.py --blocks 100000
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,24 +19,15 @@ from floodmark.ledger.commit import empty_event, plan_blocks
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
-from measuring import Figure, alternate, arguments, report
+from measuring import Figure, alternate, measured
 from trips import trips
 
 DATA_BLOCKS = 12
 SHORT = 10
 
 
-def main() -> None:
-    """Build both chains, then prepare commits on them in turns."""
-    args = arguments(__doc__ or "", blocks=100_000, repeats=201)
-    root = Path(tempfile.mkdtemp(prefix="floodmark-bench-"))
-    try:
-        report(_measure(root, args.blocks, args.repeats), args.json)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _measure(root: Path, blocks: int, repeats: int) -> list[Figure]:
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+    blocks, repeats = args.blocks, args.repeats
     store = CountingStore(LocalStore(root / "lake"))
     lake = fm.Lake(store)
     long = _chain(root, lake, "long", blocks)
@@ -104,4 +94,4 @@ def _published(objects: DatasetObjects, head: Multihash) -> snapshot.Snapshot:
 
 
 if __name__ == "__main__":
-    main()
+    measured(__doc__ or "", _measure, blocks=100_000, repeats=201)

@@ -1,6 +1,6 @@
 """From the shell to the result of a first small Spark job: our short session against PySpark's default one.
 
-python bench/session_start.py --repeats 5
+Run: python bench/session_start.py --repeats 5
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ BENCH = Path(__file__).parent.parent / "bench"
 
 
 def programs() -> dict[str, str]:
-    """The name of each benchmark and what it measures; modules without a `main` are their common parts."""
+    """The name of each benchmark and what it measures; modules that cannot be run are their common parts."""
     found = {}
     for path in sorted(BENCH.glob("*.py")):
-        tree = ast.parse(path.read_text())
-        if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
+        text = path.read_text()
+        tree = ast.parse(text)
+        if '__name__ == "__main__"' in text:
             found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
     return found
 

@@ -61,6 +61,7 @@ def purge_again(lake: fm.Lake) -> None:
 AGAIN = [(write_state, write_state), (advance, advance_again), (purge, purge_again)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "again"), AGAIN, ids=["write", "advance", "purge"])
 def test_what_another_process_did_before_it_died_is_durable_once_it_is_found_done(step, again, tmp_path):
     """The other one moved the head and was killed before it could sync that; then the machine crashes."""

@@ -27,8 +27,6 @@ from floodmark.storage.memory import MemoryStore
 FILLING = ("write_new", "copy_new", "mkdir", "link", "rename", "fsync_file", "fsync_dir", "flock")
 NAMES = ("create", "write", "write-slices", "write-state", "advance", "evolve", "purge", "merge")
 OPERATIONS = [scenario for scenario in SCENARIOS if scenario.name in NAMES]
-QUICK = [scenario for scenario in OPERATIONS if scenario.name in ("create", "write")]
-SLOW = [pytest.param(scenario, marks=pytest.mark.slow) for scenario in OPERATIONS if scenario not in QUICK]
 
 
 class Failing(HastyFileSystem):
@@ -113,7 +111,8 @@ class Trial:
         return root
 
 
-@pytest.mark.parametrize("scenario", [*QUICK, *SLOW], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", OPERATIONS, ids=str)
 @pytest.mark.parametrize("failure", [once, full_from])
 def test_failure_of_any_call_leaves_the_dataset_as_it_was(scenario, failure, tmp_path):
     trial = Trial(scenario, tmp_path)
