@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -166,3 +167,22 @@ def test_every_way_to_read_agrees_with_a_list_of_the_records(sizes, data):
     assert values(dataset.to_arrow(as_of=block)) == values(dataset.to_arrow(as_of=moment)) == records[:count]
     offset = data.draw(st.integers(-1, len(records) - 1), label="offset")
     assert values(dataset.to_arrow(as_of=offset)) == records[: offset + 1]
+
+
+def test_past_is_named_by_the_short_hash_that_the_log_shows(lake):
+    dataset = lake.create("d")
+    first = dataset.write(pa.table({"n": [1, 2]}))
+    dataset.write(pa.table({"n": [3]}))
+    seed = list(dataset.log())[-1]
+    assert dataset.to_arrow(as_of=first.block.short).column("n").to_pylist() == [1, 2]
+    assert dataset.to_arrow(as_of=seed.hash.short).num_rows == 0
+
+
+def test_state_that_ended_where_the_purge_ended_is_purged_too(lake):
+    dataset = lake.create("d")
+    dataset.write(pa.table({"n": [1, 2]}))
+    dataset.write(pa.table({"n": [3]}))
+    dataset.purge(before=2)
+    with pytest.raises(fm.Purged):
+        dataset.to_arrow(as_of=1)
+    assert dataset.to_arrow(as_of=2).column("n").to_pylist() == [3]

@@ -116,6 +116,7 @@ class Dataset:
         if self._latest is None or head != self._latest.head:
             try:
                 self._latest = snapshots.load_at(self._objects, head, self._cache)
+                self._latest.index.forget_replaced()
             except ObjectNotFound as error:
                 if self._objects.read_head() is None:
                     raise self._gone() from error

@@ -92,6 +92,11 @@ class SliceIndex:
             tiered, replaced = fresh, []
         return _kept(SliceIndex(self.objects, tiered, self._loaded), replaced)
 
+    def forget_replaced(self) -> None:
+        """Let go of segments that were read before and have been merged away since."""
+        for name in self._loaded.keys() - {older.name for older in self.newest.older}:
+            del self._loaded[name]
+
     def _segment(self, name: str) -> Segment:
         if name == self.newest.name:
             return self.newest

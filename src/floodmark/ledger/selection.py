@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -18,6 +20,8 @@ from floodmark.chain.walk import walk_back
 from floodmark.ledger.commit import to_nanos
 from floodmark.ledger.errors import BadAsOf, Purged
 from floodmark.ledger.snapshot import Snapshot
+
+_SHORT_HASH = re.compile(r"[0-9a-f]{8}")
 
 AsOf = int | str | datetime | Multihash | None
 
@@ -74,7 +78,7 @@ def interval(snapshot: Snapshot, name: str, since: int | None, until: int | None
 def present(snapshot: Snapshot, name: str, as_of: AsOf) -> Selection:
     """All records that can be read, now or as of a point in the past."""
     end = snapshot.next_offset if as_of is None else end_of(snapshot, name, as_of)
-    if as_of is not None and end < snapshot.purged_before:
+    if as_of is not None and snapshot.purged_before and end <= snapshot.purged_before:
         raise Purged(
             f"the state of {name!r} as of {as_of} is purged",
             hint=f"the oldest state that is left ends at offset {snapshot.purged_before}",
@@ -104,34 +108,43 @@ def end_of(snapshot: Snapshot, name: str, as_of: AsOf) -> int:
 
 
 def _end_at_text(snapshot: Snapshot, name: str, as_of: str) -> int:
-    if as_of.isdigit() and len(as_of) < 8:
-        return end_of(snapshot, name, int(as_of))
     try:
         return _end_at_block(snapshot, name, Multihash.parse(as_of))
     except BadHash:
         pass
+    if _SHORT_HASH.fullmatch(as_of) and (end := _end_where(snapshot, lambda block: block.short == as_of)) is not None:
+        return end
+    if as_of.isdigit():
+        return end_of(snapshot, name, int(as_of))
     try:
         return _end_at_time(snapshot, to_nanos(datetime.fromisoformat(as_of)))
     except ValueError:
         pass
-    raise _bad(name, as_of, "give an offset, a whole block hash (f1620…) or a time such as 2026-11-15T12:00:00Z")
+    raise _bad(name, as_of, "give an offset, a block's hash as the log shows it, or a time such as 2026-11-15T12:00Z")
 
 
 def _end_at_block(snapshot: Snapshot, name: str, wanted: Multihash) -> int:
-    """Walk back to the block from the nearest later block that the index knows: only ancestors of the head count."""
+    end = _end_where(snapshot, lambda block: block == wanted)
+    if end is None:
+        raise _bad(name, wanted.short, "no block of this dataset's chain has this hash: see its log")
+    return end
+
+
+def _end_where(snapshot: Snapshot, is_wanted: Callable[[Multihash], bool]) -> int | None:
+    """The end as of the newest block that is wanted: by the index if it has data, else by walking the chain."""
     slices = snapshot.slices
-    hits = np.flatnonzero(np.array([digest == wanted.digest for digest in slices.column("block").to_pylist()]))
-    if len(hits):
-        return int(slices.column("end")[int(hits[0])].as_py())
+    for i, digest in enumerate(slices.column("block").to_pylist()):
+        if is_wanted(Multihash(SHA3_256, digest)):
+            return int(slices.column("end")[i].as_py())
     for block_hash, _, block in walk_back(snapshot.objects.get_block, snapshot.head):
-        if block_hash == wanted:
+        if is_wanted(block_hash):
             event = block.event
             if isinstance(event, AddData | ExecuteTransform):
                 last = last_offset(event)
                 return 0 if last is None else last + 1
             earlier = slices.filter(pc.less(slices.column("sequence_number"), block.sequence_number))
             return int(earlier.column("end")[-1].as_py()) if earlier.num_rows else 0
-    raise _bad(name, wanted.short, "no block of this dataset's chain has this hash: see its log")
+    return None
 
 
 def _end_at_time(snapshot: Snapshot, nanos: int) -> int:
