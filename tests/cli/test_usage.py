@@ -59,6 +59,15 @@ def test_error_with_json_is_a_document_on_stdout(run, trips):
     assert answer.json["error"]["hint"] == "did you mean 'trips'?"
 
 
+@pytest.mark.parametrize("command", [["list"], ["verify"], ["sql", "select 1 where false"]], ids=lambda c: c[0])
+def test_with_json_nothing_is_said_beside_the_document(run, command):
+    run("init")
+    assert run(*command).err != ""
+    answer = run(*command, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.json
+
+
 @pytest.mark.parametrize("command", [["list", "--nope"], ["log"], ["tail", "trips", "-n", "0"], ["nope"]])
 def test_command_that_cannot_be_parsed_exits_2(run, command):
     assert run(*command).code == 2

@@ -41,7 +41,7 @@ def test_problem_is_named_and_the_exit_code_is_3(run, two, folder):
     assert "trips: ok" in answer.out
     found = Lake(folder / "lake")["rides"].verify().problems
     assert answer.lines[0] == f"rides: {len(found)} problem{'s' if len(found) > 1 else ''}"
-    assert answer.lines[1:-1] == [f"  {p.kind} {p.object}: {p.message}" for p in found]
+    assert answer.lines[1:-1] == [f"  {p.kind} {p.object}: {p.message.strip()}" for p in found]
 
 
 def test_problems_as_json(run, two, folder):

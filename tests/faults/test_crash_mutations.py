@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import floodmark as fm
-from faults.recording import FsyncDir, Recording, RecordingFileSystem, fsync_calls, without
+from faults.recording import FsyncDir, Recording, RecordingFileSystem, fsync_calls
 from faults.small_lake import NAME, SCENARIOS, Checker, Scenario, create, drop, rows, write, write_again
 from floodmark.ledger import create as creating
 from floodmark.ledger import metadata, names
@@ -62,25 +62,21 @@ def folder_syncs(recording: Recording) -> list[Call]:
 
 @pytest.mark.parametrize("scenario", SYNCING, ids=str)
 def test_every_fsync_is_missed(scenario: Scenario, tmp_path):
-    """Each fsync of a file by itself; each of a folder together with the later ones that would make up for it."""
-    checker = Checker(scenario, tmp_path / "states")
-    recording = scenario.recorded(tmp_path / "run")
-    calls = fsync_calls(recording)
-    assert {name for name, _, _ in calls} == {"fsync_file", "fsync_dir"}
-    for number, call in enumerate(calls):
-        taken_out = [call, *(later for later in folder_syncs(recording) if makes_up(later, call))]
-        recording = scenario.recorded(tmp_path / f"run {number}", lambda fs, c=taken_out: Without(fs, c))
-        assert checker.first_problem(recording), f"nobody misses {call}"
-
-
-@pytest.mark.parametrize("scenario", SYNCING, ids=str)
-def test_only_a_later_sync_of_the_same_folder_makes_up_for_one(scenario: Scenario, tmp_path):
+    """Each by itself; one of a folder that a later one makes up for, together with the later ones."""
     checker = Checker(scenario, tmp_path / "states")
     undisturbed = scenario.recorded(tmp_path / "run")
-    for number, call in enumerate(fsync_calls(undisturbed)):
-        recording = scenario.recorded(tmp_path / f"run {number}", lambda fs, c=call: without(fs, c[0], c[1]))
-        if checker.first_problem(recording) is None:
-            assert any(makes_up(later, call) for later in folder_syncs(undisturbed)), f"nobody misses {call}"
+    calls = fsync_calls(undisturbed)
+    assert {name for name, _, _ in calls} == {"fsync_file", "fsync_dir"}
+    for number, call in enumerate(calls):
+        if is_missed(scenario, [call], checker, tmp_path / f"without {number}"):
+            continue
+        later = [other for other in folder_syncs(undisturbed) if makes_up(other, call)]
+        assert later, f"nobody misses {call}"
+        assert is_missed(scenario, [call, *later], checker, tmp_path / f"without {number} and later"), call
+
+
+def is_missed(scenario: Scenario, calls: Sequence[Call], checker: Checker, folder: Path) -> bool:
+    return checker.first_problem(scenario.recorded(folder, lambda fs: Without(fs, calls))) is not None
 
 
 # The order of publishing

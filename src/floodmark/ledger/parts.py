@@ -14,7 +14,9 @@ from floodmark.ledger.errors import UnreadableFile
 from floodmark.storage.slices import Digests
 from floodmark.storage.store import Store
 
-PART_BYTES = 128 << 20
+PART_BYTES = 64 << 20
+_BUFFER_BYTES = 1 << 20
+"""Columns are read through a buffer of this size: whole column chunks at once measured five times as slow."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def open_parquet(path: str, store: Store | None = None) -> pq.ParquetFile:
     """A Parquet file, or an error that names it."""
     try:
         source: Any = path if store is None else store.open(path)
-        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", buffer_size=_BUFFER_BYTES)
     except (OSError, pa.ArrowInvalid) as error:
         raise unreadable(path, error) from error
 

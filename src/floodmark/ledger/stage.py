@@ -29,6 +29,16 @@ _log = logging.getLogger(__name__)
 HERE_BYTES = 64 << 20
 """Files smaller than this together are read by this process: starting Spark would take longer."""
 
+_QUICK_PARQUET = {
+    "compression": "uncompressed",
+    "parquet.enable.dictionary": "false",
+    "parquet.block.size": str(32 << 20),
+    "parquet.page.write-checksum.enabled": "false",
+    "parquet.column.statistics.enabled": "false",
+    "parquet.size.statistics.enabled": "false",
+}
+"""How Spark writes files that are read once, a moment later, and thrown away."""
+
 
 @dataclass(frozen=True)
 class Staged:
@@ -100,8 +110,7 @@ def _stage_spark(frame: Any, folder: Path, objects: DatasetObjects) -> list[Part
     """
     if objects.is_local:
         target = folder / f"spark-{uuid.uuid4().hex}"
-        options = {"compression": "uncompressed", "parquet.enable.dictionary": "false"}
-        frame.write.options(**options).parquet(target.absolute().as_uri())
+        frame.write.options(**_QUICK_PARQUET).parquet(target.absolute().as_uri())
         paths = sorted(str(p) for p in target.iterdir() if p.name.startswith("part-"))
         return list(parquet_parts(paths, origin="the data"))
     prefix = f"{objects.folder}/staging/{folder.name}"

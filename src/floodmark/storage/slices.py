@@ -144,8 +144,8 @@ def recorded_digests(metadata: pq.FileMetaData) -> dict[str, list[str]] | None:
 
 def _parquet_options(data: pa.Table, vocab: Vocabulary) -> dict[str, Any]:
     """Encodings chosen per column from a sample: dictionaries only where they pay, deltas for steady integers."""
-    dictionary = [vocab.op, vocab.system_time]
-    delta = {vocab.offset: "DELTA_BINARY_PACKED"}
+    dictionary: list[str] = []
+    delta = dict.fromkeys(vocab.reserved, "DELTA_BINARY_PACKED")
     for name in data.column_names:
         sample = data.column(name).slice(0, _SAMPLE_ROWS)
         if _repeats(sample):

@@ -57,7 +57,7 @@ def _print(result: Verification) -> None:
         return
     click.echo(f"{result.name}: {words.many(len(result.problems), 'problem')}")
     for problem in result.problems:
-        click.echo(f"  {problem.kind} {problem.object}: {visible(problem.message)}")
+        click.echo(f"  {problem.kind} {problem.object}: {visible(problem.message.strip())}")
 
 
 def _fields(result: Verification) -> dict[str, Any]:
