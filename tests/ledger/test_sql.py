@@ -75,7 +75,7 @@ def test_star_gives_the_data_columns_in_the_user_s_order(lake):
         ("select * from trips where fare = 'x'", BadQuery, "x"),
         ("select * from new", NoSchema, "new"),
         ('select * from "no name"', BadName, "no name"),
-        ("drop table trips", BadQuery, "trips"),
+        ("drop table trips", BadQuery, "DROP"),
         ("", BadQuery, ""),
     ],
 )
@@ -104,3 +104,13 @@ def test_query_over_many_slices(lake):
     for i in range(12):
         dataset.write(numbers(i * 25, i * 25 + 25))
     assert lake.sql("select sum(n)::bigint s, count(*) c from many").to_pylist() == [{"s": sum(range(300)), "c": 300}]
+
+
+@pytest.mark.parametrize(
+    "query", ["copy (select 1) to '{file}'", "create view v as select 1", "set threads = 1", "select 1; select 2", ""]
+)
+def test_sql_only_answers_questions(lake, tmp_path, query):
+    file = tmp_path / "out.csv"
+    with pytest.raises(BadQuery, match="not one question"):
+        lake.sql(query.format(file=file))
+    assert not file.exists()

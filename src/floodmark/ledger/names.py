@@ -74,7 +74,7 @@ def claim(store: Store, name: str, dataset_id: DatasetId) -> None:
     if _parse(key, there) is not None or not store.compare_and_swap(key, there, _content(name, dataset_id)):
         raise DatasetExists(
             f"a dataset {name!r} exists already in {store.url}",
-            hint="open it with lake[name], or create with exist_ok=True",
+            hint="open the one that is there, or choose another name",
             name=name,
         )
 

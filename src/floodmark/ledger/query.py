@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -31,6 +32,7 @@ def query_duckdb(datasets: Datasets, query: str) -> pa.Table:
     connection = duckdb.connect()
     connection.execute("set timezone = 'UTC'")
     try:
+        _refuse_all_but_questions(connection, query)
         for name, dataset in _tables(connection, datasets, query).items():
             scan = dataset.scan()
             columns = ", ".join('"' + c.replace('"', '""') + '"' for c in scan.layout.data.names)
@@ -39,14 +41,30 @@ def query_duckdb(datasets: Datasets, query: str) -> pa.Table:
             offset = scan.layout.vocab.offset
             only = "" if bounds.is_whole else f' where "{offset}" >= {bounds.start} and "{offset}" < {bounds.end}'
             connection.execute(f'create view "{name}" as select {columns} from "records of {name}"{only}')
-        answer = connection.sql(query)
-        if answer is None:
-            raise BadQuery("the query has no answer", hint="ask with SELECT; datasets are written with .write()")
-        return answer.to_arrow_table()
+        return _interruptible(connection, lambda: connection.sql(query).to_arrow_table())
     except duckdb.Error as error:
-        raise BadQuery(f"DuckDB cannot answer: {error}", hint=_QUOTING) from error
+        raise BadQuery(f"DuckDB cannot answer: {str(error).strip()}", hint=_QUOTING) from error
     finally:
         connection.close()
+
+
+def _refuse_all_but_questions(connection: Any, query: str) -> None:
+    """One SELECT (or SHOW, DESCRIBE, EXPLAIN …): SQL here changes nothing, neither in the lake nor on the disk."""
+    kinds = [statement.type.name for statement in connection.extract_statements(query)]
+    if len(kinds) != 1 or kinds[0] not in ("SELECT", "EXPLAIN"):
+        said = " and ".join(kinds) if kinds else "nothing"
+        raise BadQuery(f"the query is {said}, not one question", hint="ask one SELECT; data is written with write()")
+
+
+def _interruptible(connection: Any, ask: Callable[[], pa.Table]) -> pa.Table:
+    """Ask in a thread, so that Ctrl-C reaches this one and ends the query."""
+    with ThreadPoolExecutor(1) as asking:
+        answer = asking.submit(ask)
+        try:
+            return answer.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
 
 
 def query_spark(datasets: Datasets, query: str, spark: Any) -> Any:
@@ -61,7 +79,7 @@ def query_spark(datasets: Datasets, query: str, spark: Any) -> Any:
     try:
         return isolated.sql(query)
     except (AnalysisException, ParseException) as error:
-        raise BadQuery(f"Spark cannot answer: {error}", hint=_QUOTING) from error
+        raise BadQuery(f"Spark cannot answer: {str(error).strip()}", hint=_QUOTING) from error
 
 
 def _tables_for_spark(datasets: Datasets, query: str) -> Mapping[str, Dataset]:

@@ -69,7 +69,7 @@ def interval(snapshot: Snapshot, name: str, since: int | None, until: int | None
     if start < min(snapshot.purged_before, end):
         raise Purged(
             f"records {start} to {min(snapshot.purged_before, end) - 1} of {name!r} are purged",
-            hint=f"read from offset {snapshot.purged_before} on: since={snapshot.purged_before - 1}",
+            hint=f"the first record that is left is {snapshot.purged_before}: ask since {snapshot.purged_before - 1}",
             purged_before=snapshot.purged_before,
         )
     return select(snapshot.slices, start, end)

@@ -87,9 +87,9 @@ def verify(name: str, objects: DatasetObjects, runtime: Runtime, progress: Progr
             checks.append(CheckpointCheck(objects, block.sequence_number, block_hash, event.new_checkpoint))
     size = sum(c.size for c in checks)
     runner: Any = partial(run, session=runtime.session) if size > SPARK_BYTES else partial(run_here, threads=_THREADS)
-    progress.start(f"verifying {name}", size)
+    progress.start(f"verifying {name}", sum(map(_rows, checks)))
     try:
-        for found in runner(checks, check, progress=progress, weight=_size):
+        for found in runner(checks, check, progress=progress, weight=_rows):
             problems += found
     finally:
         progress.finish()
@@ -152,5 +152,5 @@ def _broken(block_hash: Multihash, block: MetadataBlock, error: ChainError) -> P
     return Problem("rule", block_hash.text, error.message, block=block.sequence_number)
 
 
-def _size(task: Any) -> int:
-    return int(task.size)
+def _rows(task: SliceCheck | CheckpointCheck) -> int:
+    return task.data.rows if isinstance(task, SliceCheck) else 0
