@@ -36,6 +36,8 @@ _QUICK_PARQUET = {
     "parquet.page.write-checksum.enabled": "false",
     "parquet.column.statistics.enabled": "false",
     "parquet.size.statistics.enabled": "false",
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # no .crc file beside each file
+    "fs.file.impl.disable.cache": "true",
 }
 """How Spark writes files that are read once, a moment later, and thrown away."""
 
