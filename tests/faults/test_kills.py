@@ -103,7 +103,9 @@ def test_writers_that_are_killed_lose_nothing_and_repeat_nothing(tmp_path):
             assert ends[writer] - said[writer] in (0, 1)
     assert sum(said.values()) > ROUNDS
     lake[NAME].write(row(0, 0))
-    assert [entry for entry in lake.store.staging().iterdir() if entry.is_dir()] == []
+    # A folder that its writer had not locked yet is left alone for a minute: the writer may live.
+    left = [entry.name for entry in lake.store.staging().iterdir() if entry.is_dir()]
+    assert [name for name in left if not name.startswith("new-")] == []
 
 
 def test_folder_of_a_writer_that_was_killed_goes_with_the_next_write(tmp_path):

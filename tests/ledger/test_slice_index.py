@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import floodmark as fm
 from floodmark.chain.events import ROUTINE_KINDS, AddData, kind
+from floodmark.chain.walk import walk_back
 from floodmark.ledger import index
 from floodmark.ledger.index import FAN_OUT, rebuild
-from floodmark.ledger.segment import BadSegment, decode, encode
+from floodmark.ledger.segment import BadSegment, decode, encode, span
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import START, Clock, blocks, keys, numbers
@@ -263,3 +264,28 @@ def test_every_flip_of_a_segment_s_bytes_is_noticed():
     for end in range(0, len(data), 7):
         with pytest.raises(BadSegment):
             decode(data[:end])
+
+
+@pytest.mark.parametrize("kept", [1, 99], ids=["a shorter span", "a longer span"])
+def test_segment_of_another_span_under_the_same_name_is_not_believed(kept):
+    store = MemoryStore()
+    dataset = fm.Lake(store).create("d")
+    for i in range(FAN_OUT + 4):
+        dataset.write(numbers(i, i + 1))
+    objects, newest = dataset.snapshot().objects, dataset.snapshot().index.newest
+    tried = 0
+    for older in newest.older:
+        # Another writer caught up from another base: the same last block, other blocks before it.
+        at = decode(store.get(objects.index_key(older.name))).skips.at
+        upto = list(walk_back(objects.get_block, at.hash))[::-1]
+        cut = max(0, len(upto) - kept)
+        base = span(None, upto[:cut]) if cut else None
+        if len(upto) - cut == older.blocks:
+            continue
+        tried += 1
+        before = store.get(objects.index_key(older.name))
+        store.put_derived(objects.index_key(older.name), encode(span(base, upto[cut:])))
+        assert fm.Lake(store)["d"].to_arrow().column("n").to_pylist() == list(range(FAN_OUT + 4))
+        store.put_derived(objects.index_key(older.name), before)
+        store.put_derived(objects.index_key(newest.name), encode(newest))
+    assert tried

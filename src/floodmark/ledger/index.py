@@ -59,8 +59,17 @@ class SliceIndex:
     def segments(self) -> Iterator[Segment]:
         """All segments, newest first. Raises `BadSegment` or `ObjectNotFound` when one is damaged or gone."""
         yield self.newest
+        follows = self.newest.before
         for older in self.newest.older:
-            yield self._segment(older.name)
+            segment = self._segment(older.name)
+            # Two writers that caught up from different bases give one name to spans of different lengths.
+            if segment.blocks != older.blocks or segment.skips.at.sequence_number != follows:
+                self._loaded.pop(older.name, None)
+                raise BadSegment(f"segment {segment.name} is not the one that goes before the next")
+            follows = segment.before
+            yield segment
+        if follows != -1:
+            raise BadSegment(f"the segments of {self.objects.folder} begin at block {follows + 1}")
 
     def slices(self) -> pa.Table:
         """All slices, oldest first (purged ones included)."""

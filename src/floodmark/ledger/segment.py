@@ -12,6 +12,7 @@ import json
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,11 @@ class Segment:
         return segment_name(self.skips.at)
 
     @property
+    def before(self) -> int:
+        """The number of the block before this span, -1 for a span that begins with the Seed."""
+        return self.skips.at.sequence_number - self.blocks
+
+    @property
     def as_older(self) -> Older:
         return Older(self.name, self.blocks)
 
@@ -154,6 +160,9 @@ def span(previous: Segment | None, blocks: Iterable[tuple[Multihash, bytes, Meta
 
 def merged(segments: Sequence[Segment]) -> Segment:
     """Adjacent segments, newest first, as one."""
+    for newer, older in pairwise(segments):
+        if newer.before != older.skips.at.sequence_number:
+            raise BadSegment(f"segments {newer.name} and {older.name} are not adjacent")
     newest, oldest = segments[0], segments[-1]
     skips = oldest.skips
     for newer in reversed(segments[:-1]):
