@@ -94,4 +94,4 @@ def _published(objects: DatasetObjects, head: Multihash) -> snapshot.Snapshot:
 
 
 if __name__ == "__main__":
-    measured(__doc__ or "", _measure, blocks=100_000, repeats=201)
+    measured(__doc__ or "", _measure, blocks=20_000, repeats=201)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from floodmark.chain.hashes import Multihash
 from floodmark.engine import Session
 from floodmark.ledger import names
 from floodmark.ledger.create import create, dataset_objects, remove
 from floodmark.ledger.dataset import Dataset
-from floodmark.ledger.errors import DatasetExists
+from floodmark.ledger.errors import BadName, CommitConflict, DatasetExists
 from floodmark.ledger.query import query_duckdb, query_spark
 from floodmark.ledger.runtime import Runtime
 from floodmark.storage.opening import open_store
@@ -56,21 +57,34 @@ class Lake:
         name is opened instead.
         """
         if exist_ok and name in self:
-            return self[name]
+            return self._existing(name, event_time)
         try:
             objects = create(self._store, self._runtime, name, event_time=event_time, schema=schema)
         except DatasetExists:
             if exist_ok:
-                return self[name]
+                return self._existing(name, event_time)
             raise
         return Dataset(name, objects, self._runtime)
+
+    def _existing(self, name: str, event_time: str | None) -> Dataset:
+        dataset = self[name]
+        if event_time is not None and dataset.event_time != event_time:
+            raise DatasetExists(
+                f"dataset {name!r} exists with the event time {dataset.event_time!r}, not {event_time!r}",
+                hint="leave out event_time to open it, or choose another name",
+                name=name,
+            )
+        return dataset
 
     def __getitem__(self, name: str) -> Dataset:
         entry = names.find(self._store, name)
         return Dataset(entry.name, dataset_objects(self._store, entry.id), self._runtime)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and any(e.name.lower() == name.lower() for e in names.entries(self._store))
+        try:
+            return isinstance(name, str) and names.exists(self._store, name)
+        except BadName:
+            return False
 
     def __iter__(self) -> Iterator[Dataset]:
         for entry in names.entries(self._store):
@@ -80,13 +94,18 @@ class Lake:
         """All datasets in alphabetical order."""
         return list(self)
 
-    def drop(self, name: str) -> None:
-        """Remove a dataset for good: its name first, then everything it holds."""
+    def drop(self, name: str, *, head: Multihash | None = None) -> None:
+        """Remove a dataset for good: its name first, then everything it holds.
+
+        With `head`, only if that still is its newest block; else `CommitConflict`.
+        """
         entry = names.find(self._store, name)
-        names.release(self._store, name, entry.id)
-        if all(other.id != entry.id for other in names.entries(self._store)):  # a rename that was cut short leaves two
-            objects = dataset_objects(self._store, entry.id)
-            with objects.turn():  # whoever is committing right now would leave objects behind that nobody removes
+        objects = dataset_objects(self._store, entry.id)
+        with objects.turn():  # whoever is committing right now would leave objects behind that nobody removes
+            if head is not None and objects.read_head() != head:
+                raise CommitConflict(f"dataset {name!r} has moved on and was not dropped", hint="look at its log first")
+            names.release(self._store, name, entry.id)
+            if all(other.id != entry.id for other in names.entries(self._store)):  # a rename cut short leaves two
                 remove(objects)
 
     def rename(self, old: str, new: str) -> Dataset:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 import floodmark as fm
 from faults import writers
@@ -21,6 +17,7 @@ from floodmark.chain.walk import walk_back
 from floodmark.ledger.errors import CommitConflict, DatasetExists, UnknownDataset
 from floodmark.storage.cloud import CloudStore
 from floodmark.storage.memory import MemoryStore
+from ledger.s3_server import s3_bucket
 
 pytestmark = pytest.mark.slow
 
@@ -205,23 +202,5 @@ def test_threads_race_on_a_store_in_memory():
 
 
 def test_conditional_puts_decide_a_race_on_s3():
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        secrets = {"access_key_id": "key", "secret_access_key": "secret", "region": "us-east-1"}
-        s3 = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-            region_name="us-east-1",
-        )
-        bucket = f"bucket-{time.time_ns()}"
-        s3.create_bucket(Bucket=bucket)
-        s3.close()
-        race(fm.Lake(CloudStore(f"s3://{bucket}/lake", endpoint=endpoint, **secrets)), 3, 4)
-    finally:
-        server.stop()
+    with s3_bucket() as (url, options):
+        race(fm.Lake(CloudStore(f"{url}/lake", **options)), 3, 4)

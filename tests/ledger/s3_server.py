@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import boto3
-from moto.server import ThreadedMotoServer
+
+from loopback_s3 import running_s3
 
 CREDENTIALS = {"access_key_id": "key", "secret_access_key": "secret", "region": "us-east-1"}
 
@@ -16,18 +16,17 @@ CREDENTIALS = {"access_key_id": "key", "secret_access_key": "secret", "region": 
 @contextmanager
 def s3_bucket() -> Iterator[tuple[str, dict[str, str]]]:
     """The address of a new bucket and the options to reach it with."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    s3 = boto3.client(
-        "s3", endpoint_url=endpoint, aws_access_key_id="key", aws_secret_access_key="secret", region_name="us-east-1"
-    )
-    name = f"bucket-{time.time_ns()}"
-    try:
-        s3.create_bucket(Bucket=name)
-        yield f"s3://{name}", {"endpoint": endpoint, **CREDENTIALS}
-    finally:
-        s3.close()
-        server.stop()
+    with running_s3() as endpoint:
+        s3 = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            aws_access_key_id="key",
+            aws_secret_access_key="secret",
+            region_name="us-east-1",
+        )
+        name = f"bucket-{time.time_ns()}"
+        try:
+            s3.create_bucket(Bucket=name)
+            yield f"s3://{name}", {"endpoint": endpoint, **CREDENTIALS}
+        finally:
+            s3.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,12 +11,12 @@ from threading import Thread
 import boto3
 import obstore
 import pytest
-from moto.server import ThreadedMotoServer
 from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 
 from floodmark.storage import cloud
 from floodmark.storage.cloud import CloudStore
 from floodmark.storage.errors import BadStoreUrl, ObjectNotFound, StorageError, SwapUnknown
+from loopback_s3 import running_s3
 from storage.store_suite import StoreSuite
 
 CREDENTIALS = {"access_key_id": "key", "secret_access_key": "secret", "region": "us-east-1"}
@@ -25,12 +24,8 @@ CREDENTIALS = {"access_key_id": "key", "secret_access_key": "secret", "region": 
 
 @pytest.fixture(scope="module")
 def endpoint():
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with running_s3() as address:
+        yield address
 
 
 @pytest.fixture

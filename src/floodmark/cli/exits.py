@@ -90,6 +90,9 @@ def _failed(error: Exception, report: Report) -> int:
         case OSError():
             report(_described(error), "", type(error).__name__)
             return FAILED
+        case _ if report is _report_json:
+            report(f"{error}", "this is a defect of Floodmark: please report it", type(error).__name__)
+            return FAILED
         case _:
             raise error  # a defect of ours: its traceback is what helps
 

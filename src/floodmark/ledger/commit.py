@@ -59,6 +59,8 @@ def to_datetime(nanos: Nanos) -> datetime:
 
 def to_nanos(moment: datetime) -> Nanos:
     """A datetime as nanoseconds since the epoch; one without a zone is taken as UTC."""
+    if moment != moment:
+        raise ValueError("NaT is no point in time")
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1) * 1000
 

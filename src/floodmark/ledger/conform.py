@@ -69,7 +69,7 @@ def conform(table: pa.Table, layout: Layout, where: str) -> pa.Table:
     The event time of a dataset without one is left out: the writer repeats the system time.
     """
     check_columns(table.schema, layout, where)
-    columns = {f.name: _cast(table.column(f.name), f, where) for f in layout.data}
+    columns = {f.name: _valid(_cast(table.column(f.name), f, where), f, where) for f in layout.data}
     data = pa.table(columns, schema=layout.data)
     if layout.event_time is None:
         return data
@@ -85,6 +85,20 @@ def conform(table: pa.Table, layout: Layout, where: str) -> pa.Table:
     _check_range(times, layout.event_time, where)
     data = data.select(layout.payload_schema.names)
     return data if _is_sorted(times) else data.take(_stable_order(times))
+
+
+def _valid(column: Any, field: pa.Field, where: str) -> Any:
+    """The column, if it is what its type says: text from elsewhere may not be UTF-8."""
+    if pa.types.is_string(field.type) or pa.types.is_nested(field.type):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise TypeMismatch(
+                f"column {field.name!r} of {where} is damaged or not UTF-8 text: {error}",
+                hint="convert the text to UTF-8 before writing, or write the column as binary",
+                column=field.name,
+            ) from error
+    return column
 
 
 def fits(source: pa.DataType, target: pa.DataType) -> bool:

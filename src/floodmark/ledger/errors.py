@@ -139,5 +139,9 @@ class Purged(LedgerError):
     purged_before: int
 
 
+class UnreadableSlice(LedgerError):
+    """A file of the dataset is missing or damaged."""
+
+
 class BadQuery(LedgerError):
     """A query or filter that does not parse or names unknown columns."""

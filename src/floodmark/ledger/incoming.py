@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -74,12 +74,12 @@ def recognise(data: Any, read: Format | None = None) -> Incoming:
     library = type(data).__module__.partition(".")[0]
     if library == "pyspark" and hasattr(data, "schema"):
         return SparkFrame(data)
-    if library == "pandas" and hasattr(data, "columns"):
+    if library == "pandas" and hasattr(data, "columns") and not isinstance(data, type):
         return Frame(_from_pandas(data))
     if library == "polars":
         frame = data.collect() if hasattr(data, "collect") else data
         if hasattr(frame, "to_arrow") and hasattr(frame, "columns"):
-            return Frame(frame.to_arrow())
+            return Frame(_from_polars(frame))
     if hasattr(data, "__arrow_c_stream__"):
         with suppress(pa.ArrowInvalid):  # a single column also streams, but it is no frame
             return Batches(pa.RecordBatchReader.from_stream(data))
@@ -89,21 +89,40 @@ def recognise(data: Any, read: Format | None = None) -> Incoming:
     )
 
 
+_HANDOVER = (pa.ArrowException, OverflowError, UnicodeError, TypeError)
+
+
+def _from_polars(frame: Any) -> pa.Table:
+    objects = [name for name, dtype in frame.schema.items() if str(dtype) == "Object"]
+    if objects:
+        raise UnsupportedData(
+            f"the Polars column {objects[0]!r} holds Python objects", hint="cast it to a type of Polars' own first"
+        )
+    try:
+        return frame.to_arrow()
+    except _HANDOVER as error:
+        raise UnsupportedData(f"Polars could not hand its columns over: {error}", hint="cast the column") from error
+
+
 def _from_pandas(frame: Any) -> pa.Table:
+    if any(name is not None for name in frame.index.names):
+        frame = frame.reset_index()  # a named index is data
     names = [str(c) for c in frame.columns]
     if len(set(names)) == len(names):
         try:
             return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        except _HANDOVER as error:
             raise UnsupportedData(
                 f"pandas could not hand its columns over: {error}",
                 hint="a column of mixed Python objects has no one type: convert it, e.g. with .astype(str)",
             ) from error
-    arrays = [pa.array(frame.iloc[:, i]) for i in range(len(names))]
-    return pa.Table.from_arrays(arrays, names)  # the names are refused later, with a better message
+    nothing = [pa.nulls(len(frame)) for _ in names]
+    return pa.Table.from_arrays(nothing, names)  # the names are refused later, with a better message
 
 
 def _files(given: Iterable[str | Path], read: Format | None) -> Files:
+    if read not in (None, *get_args(Format)):
+        raise UnsupportedData(f"cannot read files as {read!r}", hint="say 'parquet', 'csv' or 'json'")
     paths: list[Path] = []
     for item in given:
         found = _expand(item)

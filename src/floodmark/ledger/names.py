@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from floodmark.storage.store import Store
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FOLDER = "names"
+
+_log = logging.getLogger(__name__)
 
 
 class DamagedName(LedgerError):
@@ -48,9 +51,19 @@ def check_name(name: str) -> str:
 def entries(store: Store) -> Iterator[Entry]:
     """All names of a lake in alphabetical order."""
     for info in store.list(_FOLDER):
-        entry = _parse(info.key, _read(store, info.key))
+        try:
+            entry = _parse(info.key, _read(store, info.key))
+        except DamagedName as error:
+            _log.warning("%s", error)  # one stray file must not hide all other datasets
+            continue
         if entry is not None:
             yield entry
+
+
+def exists(store: Store, name: str) -> bool:
+    """Whether a name stands for a dataset."""
+    key = _key(name)
+    return _parse(key, _read(store, key)) is not None
 
 
 def find(store: Store, name: str) -> Entry:

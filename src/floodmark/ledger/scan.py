@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.ledger.errors import BadQuery
+from floodmark.ledger.errors import BadQuery, UnreadableSlice
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.selection import Selection
@@ -70,7 +71,8 @@ class Scan:
     def to_table(self) -> pa.Table:
         if self.selection.rows == 0:
             return self.schema.empty_table()
-        table = self.scanner().to_table()
+        with self._readable():
+            table = self.scanner().to_table()
         # A cast forgets how many rows a table without columns has.
         return table if table.schema.equals(self.schema) else table.cast(self.schema)
 
@@ -83,7 +85,7 @@ class Scan:
         try:
             if where is not None:
                 self.layout.read_schema.empty_table().filter(where)  # wrong now, not when the stream is read
-            return self.scanner(where).to_reader()
+            return self._guarded(self.scanner(where).to_reader())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
             raise BadQuery(
                 f"the filter {where} does not work: {error}", hint="give SQL text or a pyarrow.compute expression"
@@ -104,8 +106,27 @@ class Scan:
             raise BadQuery(
                 f"the filter {where!r} does not work: {error}", hint="it is the WHERE part of SQL"
             ) from error
-        batches = (batch.cast(self.schema) for batch in reader)
-        return pa.RecordBatchReader.from_batches(self.schema, batches)
+        return self._guarded(reader)
+
+    def _guarded(self, reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        """The same stream, with the dataset's own types and errors."""
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with self._readable():
+                for batch in reader:
+                    yield batch if batch.schema.equals(self.schema) else batch.cast(self.schema)
+
+        return pa.RecordBatchReader.from_batches(self.schema, batches())
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UnreadableSlice(
+                f"records {self.selection.start} to {self.selection.end - 1} cannot all be read: {error}",
+                hint="a file of the dataset is missing or damaged: verify says which",
+            ) from error
 
 
 def checked_columns(layout: Layout, columns: Sequence[str] | None, name: str) -> tuple[str, ...]:

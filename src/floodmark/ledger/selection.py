@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -63,9 +64,8 @@ def select(slices: pa.Table, start: int, end: int) -> Selection:
 
 def interval(snapshot: Snapshot, name: str, since: int | None, until: int | None) -> Selection:
     """The records with offsets in (since, until], as far as there are any."""
-    start = 0 if since is None else since + 1
-    end = snapshot.next_offset if until is None else min(until + 1, snapshot.next_offset)
-    start = max(start, 0)
+    start = 0 if since is None else max(_offset(since, "since") + 1, 0)
+    end = snapshot.next_offset if until is None else min(_offset(until, "until") + 1, snapshot.next_offset)
     if start < min(snapshot.purged_before, end):
         raise Purged(
             f"records {start} to {min(snapshot.purged_before, end) - 1} of {name!r} are purged",
@@ -73,6 +73,16 @@ def interval(snapshot: Snapshot, name: str, since: int | None, until: int | None
             purged_before=snapshot.purged_before,
         )
     return select(snapshot.slices, start, end)
+
+
+def _offset(given: Any, what: str) -> int:
+    """An offset as a plain int; a float, most of all NaN, would lose records without a word."""
+    try:
+        if not isinstance(given, bool):
+            return operator.index(given)
+    except TypeError:
+        pass
+    raise TypeError(f"{what}={given!r} is no offset: give an integer")
 
 
 def present(snapshot: Snapshot, name: str, as_of: AsOf) -> Selection:
@@ -99,7 +109,7 @@ def end_of(snapshot: Snapshot, name: str, as_of: AsOf) -> int:
             return as_of + 1
         case Multihash():
             return _end_at_block(snapshot, name, as_of)
-        case datetime():
+        case datetime() if as_of == as_of:
             return _end_at_time(snapshot, to_nanos(as_of))
         case str():
             return _end_at_text(snapshot, name, as_of)
@@ -160,7 +170,7 @@ def purge_end(snapshot: Snapshot, name: str, before: int | str | date | datetime
         case bool():
             raise _bad(name, before, "purge before an offset or a time")
         case int():
-            kept = pc.greater(slices.column("end"), before)
+            kept = pc.greater(slices.column("end"), max(min(before, snapshot.next_offset), 0))
         case _:
             micros = moment(name, before) // 1000
             kept = pc.fill_null(pc.greater_equal(slices.column("event_max"), micros), True)
@@ -174,6 +184,8 @@ def purge_end(snapshot: Snapshot, name: str, before: int | str | date | datetime
 def moment(name: str, given: object) -> int:
     """A time, date or text such as 2026-11-15T12:00:00Z in nanoseconds since the epoch."""
     match given:
+        case date() if given != given:  # NaT of pandas is a date that equals nothing
+            pass
         case datetime():
             return to_nanos(given)
         case date():

@@ -25,7 +25,8 @@ def spark_frame(scan: Scan, spark: Any) -> Any:
     """The records of a scan as a Spark frame, in no particular order."""
     if scan.selection.rows == 0:
         return spark.createDataFrame([], spark_schema(scan.schema))
-    if not scan.objects.is_local or scan.selection.slices.num_rows > NATIVE_SLICES:
+    by_tasks = not scan.objects.is_local or scan.selection.slices.num_rows > NATIVE_SLICES
+    if by_tasks or any(pa.types.is_time(t) for t in scan.layout.data.types):  # Spark's reader has no times of day
         return ordered_frame(scan, spark)
     return _native(scan, spark)
 

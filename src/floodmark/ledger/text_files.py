@@ -13,6 +13,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
+from floodmark.ledger.conform import check_columns
 from floodmark.ledger.incoming import Format
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.parts import PART_BYTES, ParquetPart, parquet_parts, unreadable
@@ -35,8 +36,17 @@ class TextFile:
 def guess_schema(path: Path, format: Format) -> pa.Schema:  # noqa: A002 -- the user's word for it
     """The columns of a text file, by the values of its first block."""
     for batch in _batches(path, format, None):
-        return batch.schema
+        guessed = [pa.field(f.name, _roomy(f.type, f.name, path, format)) for f in batch.schema]
+        return pa.schema(guessed)
     return pa.schema([])
+
+
+def _roomy(data_type: pa.DataType, column: str, path: Path, format: Format) -> pa.DataType:  # noqa: A002
+    """The guessed type, with room for finer times in later files; bytes are text in an encoding that is not ours."""
+    if pa.types.is_binary(data_type):
+        error = ValueError(f"column {column!r} is not UTF-8 text")
+        raise unreadable(str(path), error, format.upper())
+    return pa.timestamp("us", data_type.tz) if pa.types.is_timestamp(data_type) else data_type
 
 
 def stage_text(file: TextFile) -> list[ParquetPart]:
@@ -79,6 +89,10 @@ def _batches(path: Path, format: Format, layout: Layout | None) -> Iterator[pa.R
         with pa.input_stream(str(path), compression="detect") as stream:
             yield from _csv(stream, path, layout) if format == "csv" else _json(stream, layout)
     except (OSError, pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+        if format == "json" and layout is not None and "unexpected field" in str(error):
+            check_columns(guess_schema(path, format), layout, str(path))  # which names the field
+        if format == "json" and "changed from object to array" in str(error):
+            error = ValueError("it holds a JSON array; write one object per line")
         raise unreadable(str(path), error, format.upper()) from error
 
 
@@ -90,7 +104,10 @@ def _csv(stream: Any, path: Path, layout: Layout | None) -> Iterator[pa.RecordBa
         read_options=pa_csv.ReadOptions(block_size=_BLOCK, use_threads=False),
         parse_options=pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
         convert_options=pa_csv.ConvertOptions(
-            column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
+            column_types=types,
+            null_values=[""],  # "NA" and "null" may be values; only what is empty and not quoted is missing
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
         ),
     )
 

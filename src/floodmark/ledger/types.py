@@ -61,6 +61,8 @@ def canonical(data_type: pa.DataType, column: str) -> pa.DataType:
     if types.is_decimal(t):
         if t.precision > 38:
             raise _unsupported(column, t, "Spark's decimals end at 38 digits: use decimal128(38, …) or float64")
+        if t.scale < 0:
+            raise _unsupported(column, t, "Parquet has no decimals of a negative scale: use scale 0")
         return pa.decimal128(t.precision, t.scale)
     if types.is_float16(t):
         raise _unsupported(column, t, "Spark has no 16-bit floats: cast it to float32")
@@ -68,11 +70,16 @@ def canonical(data_type: pa.DataType, column: str) -> pa.DataType:
         raise _unsupported(column, t, "it holds no values, so its type is not known: cast it, or give schema=")
     if types.is_large_list(t) or types.is_list(t):
         return pa.list_(pa.field("element", canonical(t.value_type, column)))
+    if (types.is_fixed_size_list(t) and t.list_size == 0) or (types.is_fixed_size_binary(t) and t.byte_width == 0):
+        raise _unsupported(column, t, "values of no length cannot be read back: leave the column out")
     if types.is_fixed_size_list(t):
         return pa.list_(pa.field("element", canonical(t.value_type, column)), t.list_size)
     if types.is_struct(t):
         if t.num_fields == 0:
             raise _unsupported(column, t, "it holds no values, and Parquet has no place for it: leave the column out")
+        members = [f.name.lower() for f in t]
+        if "" in members or len(set(members)) < len(members):
+            raise _unsupported(column, t, "each member needs a name of its own (capitals do not count)")
         return pa.struct([pa.field(f.name, canonical(f.type, f"{column}.{f.name}")) for f in t])
     try:
         check_hashable(t)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +11,7 @@ import click
 from floodmark.cli import document, words
 from floodmark.cli.call import Call, verb
 from floodmark.cli.errors import OtherEventTime
+from floodmark.ledger.errors import CommitConflict, UnknownDataset
 
 if TYPE_CHECKING:
     from floodmark.lake import Lake
@@ -95,9 +96,10 @@ def _dataset(lake: Lake, name: str, event_time: str | None) -> Iterator[Dataset]
         yield dataset
         return
     dataset = lake.create(name, event_time=event_time)
+    made = dataset.head
     try:
         yield dataset
     except BaseException:  # Ctrl-C too: a refused first write leaves nothing behind
-        if dataset.last_offset is None:
-            lake.drop(name)
+        with suppress(CommitConflict, UnknownDataset):  # somebody else has written to it: then it is theirs
+            lake.drop(name, head=made)
         raise
