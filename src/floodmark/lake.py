@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from floodmark.ledger.dataset import Dataset
 from floodmark.ledger.errors import BadName, CommitConflict, DatasetExists
 from floodmark.ledger.query import query_duckdb, query_spark
 from floodmark.ledger.runtime import Runtime
+from floodmark.ledger.strategy import Strategy, declare
 from floodmark.storage.opening import open_store
 from floodmark.storage.store import Store
 
@@ -49,25 +50,39 @@ class Lake:
         *,
         event_time: str | None = None,
         schema: pa.Schema | Mapping[str, Any] | None = None,
+        key: Sequence[str] | str | None = None,
+        merge: str | None = None,
+        compare: Sequence[str] | None = None,
+        lookup: Sequence[str] | str | None = None,
         exist_ok: bool = False,
     ) -> Dataset:
         """Make a new dataset. Its columns are `schema`, or those of the first write.
 
-        `event_time` names the column that says when an event happened. With `exist_ok` an existing dataset of this
-        name is opened instead.
+        `event_time` names the column that says when an event happened. `key` names the columns that identify a row and
+        `merge` says what a batch becomes: append (no key), ledger, snapshot, changelog or upsert (the default with a
+        key). `compare` are the columns whose change counts in a snapshot; `lookup` is a prefix of the key by which rows
+        are found together. With `exist_ok` an existing dataset of this name is opened instead.
         """
+        strategy = declare(merge, key, compare, lookup)
+        declared = strategy if key is not None or merge is not None else None
         if exist_ok and name in self:
-            return self._existing(name, event_time)
+            return self._existing(name, event_time, declared)
         try:
-            objects = create(self._store, self._runtime, name, event_time=event_time, schema=schema)
+            objects = create(self._store, self._runtime, name, event_time=event_time, schema=schema, strategy=strategy)
         except DatasetExists:
             if exist_ok:
-                return self._existing(name, event_time)
+                return self._existing(name, event_time, declared)
             raise
         return Dataset(name, objects, self._runtime)
 
-    def _existing(self, name: str, event_time: str | None) -> Dataset:
+    def _existing(self, name: str, event_time: str | None, declared: Strategy | None) -> Dataset:
         dataset = self[name]
+        if declared is not None and dataset.strategy != declared:
+            raise DatasetExists(
+                f"dataset {name!r} exists with {dataset.strategy}, not {declared}",
+                hint="leave out key= and merge= to open it, or choose another name",
+                name=name,
+            )
         if event_time is not None and dataset.event_time != event_time:
             raise DatasetExists(
                 f"dataset {name!r} exists with the event time {dataset.event_time!r}, not {event_time!r}",

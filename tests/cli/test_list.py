@@ -9,9 +9,9 @@ def test_list_in_a_pipe_is_aligned_and_plain(run, trips, trips_file):
     run("ingest", "a-much-longer-name", str(trips_file))
     answer = run("list")
     head, first, second = answer.lines
-    assert head.split() == ["name", "kind", "records", "size", "last", "write", "watermark"]
-    assert first.startswith("a-much-longer-name  root")
-    assert second.startswith("trips               root")
+    assert head.split() == ["name", "merge", "records", "size", "last", "write", "watermark"]
+    assert first.startswith("a-much-longer-name  append")
+    assert second.startswith("trips               append")
     assert second.endswith("2026-01-03 00:00:00+00:00")
     assert head.index("records") + len("records") == second.index(" 3 ") + 2
     assert "\x1b" not in answer.out
@@ -28,6 +28,8 @@ def test_list_as_json_has_stable_keys(run, trips):
         "name",
         "id",
         "kind",
+        "merge",
+        "key",
         "records",
         "size",
         "last_offset",

@@ -21,7 +21,15 @@ def test_dataset_without_columns_says_so(run, folder):
 
     Lake(folder / "lake").create("empty", event_time="at")
     assert "no columns yet" in run("schema", "empty").err
-    assert run("schema", "empty", "--json").json == {"dataset": "empty", "event_time": "at", "columns": []}
+    assert run("schema", "empty", "--json").json == {
+        "dataset": "empty",
+        "event_time": "at",
+        "merge": "append",
+        "key": [],
+        "compare": None,
+        "lookup": [],
+        "columns": [],
+    }
 
 
 def test_dataset_without_event_time_says_what_counts_instead(run, folder):

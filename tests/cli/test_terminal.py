@@ -48,7 +48,7 @@ def test_table_is_drawn(trips, on_terminal):
     shown = on_terminal("list", columns=100)
     assert "\x1b[1m" in shown
     assert "────" in shown
-    assert re.search(r"trips +root +3 ", plain(shown))
+    assert re.search(r"trips +append +3 ", plain(shown))
 
 
 def test_what_does_not_fit_has_a_line_per_field(trips, on_terminal):

@@ -17,7 +17,7 @@ def test_all_verbs_are_there_in_the_order_of_use(run):
     listed = re.findall(r"^  (\w+) ", help_text.split("Commands:")[1], re.MULTILINE)
     assert listed == VERBS
     assert sorted(listed) == sorted(
-        "init list ingest log tail changes sql schema verify purge drop rename".split()  # noqa: SIM905
+        "init list ingest log tail changes history sql schema delete fold verify purge drop rename".split()  # noqa: SIM905
     )
 
 
@@ -42,7 +42,7 @@ def test_mistyped_verb_is_a_did_you_mean(run):
     assert "Did you mean 'list'?" in answer.err
 
 
-@pytest.mark.parametrize("verb", ["log", "tail", "changes", "schema", "verify", "drop"])
+@pytest.mark.parametrize("verb", ["log", "tail", "changes", "schema", "fold", "verify", "drop"])
 def test_mistyped_dataset_is_a_did_you_mean(run, trips, verb):
     answer = run(verb, "tripz")
     assert answer.code == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from docs.pages import ROOT, Block, blocks, fits, run_commands, run_page
@@ -26,6 +27,13 @@ def test_ledger_page(folder: Path, spark):
     run_page(DOCS / "ledger.md")
 
 
+@pytest.mark.spark
+def test_keyed_page(folder: Path, spark):
+    (folder / "monday.csv").write_text("shop,item,price\n1,nut,5\n1,bolt,6\n2,nut,7\n")
+    (folder / "tuesday.csv").write_text("shop,item,price\n1,nut,5\n1,bolt,8\n2,screw,1\n")
+    run_page(DOCS / "keyed.md")
+
+
 def test_format_page(folder: Path):
     (folder / "one.csv").write_text("n\n1\n2\n")
     lake = Lake("lake")
@@ -33,13 +41,32 @@ def test_format_page(folder: Path):
     run_page(DOCS / "format.md")
 
 
+def _tree() -> str:
+    (tree,) = re.findall(r"^```\n(lake/\n.*?)^```$", (DOCS / "format.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return tree
+
+
 def test_the_tree_of_the_format_page_is_what_a_lake_has(folder: Path):
     (folder / "one.csv").write_text("n\n1\n2\n")
     Lake("lake").create("one").write("one.csv")
-    (tree,) = re.findall(r"^```\n(lake/\n.*?)^```$", (DOCS / "format.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    tree = _tree()
     folders = {path.name for path in [*Path("lake").iterdir(), *Path("lake").glob("datasets/*/*")] if path.is_dir()}
     assert {"names", "blocks", "data", "refs", "info"} <= folders
     assert [name for name in sorted(folders) if not re.search(rf"^ +{re.escape(name)}/", tree, re.MULTILINE)] == []
+
+
+def test_the_tree_of_the_format_page_has_all_that_is_derived(folder: Path):
+    people = Lake("lake").create("people", key="id")
+    for city in ("Oslo", "Rome"):
+        people.write(pa.table({"id": [1], "city": [city]}))
+    people.fold()
+    tree = _tree()
+    (info,) = Path("lake").glob("datasets/*/info")
+    folders = {str(path.parent.relative_to(info)) for path in info.rglob("*") if path.is_file()}
+    assert folders == {"index", "keys/files", "keys/manifests", "rows", "fold", "fold/files"}
+    assert [name for name in sorted(folders) if f"\n      {name}/" not in tree] == []
+    endings = {path.suffix for path in (info / "keys/files").iterdir()}
+    assert [ending for ending in sorted(endings) if f"({ending})" not in tree] == []
 
 
 def test_links_between_pages_lead_somewhere():

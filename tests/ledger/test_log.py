@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from datetime import timedelta
+from functools import partial
 
+import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.ledger.merge.buckets import grouped
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import START, blocks, events
@@ -60,3 +63,73 @@ def test_first_entries_cost_no_more_than_they_are():
     before = store.counts
     assert len(list(itertools.islice(dataset.log(), 5))) == 5
     assert (store.counts - before).reads <= 8
+
+
+def people(**cities: str) -> pa.Table:
+    return pa.table({"name": list(cities), "city": list(cities.values())})
+
+
+def summaries(dataset) -> list[str]:
+    """What the data blocks are said to have done, oldest first, without sizes and watermarks."""
+    told = [entry.summary for entry in dataset.log() if entry.kind == "AddData"][::-1]
+    return ["; ".join(p.split(" (")[0] for p in s.split("; ") if not p.startswith("watermark")) for s in told]
+
+
+def test_merged_batch_says_what_its_rows_came_to(lake):
+    dataset = lake.create("d", key="name")
+    dataset.write(people(ada="London", bob="Paris", cyd="Rome"))
+    twice = pa.table({"name": ["ada", "bob", "dee", "dee"], "city": ["London", "Bern", "Oslo", "Bergen"]})
+    dataset.write(twice)
+    dataset.delete(["ada", "zoe"])
+    assert summaries(dataset) == [
+        "+3 new, offsets 0–2",
+        "+1 new, 1 changed, 1 unchanged, 1 replaced within the batch, offsets 3–5",
+        "1 retracted, 1 not there to retract, offsets 6–6",
+    ]
+
+
+def test_delivery_that_changed_nothing_says_so(lake):
+    dataset = lake.create("d", key="name")
+    dataset.write(people(ada="London"))
+    dataset.write(people(ada="London"), source="files", state="2")
+    assert summaries(dataset)[-1] == "nothing changed: 1 unchanged; source files at 2"
+
+
+def test_time_that_a_writer_gave_is_told(lake, clock):
+    dataset = lake.create("d", key="name")
+    clock.tick(3600)
+    dataset.store_chunk(people(ada="London"), now=START)
+    dataset.store_chunk(people(ada="Paris"))
+    assert summaries(dataset) == [
+        "+1 new, offsets 0–0; now was given as 2026-03-01 00:00:00+00:00",
+        "1 changed, offsets 1–2",
+    ]
+
+
+def test_batch_of_several_slices_is_counted_once(lake, monkeypatch):
+    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 64)
+    monkeypatch.setattr("floodmark.ledger.merge.write.grouped", partial(grouped, largest=2000))
+    dataset = lake.create("d", key="n")
+    commit = dataset.write(pa.table({"n": list(range(100))}))
+    *before, last = summaries(dataset)
+    assert commit.slices == len(before) + 1 > 1
+    assert all(told.split(" records, ")[0].startswith("+") and "new" not in told for told in before)
+    assert last.endswith(f"; the batch of {commit.slices} slices: +100 new")
+    assert last.startswith("+")
+
+
+@pytest.mark.parametrize(
+    ("merge", "compare", "told"),
+    [
+        ("ledger", None, "ledger (key a, b)"),
+        ("snapshot", None, "snapshot (key a, b)"),
+        ("snapshot", ["c"], "snapshot (key a, b; comparing c)"),
+        ("changelog", None, "changelog (key a, b)"),
+        ("upsert", None, "upsert (key a, b)"),
+    ],
+)
+def test_log_names_the_merge_strategy_and_its_key(memory_lake, merge, compare, told):
+    dataset = memory_lake.create("d", key=["a", "b"], merge=merge, compare=compare, lookup="a")
+    attached, source, _ = dataset.log()
+    assert source.summary == f"takes data from 'default', merged by {told}"
+    assert attached.summary == "attached floodmark.json"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.storage.errors import BadKey, ObjectNotFound
+from floodmark.storage.errors import BadKey, ObjectNotFound, StorageError
 from floodmark.storage.store import Store
 
 BAD_KEYS = [
@@ -160,6 +160,21 @@ class StoreSuite:
         store.put_derived("info/index", b"two, longer")
         assert store.get("info/index") == b"two, longer"
 
+    def test_derived_object_is_replaced_by_a_file_which_is_gone_afterwards(self, store):
+        for content in (b"one", b"two, longer"):
+            path = store.staging() / "unfinished"
+            path.write_bytes(content)
+            store.put_derived_file("info/keys/run", path)
+            assert not path.exists()
+            assert store.get("info/keys/run") == content
+        assert list(store.staging().iterdir()) == []
+
+    def test_derived_file_that_is_not_there_replaces_nothing(self, store, tmp_path):
+        store.put_derived("info/keys/run", b"one")
+        with pytest.raises((OSError, StorageError)):
+            store.put_derived_file("info/keys/run", tmp_path / "none")
+        assert store.get("info/keys/run") == b"one"
+
     def test_deleted_object_is_gone_and_can_be_put_again(self, store):
         store.put_if_absent("blocks/a", b"first")
         store.delete("blocks/a")
@@ -265,6 +280,7 @@ class StoreSuite:
             lambda: store.put_if_absent(key, b"x"),
             lambda: store.put_file(key, path),
             lambda: store.put_derived(key, b"x"),
+            lambda: store.put_derived_file(key, path),
             lambda: store.compare_and_swap(key, None, b"x"),
             lambda: store.turn(key).__enter__(),
             lambda: store.delete(key),

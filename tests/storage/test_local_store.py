@@ -79,6 +79,26 @@ def test_put_file_copies_from_another_file_system(tmp_path):
     assert list(store.staging().iterdir()) == []
 
 
+def test_put_derived_file_moves_and_copies_only_from_another_file_system(tmp_path):
+    class TwoDisks(OsFileSystem):
+        def rename(self, source, target):
+            if source.parent.name == "elsewhere":
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            super().rename(source, target)
+
+    store = LocalStore(tmp_path / "lake", TwoDisks())
+    for folder, is_moved in ((tmp_path / "elsewhere", False), (store.staging(), True)):
+        folder.mkdir(exist_ok=True)
+        source = folder / "file"
+        source.write_bytes(b"rows")
+        inode = source.stat().st_ino
+        store.put_derived_file("info/a", source)
+        assert store.get("info/a") == b"rows"
+        assert (store.local_path("info/a").stat().st_ino == inode) is is_moved
+        assert not source.exists()
+        assert list(store.staging().iterdir()) == []
+
+
 def test_file_to_put_that_is_missing_is_named(tmp_path):
     with pytest.raises(StorageError, match="no-such-file"):
         LocalStore(tmp_path / "lake").put_file("data/a", tmp_path / "no-such-file")

@@ -9,12 +9,14 @@ from floodmark.chain import events
 from floodmark.chain.errors import BadDatasetId
 from floodmark.chain.events import (
     AddData,
+    AddPushSource,
     DataEvent,
     DatasetKind,
     ExecuteTransform,
     MetadataBlock,
     Nanos,
     Seed,
+    SetAttachments,
     SetDataSchema,
     SetTransform,
     SetVocab,
@@ -52,6 +54,8 @@ class ChainState:
     data_schema: SetDataSchema | None = None
     vocab: SetVocab | None = None
     transform: SetTransform | None = None
+    push_source: AddPushSource | None = None
+    attachments: SetAttachments | None = None
     inputs: tuple[InputPosition, ...] = ()
     """As the newest ExecuteTransform left them; `next_inputs` is what the next one has to start from."""
 
@@ -134,6 +138,10 @@ def _moved(state: ChainState, block: MetadataBlock) -> ChainState:
             return replace(state, vocab=event)
         case SetTransform() as event:
             return replace(state, transform=event)
+        case AddPushSource() as event:
+            return replace(state, push_source=event)
+        case SetAttachments() as event:
+            return replace(state, attachments=event)
         case _:
             return state
 

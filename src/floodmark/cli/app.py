@@ -9,18 +9,34 @@ import sys
 import click
 
 from floodmark.cli.exits import INTERRUPTED, Verbs
-from floodmark.cli.verbs import changes, drop, ingest, init, log, purge, rename, schema, sql, tail, verify
+from floodmark.cli.verbs import (
+    changes,
+    delete,
+    drop,
+    fold,
+    history,
+    ingest,
+    init,
+    log,
+    purge,
+    rename,
+    schema,
+    sql,
+    tail,
+    verify,
+)
 from floodmark.cli.verbs import list as listing
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="floodmark", prog_name="floodmark")
 def floodmark() -> None:
-    """Append-only datasets with record offsets on a hash chain.
+    """Append-only and keyed datasets with record offsets on a hash chain.
 
     \b
     floodmark init
     floodmark ingest trips 'trips-*.parquet' --event-time pickup_at
+    floodmark ingest people people.csv --key id
     floodmark sql "select count(*) from trips"
 
     The lake is --lake, else FLOODMARK_LAKE, else `lake = "…"` in the floodmark.toml of this folder or one above,
@@ -48,8 +64,11 @@ for _verb in (
     log.log,
     tail.tail,
     changes.changes,
+    history.history,
     sql.sql,
     schema.schema,
+    delete.delete,
+    fold.fold,
     verify.verify,
     purge.purge,
     drop.drop,

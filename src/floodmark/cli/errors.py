@@ -29,6 +29,24 @@ class OtherEventTime(CommandError):
     name: str
 
 
+class OtherStrategy(CommandError):
+    """The dataset has another key or merge strategy than the one given."""
+
+    name: str
+
+
+class NoKey(CommandError):
+    """A key was given for a dataset that has none, or not this one."""
+
+    name: str
+
+
+class BadKeyValue(CommandError):
+    """A value that does not fit the type of its key column."""
+
+    column: str
+
+
 class NotConfirmed(click.ClickException):
     """Something that is done only when it is asked for twice."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ FAILED = 1
 PROBLEMS = 3
 INTERRUPTED = 130
 CLOSED = 141  # as if killed by SIGPIPE, so that a pipe never turns "problems found" into success
+
+_SILENCE = logging.NullHandler()
 
 Report = Callable[[str, str, str], None]
 """Says what went wrong: the message, what to do about it, and the kind of error."""
@@ -47,6 +50,9 @@ class Verbs(click.Group):
         arguments = list(sys.argv[1:] if args is None else args)
         # Read by hand: a command that cannot be parsed must still answer in the form that was asked for.
         report = _report_json if "--json" in arguments else _report_text
+        if report is _report_json:
+            # What the library warns of would end up on stderr; with --json nothing does.
+            logging.getLogger("floodmark").addHandler(_SILENCE)
         with interrupts.watching():
             try:
                 try:

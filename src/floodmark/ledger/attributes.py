@@ -5,6 +5,7 @@ The chain is complete without these notes; with them an index can be rebuilt wit
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from floodmark.chain.events import AddData, DataEvent, SourceState
@@ -16,9 +17,54 @@ PURGE_SOURCE = "floodmark.dev/purge"
 PURGE_KEY = "floodmark.dev/purge"
 
 
-def data_attributes(low: int | None, high: int | None, part: int, parts: int) -> ExtraAttributes:
-    """The notes of a data block: its slice's event-time bounds, and its place among the blocks of its commit."""
-    return ExtraAttributes.of({SLICE_KEY: {"event_time": [low, high]}, COMMIT_KEY: {"part": part, "parts": parts}})
+@dataclass(frozen=True)
+class Tally:
+    """What a batch came to, in rows; and the time that its writer gave, if any (ISO 8601)."""
+
+    new: int = 0
+    changed: int = 0
+    retracted: int = 0
+    unchanged: int = 0
+    duplicates: int = 0  # rows that a later row of the same batch and key replaced
+    unknown: int = 0  # keys to be retracted that were not there
+    now: str | None = None
+
+    def __add__(self, other: Tally) -> Tally:
+        mine, theirs = asdict(self), asdict(other)
+        now = mine.pop("now") or theirs.pop("now")
+        return Tally(**{name: mine[name] + theirs[name] for name in mine}, now=now)
+
+
+def data_attributes(low: int | None, high: int | None, part: int, parts: int, tally: Tally | None) -> ExtraAttributes:
+    """The notes of a data block: its slice's event-time bounds, and its place among the blocks of its commit.
+
+    The commit's last block says what the commit's batch came to, if that is more than new rows.
+    """
+    said = tally_note(tally) if tally is not None and part == parts - 1 else {}
+    return ExtraAttributes.of(
+        {SLICE_KEY: {"event_time": [low, high]}, COMMIT_KEY: {"part": part, "parts": parts, **said}}
+    )
+
+
+def tally_attributes(tally: Tally) -> ExtraAttributes:
+    """The notes of a commit whose batch changed nothing."""
+    return ExtraAttributes.of({COMMIT_KEY: {"part": 0, "parts": 1, **tally_note(tally)}})
+
+
+def tally_note(tally: Tally) -> dict[str, Any]:
+    return {"tally": {name: value for name, value in asdict(tally).items() if value}}
+
+
+def tally_of(event: DataEvent) -> Tally | None:
+    """What the batch of a commit came to, from its last block; None where nothing is noted."""
+    said = _note(event, COMMIT_KEY).get("tally")
+    if not isinstance(said, dict):
+        return None
+    now = said.get("now")
+    numbers = {f.name: said.get(f.name, 0) for f in fields(Tally) if f.name != "now"}
+    if not all(isinstance(n, int) for n in numbers.values()):
+        return None
+    return Tally(**numbers, now=now if isinstance(now, str) else None)
 
 
 def event_time_bounds(event: DataEvent) -> tuple[int | None, int | None]:

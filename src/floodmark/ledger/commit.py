@@ -19,7 +19,7 @@ from floodmark.chain.events import (
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.state import ChainState, advance
 from floodmark.chain.walk import walk_back
-from floodmark.ledger.attributes import commit_part, data_attributes
+from floodmark.ledger.attributes import Tally, commit_part, data_attributes, tally_of
 from floodmark.ledger.errors import CommitUnknown
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.errors import StorageError, SwapUnknown
@@ -45,6 +45,20 @@ class Commit:
     watermark: datetime | None
     source: str | None = None
     state: str | None = None
+    new: int = 0
+    """Rows whose key was not there."""
+    changed: int = 0
+    """Rows that replaced another of their key: two records each, the old row and the new one."""
+    retracted: int = 0
+    """Rows that are gone."""
+    unchanged: int = 0
+    """Rows of the batch that were there already."""
+    duplicates: int = 0
+    """Rows of the batch that a later row of the same key replaced."""
+    unknown: int = 0
+    """Keys to be retracted that were not there."""
+    now: datetime | None = None
+    """The time that the writer gave, if any."""
 
     @property
     def rows(self) -> int:
@@ -85,7 +99,9 @@ def plan_blocks(
     return planned, state
 
 
-def data_events(state: ChainState, slices: Sequence[SliceFile], source_state: SourceState | None) -> list[AddData]:
+def data_events(
+    state: ChainState, slices: Sequence[SliceFile], source_state: SourceState | None, tally: Tally | None = None
+) -> list[AddData]:
     """One AddData per slice; the last one carries the new source state, and each everything it does not move."""
     events: list[AddData] = []
     last_offset, watermark = state.last_offset, state.watermark
@@ -106,7 +122,7 @@ def data_events(state: ChainState, slices: Sequence[SliceFile], source_state: So
                 ),
                 new_watermark=watermark,
                 new_source_state=source_state if is_last and source_state is not None else state.source_state,
-                extra=data_attributes(new.event_time_min, new.event_time_max, i, len(slices)),
+                extra=data_attributes(new.event_time_min, new.event_time_max, i, len(slices), tally),
             )
         )
         last_offset = start + new.rows - 1
@@ -180,6 +196,7 @@ def describe_commit(planned: Sequence[Planned], state: SourceState | None) -> Co
     start = end
     if with_data:
         start, end = with_data[0].offset_interval.start, with_data[-1].offset_interval.end + 1
+    tally = tally_of(newest) or Tally(new=end - start)
     return Commit(
         block=block_hash,
         sequence_number=last.sequence_number,
@@ -191,6 +208,13 @@ def describe_commit(planned: Sequence[Planned], state: SourceState | None) -> Co
         watermark=None if newest.new_watermark is None else to_datetime(newest.new_watermark),
         source=state.source_name if state else None,
         state=state.value if state else None,
+        new=tally.new,
+        changed=tally.changed,
+        retracted=tally.retracted,
+        unchanged=tally.unchanged,
+        duplicates=tally.duplicates,
+        unknown=tally.unknown,
+        now=None if tally.now is None else datetime.fromisoformat(tally.now),
     )
 
 

@@ -54,13 +54,7 @@ def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
             columns=missing,
         )
     for field in schema:
-        target = layout.data.field(field.name).type
-        if not fits(field.type, target):
-            raise TypeMismatch(
-                f"column {field.name!r} of {where} has type {field.type}, the dataset has {target}",
-                hint=_cast_hint(field.type, target),
-                column=field.name,
-            )
+        _check_fits(field.type, layout.data.field(field.name), where)
 
 
 def conform(table: pa.Table, layout: Layout, where: str) -> pa.Table:
@@ -68,23 +62,39 @@ def conform(table: pa.Table, layout: Layout, where: str) -> pa.Table:
 
     The event time of a dataset without one is left out: the writer repeats the system time.
     """
+    data = cast_columns(table, layout, where)
+    if layout.event_time is None:
+        return as_declared(data, layout)
+    times = data.column(layout.event_time)
+    check_event_times(times, layout.event_time, where)
+    return as_declared(data if _is_sorted(times) else data.take(_stable_order(times)), layout)
+
+
+def as_declared(data: pa.Table, layout: Layout) -> pa.Table:
+    """The same columns with the layout's own fields, once it is known that what may not be null is not."""
+    fields = [layout.data.field(name) for name in data.column_names]
+    return pa.Table.from_arrays(data.columns, schema=pa.schema(fields))
+
+
+def cast_columns(table: pa.Table, layout: Layout, where: str) -> pa.Table:
+    """The dataset's columns, cast, in the slice's order; rows as they came, nulls wherever they came."""
     check_columns(table.schema, layout, where)
     columns = {f.name: _valid(_cast(table.column(f.name), f, where), f, where) for f in layout.data}
-    data = pa.table(columns, schema=layout.data)
-    if layout.event_time is None:
-        return data
-    times = data.column(layout.event_time)
+    fields = [f.with_nullable(True) for f in layout.data]
+    data = pa.table(columns, schema=pa.schema(fields))
+    return data if layout.event_time is None else data.select(layout.payload_schema.names)
+
+
+def check_event_times(times: Any, column: str, where: str) -> None:
+    """Refuse rows without an event time, or with one that no block can hold."""
     if times.null_count:
         rows: Any = pc.index(times.is_null(), True)
         raise BadEventTime(
-            f"{times.null_count} rows of {where} have no event time (column {layout.event_time!r}, first at row "
-            f"{rows.as_py()})",
+            f"{times.null_count} rows of {where} have no event time (column {column!r}, first at row {rows.as_py()})",
             hint="fill or drop them: a dataset with an event time needs one in every record",
-            column=layout.event_time,
+            column=column,
         )
-    _check_range(times, layout.event_time, where)
-    data = data.select(layout.payload_schema.names)
-    return data if _is_sorted(times) else data.take(_stable_order(times))
+    _check_range(times, column, where)
 
 
 def _valid(column: Any, field: pa.Field, where: str) -> Any:
@@ -99,6 +109,15 @@ def _valid(column: Any, field: pa.Field, where: str) -> Any:
                 column=field.name,
             ) from error
     return column
+
+
+def _check_fits(source: pa.DataType, field: pa.Field, where: str) -> None:
+    if not fits(source, field.type):
+        raise TypeMismatch(
+            f"column {field.name!r} of {where} has type {source}, the dataset has {field.type}",
+            hint=_cast_hint(source, field.type),
+            column=field.name,
+        )
 
 
 def fits(source: pa.DataType, target: pa.DataType) -> bool:
@@ -132,6 +151,12 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:
             return False
         return all(fits(s.field(f.name).type, f.type) for f in t)
     return bool(s.equals(t))
+
+
+def cast_column(column: Any, field: pa.Field, where: str) -> Any:
+    """One column as a field of the dataset, refused like those of a batch."""
+    _check_fits(column.type, field, where)
+    return _valid(_cast(column, field, where), field, where)
 
 
 def _cast(column: Any, field: pa.Field, where: str) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,21 +18,41 @@ from floodmark.chain.ids import DatasetId
 from floodmark.ledger import log as logs
 from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.attributes import PURGE_SOURCE, purge_attributes, purge_state
-from floodmark.ledger.commit import Commit, describe_commit, empty_event, to_datetime
-from floodmark.ledger.errors import ReservedColumn, ReservedSource, UnknownDataset, WatermarkBack
-from floodmark.ledger.incoming import Format, recognise
+from floodmark.ledger.commit import Commit, describe_commit, empty_event, to_datetime, to_nanos
+from floodmark.ledger.current import current
+from floodmark.ledger.errors import BadIndex, ReservedColumn, ReservedSource, UnknownDataset, WatermarkBack
+from floodmark.ledger.fold import Fold, fold, fold_if_due
+from floodmark.ledger.fold_plan import Rule
+from floodmark.ledger.incoming import Format, Frame, recognise
 from floodmark.ledger.index import Cache
+from floodmark.ledger.keys import index as key_index
+from floodmark.ledger.keys.index import KeyIndex
+from floodmark.ledger.keys.records import I64
+from floodmark.ledger.keys.rows import Rows
 from floodmark.ledger.layout import fields_from
+from floodmark.ledger.merge.lookup import (
+    find_rows,
+    frame_table,
+    given_keys,
+    history_filter,
+    read_matches,
+    require_key,
+    with_keys,
+)
+from floodmark.ledger.merge.retract import check_can_retract, deletion
+from floodmark.ledger.merge.retract import chunk as chunk_batch
+from floodmark.ledger.merge.write import Merge
 from floodmark.ledger.metadata import commit_events
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.purge import Purge, plan_purge, remove_purged
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.scan import Scan, Where, checked_columns
-from floodmark.ledger.selection import AsOf, Selection, interval, moment, present, purge_end
+from floodmark.ledger.selection import NOBODY, AsOf, Selection, interval, moment, present, purge_end
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.spark_read import ordered_frame, spark_frame
+from floodmark.ledger.strategy import Strategy, strategy_of
 from floodmark.ledger.verify import Verification, verify
-from floodmark.ledger.write import Append
+from floodmark.ledger.write import Append, Write
 from floodmark.storage.errors import ObjectNotFound
 
 if TYPE_CHECKING:
@@ -38,6 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SOURCE_KIND = "floodmark.dev/state"
+_log = logging.getLogger(__name__)
 
 
 class Dataset:
@@ -53,6 +76,7 @@ class Dataset:
         self._runtime = runtime
         self._cache: Cache = {}
         self._latest: Snapshot | None = None
+        self._key_cache: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"Dataset({self._name!r}, {self._objects.store.url!r})"
@@ -138,14 +162,68 @@ class Dataset:
         """
         source_state = _source_state(source, state)
         incoming = recognise(data, read)
+        way = Merge if self.strategy.is_keyed else Append
+        return self._write(partial(way, self._name, self._runtime, incoming, source_state))
+
+    def store_chunk(
+        self,
+        data: Any,
+        processed_idx: Any = None,
+        now: datetime | None = None,
+        *,
+        source: str | None = None,
+        state: str | None = None,
+    ) -> Commit:
+        """Upsert a frame; current rows that `processed_idx` names and the frame lacks are retracted.
+
+        `processed_idx` has the key columns, or some of them. `now` is noted on the chain and seen in the log; it moves
+        no offset and no system time, so one in the past loses nothing.
+        """
+        snapshot = self.snapshot()
+        check_can_retract(snapshot, self._name, "store_chunk", ("upsert",))
+        chunk = frame_table(data)
+        noted = self._noted_time(now)
+        build = partial(chunk_batch, chunk, processed_idx, self._name)
+        return self._write(
+            partial(Merge, self._name, self._runtime, Frame(chunk), _source_state(source, state)),
+            now=noted,
+            rebuild=build,
+        )
+
+    def delete(self, keys: Any) -> Commit:
+        """Retract the current rows with these keys; keys that are not there are counted as `unknown`.
+
+        A frame or dicts with the key columns, or with some of them to match several rows; with a key of one column also
+        its values alone.
+        """
+        snapshot = self.snapshot()
+        check_can_retract(snapshot, self._name, "delete", ("upsert", "snapshot", "changelog"))
+        snapshot.require_layout(self._name)
+        nothing = Frame(pa.table({}))
+        build = partial(deletion, keys, self._name)
+        return self._write(partial(Merge, self._name, self._runtime, nothing, None), kind="upsert", rebuild=build)
+
+    def _write(self, way: Callable[..., Write], **options: Any) -> Commit:
         progress = self._runtime.progress()
         progress.start(f"writing {self._name}", None)
+        if self.strategy.is_keyed:
+            options["cache"] = self._key_cache
         try:
-            written = Append(self._name, self._runtime, incoming, source_state, progress).run(self.snapshot())
+            written = way(progress, **options).run(self.snapshot())
         finally:
             progress.finish()
         self._latest = written.snapshot
+        fold_if_due(self._name, written.snapshot, self._key_cache, self._runtime)
         return written.commit
+
+    def _noted_time(self, now: datetime | None) -> str | None:
+        """The time a user gave, as it is noted; one in the past is said to be so."""
+        if now is None:
+            return None
+        late = (self._runtime.clock() - to_nanos(now)) / 1e9
+        if late > 0:
+            _log.warning("store_chunk called with now=%s which is %.0fs in the past.", now.isoformat(), late)
+        return to_datetime(to_nanos(now)).isoformat()
 
     def advance_watermark(self, to: datetime | date | str) -> Commit | None:
         """Say that the data is complete up to a time; None when the watermark is there already."""
@@ -224,7 +302,7 @@ class Dataset:
         `as_of` an offset, a block's hash or a time reads the past.
         """
         snapshot = self.snapshot()
-        scan = self._scan(snapshot, present(snapshot, self._name, as_of), self._columns(snapshot) if system else None)
+        scan = self._scan(snapshot, self._current(snapshot, as_of), self._columns(snapshot) if system else None)
         frame: DataFrame = spark_frame(scan, self._runtime.session.get())
         return frame
 
@@ -240,7 +318,7 @@ class Dataset:
     def to_arrow(self, *, as_of: AsOf = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The data as an Arrow table in offset order, without a JVM."""
         snapshot = self.snapshot()
-        return self._scan(snapshot, present(snapshot, self._name, as_of), columns).to_table()
+        return self._scan(snapshot, self._current(snapshot, as_of), columns).to_table()
 
     def to_pandas(self, *, as_of: AsOf = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The data as a pandas frame in offset order, without a JVM."""
@@ -255,16 +333,43 @@ class Dataset:
         `columns` may name system columns too; `where` is the WHERE part of SQL or an Arrow expression.
         """
         snapshot = self.snapshot()
-        return self._scan(snapshot, present(snapshot, self._name, as_of), columns).to_reader(where)
+        return self._scan(snapshot, self._current(snapshot, as_of), columns).to_reader(where)
 
     def scan(self, *, as_of: AsOf = None) -> Scan:
         """All columns, system columns included, for those who push filters and columns down themselves."""
         snapshot = self.snapshot()
-        return self._scan(snapshot, present(snapshot, self._name, as_of), self._columns(snapshot))
+        return self._scan(snapshot, self._current(snapshot, as_of), self._columns(snapshot))
 
     def count(self) -> int:
-        """How many records can be read; costs nothing."""
-        return self.snapshot().records
+        """How many rows there are: current ones of a dataset with a key, else records; reads no data."""
+        snapshot = self.snapshot()
+        if not strategy_of(snapshot.state).is_keyed:
+            return snapshot.records
+        if snapshot.purged_before == 0:
+            return snapshot.records - key_index.mended(snapshot, self._key_cache, lambda index: index.dead_count)
+        dead = self._dead(snapshot, snapshot.next_offset)
+        return snapshot.records - int((dead >= snapshot.purged_before).sum())
+
+    def fold(self) -> Fold:
+        """Copy the living rows of small or half-dead slices into large files, from which reading is quick.
+
+        The ledger stays as it is; the copies are derived, and reading without them gives the same rows. It happens by
+        itself when many records are dead (`Runtime.fold_at`) or slices are many and small.
+        """
+        snapshot = self.snapshot()
+        return fold(self._name, snapshot, self._dead(snapshot, snapshot.next_offset), self._runtime, Rule())
+
+    def _current(self, snapshot: Snapshot, as_of: AsOf) -> Selection:
+        start, end = present(snapshot, self._name, as_of)
+        return current(snapshot, start, end, self._dead(snapshot, end))
+
+    def _dead(self, snapshot: Snapshot, end: int) -> I64:
+        """The offsets before `end` that are not current as of it, sorted."""
+        if not strategy_of(snapshot.state).is_keyed:
+            return NOBODY
+        then = None if end == snapshot.next_offset else end
+        dead: I64 = key_index.mended(snapshot, self._key_cache, lambda index: index.dead(then))
+        return dead
 
     def _changes(self, since: int | None, until: int | None) -> Scan:
         snapshot = self.snapshot()
@@ -277,6 +382,48 @@ class Dataset:
     def _scan(self, snapshot: Snapshot, selection: Selection, columns: Sequence[str] | None) -> Scan:
         layout = snapshot.require_layout(self._name)
         return Scan(self._objects, layout, selection, checked_columns(layout, columns, self._name))
+
+    # By key
+
+    def get(self, keys: Any) -> pa.Table:
+        """The current rows with these keys, without a JVM; those that are not there are left out.
+
+        A frame or dicts with the key columns, or with some of them to match several rows; with a key of one column also
+        its values alone.
+        """
+        snapshot = self.snapshot()
+        wanted = given_keys(keys, snapshot, self._name)
+        rows = Rows(self._objects, snapshot.slices, snapshot.require_layout(self._name))
+        try:
+            index = self._require_key_index(snapshot)
+            return read_matches(find_rows(snapshot, index, wanted, rows), rows)
+        except BadIndex:
+            index = key_index.rebuild(snapshot, self._key_cache)
+            return read_matches(find_rows(snapshot, index, wanted, rows), rows)
+
+    def history(self, keys: Any) -> pa.Table:
+        """Every record with these keys in offset order: what became of a row, when, and by which operation."""
+        snapshot = self.snapshot()
+        wanted = given_keys(keys, snapshot, self._name)
+        since = snapshot.purged_before - 1 if snapshot.purged_before else None
+        scan = self._scan(snapshot, interval(snapshot, self._name, since, None), self._columns(snapshot))
+        records = scan.to_reader(history_filter(wanted)).read_all()
+        return with_keys(records, wanted).sort_by(scan.layout.vocab.offset)
+
+    @property
+    def strategy(self) -> Strategy:
+        """What a batch becomes here: the merge strategy and its columns."""
+        return strategy_of(self.snapshot().state)
+
+    def _key_index(self, snapshot: Snapshot) -> KeyIndex | None:
+        """The key index as of a snapshot, None for a dataset without a key."""
+        if not strategy_of(snapshot.state).is_keyed:
+            return None
+        return key_index.load(snapshot, self._key_cache)
+
+    def _require_key_index(self, snapshot: Snapshot) -> KeyIndex:
+        require_key(snapshot, self._name)
+        return key_index.load(snapshot, self._key_cache)
 
     # Looking closer
 

@@ -83,6 +83,26 @@ class BadEventTime(BadData):
     column: str
 
 
+class BadPrimaryKey(BadData):
+    """A key, or a merge strategy, that the data or the dataset does not allow."""
+
+
+class NullKey(BadPrimaryKey):
+    """A row without a value in a column of its key."""
+
+    column: str
+
+
+class DuplicateKeys(BadPrimaryKey):
+    """Several rows of one batch have one key, where only one may."""
+
+    keys: list[dict[str, object]]
+
+
+class BadOperation(BadPrimaryKey):
+    """An operation column that is missing, out of range, or contradicts what the dataset holds."""
+
+
 class NothingToWrite(BadData):
     """The data has no rows, so there is nothing to commit."""
 
@@ -145,3 +165,12 @@ class UnreadableSlice(LedgerError):
 
 class BadQuery(LedgerError):
     """A query or filter that does not parse or names unknown columns."""
+
+
+# Derived files
+
+
+class BadIndex(LedgerError):
+    """A file of the key index is missing or damaged; the index can always be made again from the records."""
+
+    file: str

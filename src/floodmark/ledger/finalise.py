@@ -48,9 +48,7 @@ def finalise(task: FinaliseTask) -> SliceFile:
         data, digests = part.load(), part.digests
     else:
         data, digests = conform(part.load(), layout, part.where), {}
-    if layout.event_time is None:
-        times = pa.array(np.full(part.rows, task.system_time_ms, dtype=np.int64)).cast(SYSTEM_TIME_TYPE)
-        data = data.add_column(0, layout.payload_schema.field(0), times)
+    data = with_event_time(data, layout, task.system_time_ms)
     folder = task.folder if task.objects.is_local else task.objects.store.staging()
     path = folder / f"slice-{uuid.uuid4().hex}"
     try:
@@ -70,6 +68,14 @@ def finalise(task: FinaliseTask) -> SliceFile:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+
+
+def with_event_time(data: pa.Table, layout: Layout, system_time_ms: int) -> pa.Table:
+    """The data columns with an event time first: the records' own, or the system time where they have none."""
+    if layout.event_time is not None:
+        return data
+    times = pa.array(np.full(data.num_rows, system_time_ms, dtype=np.int64)).cast(SYSTEM_TIME_TYPE)
+    return data.add_column(0, layout.payload_schema.field(0), times)
 
 
 def again(slice_files: Sequence[SliceFile], layout: Layout, parts: Sequence[Part]) -> list[Part]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,13 @@ import pyarrow as pa
 
 from floodmark.chain.events import SetVocab
 from floodmark.chain.schema import DataSchema, ExtraAttributes
-from floodmark.ledger.errors import BadEventTime, DuplicateColumns, ReservedColumn, UnsupportedType
+from floodmark.ledger.errors import (
+    BadEventTime,
+    BadPrimaryKey,
+    DuplicateColumns,
+    ReservedColumn,
+    UnsupportedType,
+)
 from floodmark.ledger.types import canonical, check_supported, field_from_odf, field_to_odf
 from floodmark.storage.slices import SYSTEM_TIME_TYPE, Vocabulary, system_fields
 
@@ -64,7 +70,8 @@ class Layout:
 
     def with_schema(self, schema: pa.Schema) -> Layout:
         """The same layout with other columns; what its event time is does not change."""
-        fields = _checked(schema, self.vocab, self.event_time)
+        required = [f.name for f in self.data if not f.nullable]
+        fields = _checked(schema, self.vocab, self.event_time, required)
         check_distinct(schema.names)
         return replace(self, data=pa.schema(fields))
 
@@ -101,8 +108,8 @@ def from_odf(schema: DataSchema, vocab: Vocabulary) -> Layout:
     return Layout(vocab, vocab.event_time, pa.schema(payload))
 
 
-def derive(schema: pa.Schema, vocab: Vocabulary, event_time: str | None) -> Layout:
-    """The layout of a dataset whose first data has this Arrow schema."""
+def derive(schema: pa.Schema, vocab: Vocabulary, event_time: str | None, key: Sequence[str] = ()) -> Layout:
+    """The layout of a dataset whose first data has this Arrow schema. The columns of its key take no nulls."""
     names = schema.names
     if event_time is None and vocab.event_time in names:
         event_time = vocab.event_time  # the standard's own name for it
@@ -113,8 +120,9 @@ def derive(schema: pa.Schema, vocab: Vocabulary, event_time: str | None) -> Layo
             hint=f"did you mean {near[0]!r}?" if near else f"the data has {', '.join(names) or 'no columns'}",
             column=event_time,
         )
-    fields = _checked(schema, vocab, event_time)
+    fields = _checked(schema, vocab, event_time, key)
     check_distinct(names)
+    _check_key(key, fields)
     return Layout(vocab, event_time, pa.schema(fields))
 
 
@@ -163,7 +171,25 @@ def _named_type(column: str, given: Any) -> pa.DataType:
         ) from error
 
 
-def _checked(fields: Iterable[pa.Field], vocab: Vocabulary, event_time: str | None) -> list[pa.Field]:
+def _check_key(key: Sequence[str], fields: list[pa.Field]) -> None:
+    """Refuse a key whose columns are not there, or have no order."""
+    types = {f.name: f.type for f in fields}
+    for name in key:
+        if name not in types:
+            near = difflib.get_close_matches(name, list(types), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the data has {', '.join(types) or 'no columns'}"
+            raise BadPrimaryKey(f"the key column {name!r} is not in the data", hint=hint, column=name)
+        if pa.types.is_nested(types[name]):
+            raise BadPrimaryKey(
+                f"the key column {name!r} has type {types[name]}",
+                hint="a key is made of plain values: numbers, text, dates, times",
+                column=name,
+            )
+
+
+def _checked(
+    fields: Iterable[pa.Field], vocab: Vocabulary, event_time: str | None, required: Sequence[str]
+) -> list[pa.Field]:
     checked = []
     for field in fields:
         check_column_name(field.name, vocab)
@@ -181,7 +207,9 @@ def _checked(fields: Iterable[pa.Field], vocab: Vocabulary, event_time: str | No
                 hint="an event time is a timestamp or a date: cast the column first",
                 column=field.name,
             )
-        checked.append(pa.field(field.name, data_type, nullable=field.name != event_time))
+        checked.append(
+            pa.field(field.name, data_type, nullable=field.name != event_time and field.name not in required)
+        )
     return checked
 
 

@@ -8,9 +8,10 @@ from datetime import datetime
 
 from floodmark.chain import events as ev
 from floodmark.chain.hashes import Multihash
+from floodmark.chain.sources import MergeStrategy, MergeStrategySnapshot
 from floodmark.chain.walk import walk_back
-from floodmark.ledger.attributes import PURGE_SOURCE, purged_before
-from floodmark.ledger.commit import to_datetime
+from floodmark.ledger.attributes import PURGE_SOURCE, Tally, commit_part, purged_before, tally_of
+from floodmark.ledger.commit import Commit, to_datetime
 from floodmark.ledger.objects import DatasetObjects
 
 
@@ -65,9 +66,11 @@ def summary(event: ev.MetadataEvent, previous: ev.DataEvent | None) -> str:
         case ev.SetVocab():
             return f"event time is {event.event_time_column or 'event_time'}"
         case ev.AddPushSource():
-            return f"takes data from {event.source_name!r}, merged by {type(event.merge).__name__[13:].lower()}"
+            return f"takes data from {event.source_name!r}, merged by {_merge(event.merge)}"
         case ev.SetTransform():
             return f"derived from {', '.join(i.alias or i.dataset_ref for i in event.inputs)}"
+        case ev.SetAttachments():
+            return f"attached {', '.join(item.path for item in event.attachments.items)}"
         case ev.SetInfo():
             return f"described as {event.description!r}"
         case ev.SetLicense():
@@ -76,14 +79,30 @@ def summary(event: ev.MetadataEvent, previous: ev.DataEvent | None) -> str:
             return ev.kind(event)
 
 
+def counted(batch: Tally | Commit) -> str:
+    """What the rows of a batch came to: ``+3 new, 2 changed, 10 unchanged``. Empty when it had none."""
+    counts = [
+        (batch.new, "+{:,} new"),
+        (batch.changed, "{:,} changed"),
+        (batch.retracted, "{:,} retracted"),
+        (batch.unchanged, "{:,} unchanged"),
+        (batch.duplicates, "{:,} replaced within the batch"),
+        (batch.unknown, "{:,} not there to retract"),
+    ]
+    return ", ".join(said.format(count) for count, said in counts if count)
+
+
 def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None) -> str:
     moved = []
+    tally = tally_of(event)
     if event.new_data is not None:
-        new = event.new_data
-        interval = new.offset_interval
-        moved.append(f"+{new.rows:,} records, offsets {interval.start}–{interval.end} ({_bytes(new.size)})")
+        moved.append(_slice_summary(event, event.new_data, tally))
+    elif tally is not None:
+        moved.append(f"nothing changed: {counted(tally) or 'an empty batch'}")
+    if tally is not None and tally.now is not None:
+        moved.append(f"now was given as {_clock(datetime.fromisoformat(tally.now))}")
     if event.new_watermark is not None and (previous is None or previous.new_watermark != event.new_watermark):
-        moved.append(f"watermark {to_datetime(event.new_watermark).isoformat(sep=' ', timespec='seconds')}")
+        moved.append(f"watermark {_clock(to_datetime(event.new_watermark))}")
     state = ev.source_state(event)
     if state is not None and (previous is None or ev.source_state(previous) != state):
         if state.source_name == PURGE_SOURCE:
@@ -91,6 +110,31 @@ def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None) -> str:
         else:
             moved.append(f"source {state.source_name} at {state.value}")
     return "; ".join(moved) or "moved nothing visible"
+
+
+def _slice_summary(event: ev.DataEvent, new: ev.DataSlice, tally: Tally | None) -> str:
+    """The records of one slice; the last slice of a merged batch says what the whole batch came to."""
+    where = f"offsets {new.offset_interval.start}–{new.offset_interval.end} ({_bytes(new.size)})"
+    _, slices = commit_part(event)
+    if tally is None:
+        return f"+{new.rows:,} records, {where}"
+    if slices == 1:
+        return f"{counted(tally)}, {where}"
+    return f"+{new.rows:,} records, {where}; the batch of {slices} slices: {counted(tally)}"
+
+
+def _merge(merge: MergeStrategy) -> str:
+    kind = type(merge).__name__.removeprefix("MergeStrategy").removesuffix("Stream").lower()
+    key: tuple[str, ...] = getattr(merge, "primary_key", ())
+    if not key:
+        return kind
+    compared = merge.compare_columns if isinstance(merge, MergeStrategySnapshot) else None
+    comparing = "" if compared is None else f"; comparing {', '.join(compared)}"
+    return f"{kind} (key {', '.join(key)}{comparing})"
+
+
+def _clock(time: datetime) -> str:
+    return time.isoformat(sep=" ", timespec="seconds")
 
 
 def _bytes(size: int) -> str:

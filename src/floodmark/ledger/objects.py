@@ -40,6 +40,26 @@ class DatasetObjects:
     def index_key(self, name: str) -> str:
         return f"{self.folder}/info/index/{name}"
 
+    def key_file_key(self, name: str) -> str:
+        """A file of the key index."""
+        return f"{self.folder}/info/keys/files/{name}"
+
+    def key_manifest_key(self, name: str) -> str:
+        """A manifest of the key index: which of its files belong together as of one block."""
+        return f"{self.folder}/info/keys/manifests/{name}"
+
+    def rows_key(self, name: str) -> str:
+        """The uncompressed copy of a slice, for reading single rows."""
+        return f"{self.folder}/info/rows/{name}"
+
+    @property
+    def fold_manifest_key(self) -> str:
+        return f"{self.folder}/info/fold/manifest"
+
+    def fold_key(self, physical_hash: Multihash) -> str:
+        """A file of rows that were alive when they were folded."""
+        return f"{self.folder}/info/fold/files/{physical_hash.text}"
+
     def read_head(self) -> Multihash | None:
         """The newest block's hash, or None when there is no such dataset (any more)."""
         try:
@@ -69,3 +89,12 @@ class DatasetObjects:
 
     def index_segments(self) -> Iterator[ObjectInfo]:
         return self.store.list(f"{self.folder}/info/index")
+
+    def key_files(self) -> Iterator[ObjectInfo]:
+        return self.store.list(f"{self.folder}/info/keys/files")
+
+    def key_manifests(self) -> Iterator[ObjectInfo]:
+        return self.store.list(f"{self.folder}/info/keys/manifests")
+
+    def fold_files(self) -> Iterator[ObjectInfo]:
+        return self.store.list(f"{self.folder}/info/fold/files")

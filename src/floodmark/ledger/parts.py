@@ -82,6 +82,7 @@ class SlicePart:
     path: Path
     columns: tuple[str, ...]
     digests: Digests = field(repr=False)
+    where: str = "a finished slice"
 
     def load(self) -> pa.Table:
         with pq.ParquetFile(self.path) as file:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from floodmark.chain.hashes import SHA3_256, Multihash
+from floodmark.ledger.fold import drop_purged
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.errors import StorageError
@@ -42,7 +43,13 @@ def remove_purged(objects: DatasetObjects, snapshot: Snapshot) -> None:
         return
     gone = slices.filter(pc.less_equal(slices.column("end"), snapshot.purged_before))
     for digest in gone.column("physical").to_pylist():
+        physical = Multihash(SHA3_256, digest)
         try:
-            objects.store.delete(objects.data_key(Multihash(SHA3_256, digest)))
+            objects.store.delete(objects.data_key(physical))
+            objects.store.delete(objects.rows_key(physical.text))
         except StorageError as error:
             _log.warning("a purged slice could not be deleted (%s); the next purge tries again", error)
+    try:
+        drop_purged(objects, snapshot.purged_before)
+    except StorageError as error:
+        _log.warning("folded copies of purged rows could not be deleted (%s); the next purge tries again", error)

@@ -36,11 +36,8 @@ def query_duckdb(datasets: Datasets, query: str) -> pa.Table:
         for name, dataset in _tables(connection, datasets, query).items():
             scan = dataset.scan()
             columns = ", ".join('"' + c.replace('"', '""') + '"' for c in scan.layout.data.names)
-            connection.register("records of " + name, scan.dataset())
-            bounds = scan.selection
-            offset = scan.layout.vocab.offset
-            only = "" if bounds.is_whole else f' where "{offset}" >= {bounds.start} and "{offset}" < {bounds.end}'
-            connection.execute(f'create view "{name}" as select {columns} from "records of {name}"{only}')
+            connection.register("records of " + name, scan.filtered())
+            connection.execute(f'create view "{name}" as select {columns} from "records of {name}"')
         return _interruptible(connection, lambda: connection.sql(query).to_arrow_table())
     except duckdb.Error as error:
         raise BadQuery(f"DuckDB cannot answer: {str(error).strip()}", hint=_QUOTING) from error

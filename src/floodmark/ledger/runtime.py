@@ -19,3 +19,4 @@ class Runtime:
     random_bytes: Callable[[int], bytes] = os.urandom
     sleep: Callable[[float], None] = time.sleep
     progress: Callable[[], Progress] = SilentProgress
+    fold_at: float | None = 0.10  # fold after a write when this part of the records is dead; None: only fold() does

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.ledger.errors import BadQuery, UnreadableSlice
+from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.selection import Selection
@@ -37,14 +40,14 @@ class Scan:
         return pa.schema([self.layout.read_schema.field(name) for name in self.columns])
 
     def dataset(self) -> pa_ds.Dataset:
-        """The slices as one Arrow dataset, into which scanners and DuckDB push columns and filters.
+        """The files as one Arrow dataset, into which scanners and DuckDB push columns and filters.
 
         It may hold records outside of the selection: `filter` leaves them out.
         """
         import pyarrow.dataset as pa_ds  # late: it imports pandas, which a command that reads no data can do without
         import pyarrow.fs as pa_fs
 
-        keys = [self.objects.data_key(h) for h in self.selection.physical_hashes()]
+        keys = [f.key for f in self.selection.files]
         paths = [self.objects.store.local_path(key) for key in keys]
         filesystem: Any
         sources: list[str]
@@ -57,39 +60,64 @@ class Scan:
         return pa_ds.FileSystemDataset(fragments, self.layout.read_schema, file_format, filesystem)
 
     def filter(self) -> pc.Expression | None:
-        """What keeps the records of the selection, None when every record of its slices belongs to it."""
+        """What keeps the records of the selection, None when every record of its files belongs to it."""
+        bounds = self._bounds()
+        if not self.selection.has_dead:
+            return bounds
+        alive = ~pc.field(self.layout.vocab.offset).isin(pa.array(self.selection.dead))
+        return alive if bounds is None else bounds & alive
+
+    def _bounds(self) -> pc.Expression | None:
         if self.selection.is_whole:
             return None
         offset = pc.field(self.layout.vocab.offset)
         return (offset >= self.selection.start) & (offset < self.selection.end)
 
     def scanner(self, where: pc.Expression | None = None) -> pa_ds.Scanner:
+        """Arrow's own scanner over the records, with a filter of the caller's."""
         mine = self.filter()
         both = mine if where is None else where if mine is None else mine & where
         return self.dataset().scanner(columns=list(self.columns), filter=both)
 
+    def batches(self, where: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
+        """The records batch by batch in offset order, those that an Arrow expression keeps."""
+        bounds = self._bounds()
+        both = bounds if where is None else where if bounds is None else bounds & where
+        if not self.selection.has_dead:
+            yield from self.dataset().scanner(columns=list(self.columns), filter=both).to_batches()
+            return
+        # Arrow would hash the offsets of every record to look it up among the dead; both are in order, so we need not.
+        read = list(dict.fromkeys([*self.columns, self.layout.vocab.offset]))
+        for batch in self.dataset().scanner(columns=read, filter=both).to_batches():
+            kept = alive(batch.column(self.layout.vocab.offset).to_numpy(), self.selection.dead)
+            living = batch if kept is None else batch.filter(pa.array(kept))
+            yield living.select(list(self.columns))
+
     def to_table(self) -> pa.Table:
-        if self.selection.rows == 0:
+        if self.selection.is_empty:
             return self.schema.empty_table()
-        with self._readable():
-            table = self.scanner().to_table()
+        with self.readable():
+            if self.selection.has_dead:
+                table = pa.Table.from_batches(self.batches())
+            else:
+                table = self.dataset().scanner(columns=list(self.columns), filter=self._bounds()).to_table()
         # A cast forgets how many rows a table without columns has.
         return table if table.schema.equals(self.schema) else table.cast(self.schema)
 
     def to_reader(self, where: Where) -> pa.RecordBatchReader:
         """The records as a stream of batches, those that `where` (SQL or an Arrow expression) keeps."""
-        if self.selection.rows == 0:
+        if self.selection.is_empty:
             return pa.RecordBatchReader.from_batches(self.schema, [])
         if isinstance(where, str):
             return self._sql_reader(where)
         try:
             if where is not None:
                 self.layout.read_schema.empty_table().filter(where)  # wrong now, not when the stream is read
-            return self._guarded(self.scanner(where).to_reader())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
             raise BadQuery(
                 f"the filter {where} does not work: {error}", hint="give SQL text or a pyarrow.compute expression"
             ) from error
+        return self._guarded(self.batches(where))
 
     def _sql_reader(self, where: str) -> pa.RecordBatchReader:
         import duckdb
@@ -97,8 +125,7 @@ class Scan:
         try:
             connection = duckdb.connect()
             connection.execute("set timezone = 'UTC'")  # not the machine's: an answer depends on the data alone
-            records = self.dataset() if self.filter() is None else self.dataset().filter(self.filter())
-            connection.register("records", records)
+            connection.register("records", self.filtered())
             names = ", ".join(_quoted(name) for name in self.columns)
             relation = connection.sql(f"select {names} from records where {where}")
             reader: Any = relation.to_arrow_reader()
@@ -108,18 +135,24 @@ class Scan:
             ) from error
         return self._guarded(reader)
 
-    def _guarded(self, reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    def filtered(self) -> pa_ds.Dataset:
+        """The records of the selection and no others, for DuckDB, which filters and joins them as it likes."""
+        mine = self.filter()
+        return self.dataset() if mine is None else self.dataset().filter(mine)
+
+    def _guarded(self, reader: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
         """The same stream, with the dataset's own types and errors."""
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with self._readable():
+            with self.readable():
                 for batch in reader:
                     yield batch if batch.schema.equals(self.schema) else batch.cast(self.schema)
 
         return pa.RecordBatchReader.from_batches(self.schema, batches())
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
+    def readable(self) -> Iterator[None]:
+        """Turn what Arrow says of a missing or damaged file into what the user can do about it."""
         try:
             yield
         except (pa.ArrowInvalid, OSError) as error:
@@ -127,6 +160,20 @@ class Scan:
                 f"records {self.selection.start} to {self.selection.end - 1} cannot all be read: {error}",
                 hint="a file of the dataset is missing or damaged: verify says which",
             ) from error
+
+
+def alive(offsets: I64, dead: I64) -> npt.NDArray[np.bool_] | None:
+    """Which of these offsets are not among the dead, None when all are; both are sorted."""
+    if len(offsets) == 0:
+        return None
+    low, high = np.searchsorted(dead, [offsets[0], offsets[-1] + 1])
+    if low == high:
+        return None
+    near = dead[low:high]
+    at = np.searchsorted(offsets, near)
+    kept = np.ones(len(offsets), np.bool_)
+    kept[at[offsets[at] == near]] = False  # a folded file has left out some of the dead already
+    return kept
 
 
 def checked_columns(layout: Layout, columns: Sequence[str] | None, name: str) -> tuple[str, ...]:

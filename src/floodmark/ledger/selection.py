@@ -1,13 +1,14 @@
-"""Selections: which slices hold an interval of offsets, and what past an `as_of` names. Pure but for block reads."""
+"""Selections: which files hold an interval of offsets, and what past an `as_of` names. Pure but for block reads."""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from floodmark.chain.hashes import SHA3_256, Multihash
 from floodmark.chain.walk import walk_back
 from floodmark.ledger.commit import to_nanos
 from floodmark.ledger.errors import BadAsOf, Purged
+from floodmark.ledger.keys.records import I64
+from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 
 _SHORT_HASH = re.compile(r"[0-9a-f]{8}")
@@ -28,38 +31,110 @@ AsOf = int | str | datetime | Multihash | None
 
 
 @dataclass(frozen=True)
+class DataFile:
+    """A Parquet file of records in offset order: a slice, or what was alive of a few slices when they were folded."""
+
+    key: str
+    start: int
+    end: int
+    rows: int
+    size: int
+
+    @property
+    def absent(self) -> int:
+        """How many records between start and end it does not hold, because they were dead already."""
+        return self.end - self.start - self.rows
+
+
+NOBODY: I64 = np.empty(0, np.int64)
+NOBODY.flags.writeable = False
+
+
+@dataclass(frozen=True)
 class Selection:
-    """The records with offsets in [start, end), and the slices that hold them."""
+    """The records with offsets in [start, end) that are not dead, and the files that hold them, in offset order."""
 
     start: int
     end: int
-    slices: pa.Table
+    files: tuple[DataFile, ...]
+    dead: I64 = field(
+        default_factory=lambda: NOBODY, compare=False
+    )  # sorted; what is absent from the files may be among them
 
     @property
-    def rows(self) -> int:
-        return self.end - self.start
+    def is_empty(self) -> bool:
+        return not self.files
 
     @property
     def is_whole(self) -> bool:
-        """Whether the slices hold nothing else, so that no row needs to be left out."""
-        if self.slices.num_rows == 0:
-            return True
-        first, last = self.slices.column("start")[0].as_py(), self.slices.column("end")[-1].as_py()
-        return bool(first >= self.start and last <= self.end)
+        """Whether the files hold no record before or after the interval."""
+        return self.is_empty or (self.files[0].start >= self.start and self.files[-1].end <= self.end)
 
-    def physical_hashes(self) -> list[Multihash]:
-        return [Multihash(SHA3_256, digest) for digest in self.slices.column("physical").to_pylist()]
+    @cached_property
+    def dead_rows(self) -> I64:
+        """How many dead records each file holds."""
+        if len(self.dead) == 0:
+            return np.zeros(len(self.files), np.int64)
+        starts = np.array([f.start for f in self.files], np.int64)
+        ends = np.array([f.end for f in self.files], np.int64)
+        absent = np.array([f.absent for f in self.files], np.int64)
+        # Who is dead stays dead, so everything that a file has left out is among the dead between its ends.
+        found: I64 = np.searchsorted(self.dead, ends) - np.searchsorted(self.dead, starts) - absent
+        return found
+
+    @property
+    def has_dead(self) -> bool:
+        """Whether a file holds a record that must be left out."""
+        return bool(self.dead_rows.any())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Selections go to tasks, many at once: the distances between the dead are small numbers, the offsets are not.
+        first = self.dead[:1].tolist()
+        gaps = np.diff(self.dead)
+        smallest = np.min_scalar_type(gaps.max(initial=0))
+        return _unpickled, (self.start, self.end, self.files, first, gaps.astype(smallest))
+
+    def part(self, first: int, last: int) -> Selection:
+        """What the files [first, last) hold of it."""
+        files = self.files[first:last]
+        return self.of(files, max(self.start, files[0].start), min(self.end, files[-1].end))
+
+    def of(self, files: tuple[DataFile, ...], start: int, end: int) -> Selection:
+        """Some of the files, which hold the given offsets of it; only the dead among these come along."""
+        low, high = np.searchsorted(self.dead, [start, end])
+        return Selection(start, end, files, self.dead[low:high])
 
 
-def select(slices: pa.Table, start: int, end: int) -> Selection:
-    """The slices that overlap [start, end); offsets are dense and slices in order, so two searches find them."""
-    starts = slices.column("start").to_numpy()
-    ends = slices.column("end").to_numpy()
+def _unpickled(start: int, end: int, files: tuple[DataFile, ...], first: list[int], gaps: Any) -> Selection:
+    dead: I64 = np.cumsum(np.concatenate([np.array(first, np.int64), gaps.astype(np.int64)]))
+    return Selection(start, end, files, dead)
+
+
+def select(snapshot: Snapshot, start: int, end: int, folded: Sequence[DataFile] = ()) -> Selection:
+    """The records with offsets in [start, end), from the given folded files and from the slices for the rest."""
+    slices = snapshot.slices
+    starts, ends = slices.column("start").to_numpy(), slices.column("end").to_numpy()
+    # Offsets are dense and slices in order, so two searches find them.
     low = int(np.searchsorted(ends, start, side="right"))
     high = int(np.searchsorted(starts, end, side="left"))
     if start >= end or low >= high:
-        return Selection(start, start, slices.slice(0, 0))
-    return Selection(start, end, slices.slice(low, high - low))
+        return Selection(start, start, ())
+    wanted = np.zeros(len(starts), np.bool_)
+    wanted[low:high] = True
+    for file in folded:
+        first, last = np.searchsorted(starts, [file.start, file.end])
+        wanted[first:last] = False
+    rest = slice_files(snapshot.objects, slices.filter(pa.array(wanted)))
+    return Selection(start, end, tuple(sorted([*rest, *folded], key=lambda f: f.start)) if folded else rest)
+
+
+def slice_files(objects: DatasetObjects, slices: pa.Table) -> tuple[DataFile, ...]:
+    """The files of these rows of the slice index."""
+    columns = (slices.column(name).to_pylist() for name in ("physical", "start", "end", "size"))
+    return tuple(
+        DataFile(objects.data_key(Multihash(SHA3_256, digest)), start, end, end - start, size)
+        for digest, start, end, size in zip(*columns, strict=True)
+    )
 
 
 def interval(snapshot: Snapshot, name: str, since: int | None, until: int | None) -> Selection:
@@ -72,7 +147,7 @@ def interval(snapshot: Snapshot, name: str, since: int | None, until: int | None
             hint=f"the first record that is left is {snapshot.purged_before}: ask since {snapshot.purged_before - 1}",
             purged_before=snapshot.purged_before,
         )
-    return select(snapshot.slices, start, end)
+    return select(snapshot, start, end)
 
 
 def _offset(given: Any, what: str) -> int:
@@ -85,8 +160,8 @@ def _offset(given: Any, what: str) -> int:
     raise TypeError(f"{what}={given!r} is no offset: give an integer")
 
 
-def present(snapshot: Snapshot, name: str, as_of: AsOf) -> Selection:
-    """All records that can be read, now or as of a point in the past."""
+def present(snapshot: Snapshot, name: str, as_of: AsOf) -> tuple[int, int]:
+    """The offsets [start, end) of all records that can be read, now or as of a point in the past."""
     end = snapshot.next_offset if as_of is None else end_of(snapshot, name, as_of)
     if as_of is not None and snapshot.purged_before and end <= snapshot.purged_before:
         raise Purged(
@@ -94,7 +169,7 @@ def present(snapshot: Snapshot, name: str, as_of: AsOf) -> Selection:
             hint=f"the oldest state that is left ends at offset {snapshot.purged_before}",
             purged_before=snapshot.purged_before,
         )
-    return select(snapshot.slices, min(snapshot.purged_before, end), end)
+    return min(snapshot.purged_before, end), end
 
 
 def end_of(snapshot: Snapshot, name: str, as_of: AsOf) -> int:

@@ -16,10 +16,13 @@ from floodmark.chain.walk import walk_back
 from floodmark.engine import Progress, run, run_here
 from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.attributes import purged_before
+from floodmark.ledger.fold_check import fold_problems
+from floodmark.ledger.keys.check import index_problems
 from floodmark.ledger.layout import Layout, from_odf, vocabulary
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.slice_check import CheckpointCheck, Problem, SliceCheck, check
+from floodmark.ledger.strategy import strategy_of
 from floodmark.storage.errors import ObjectNotFound, StorageError
 
 SPARK_BYTES = 2 << 30
@@ -125,7 +128,7 @@ def _read_chain(objects: DatasetObjects, head: Multihash) -> _Chain:
 
 
 def _check_index(objects: DatasetObjects, head: Multihash, chain: _Chain) -> Iterator[Problem]:
-    """The derived slice index must say what the chain says."""
+    """The derived indexes must say what the chain and the records say."""
     snapshot = snapshots.load_at(objects, head, {})
     indexed = [(row["start"], row["end"] - 1, row["physical"]) for row in snapshot.all_slices.to_pylist()]
     chained = [
@@ -136,6 +139,10 @@ def _check_index(objects: DatasetObjects, head: Multihash, chain: _Chain) -> Ite
     if indexed != chained:
         key = objects.index_key("")
         yield Problem("index", key, f"the slice index lists {len(indexed)} slices, not the chain's {len(chained)}")
+        return
+    if strategy_of(snapshot.state).is_keyed:
+        yield from index_problems(snapshot)
+    yield from fold_problems(snapshot)
 
 
 def _events(chain: _Chain) -> Iterator[AddData | ExecuteTransform]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot, load_at
 from floodmark.ledger.stage import Staged, discard_remote, incoming_schema, stage
 from floodmark.ledger.staging import staging_area
+from floodmark.ledger.strategy import Strategy, strategy_of
 from floodmark.storage.slices import SliceFile
 
 MAX_RACES = 50
@@ -35,8 +37,8 @@ class Written:
 
 
 @dataclass
-class Append:
-    """One append to one dataset, from the data handed over to the commit."""
+class Write(ABC):
+    """One write to one dataset, from the data handed over to the commit. What becomes of the data, subclasses say."""
 
     name: str
     runtime: Runtime
@@ -55,41 +57,9 @@ class Append:
             finally:
                 discard_remote(snapshot.objects, folder)
 
+    @abstractmethod
     def _run(self, snapshot: Snapshot, folder: Path) -> Written:
-        objects = snapshot.objects
-        if isinstance(self.data, Frame) and self.data.table.num_rows == 0:
-            raise self._nothing()  # before its columns, which often have no types then
-        layout, definitions = self._layout(snapshot)
-        staged = stage(self.data, layout, folder, objects, self.runtime)
-        if staged.rows == 0:
-            raise self._nothing()
-        self.progress.start(f"writing {self.name}", staged.rows)
-        parts: list[Part] = staged.parts
-        system_time = self._system_time(snapshot)
-        slices = self._finalise(staged, parts, snapshot, layout, system_time, folder)
-        # From here on nobody else who takes turns can move the head, so a long write is not overtaken again and again.
-        with objects.turn():
-            for race in range(MAX_RACES):
-                if objects.read_head() == snapshot.head:
-                    events = [*definitions, *data_events(snapshot.state, slices, self.source_state)]
-                    planned, state = plan_blocks(snapshot.state, events, system_time)
-                    if publish(objects, snapshot.head, slices, planned):
-                        commit = describe_commit(planned[len(definitions) :], self.source_state)
-                        return Written(commit, snapshot.after(planned, state))
-                if race > 0:
-                    self._pause(race)
-                snapshot = self._reloaded(snapshot)
-                if (first := self._committed_before(snapshot)) is not None:
-                    return Written(first, snapshot)
-                now_layout, definitions = self._layout(snapshot)
-                # The same columns: what was cast, sorted and hashed stays so. Others: from the start.
-                parts = finalising.again(slices, layout, staged.parts) if now_layout == layout else staged.parts
-                layout, system_time = now_layout, self._system_time(snapshot)
-                slices = self._finalise(staged, parts, snapshot, layout, system_time, folder)
-        raise CommitConflict(
-            f"the write to {self.name!r} lost {MAX_RACES} races against other writers and did not happen",
-            hint="write again, or let fewer processes write to this dataset at once",
-        )
+        """Stage, finalise, publish, with a folder for unfinished files."""
 
     def _layout(self, snapshot: Snapshot) -> tuple[Layout, list[MetadataEvent]]:
         """The dataset's columns; on a first write those of the data, and the event that sets them."""
@@ -98,14 +68,10 @@ class Append:
         schema = incoming_schema(self.data)
         if len(schema) == 0:
             raise self._nothing()
-        return first_layout(schema, snapshot.state.vocab)
-
-    def _finalise(
-        self, staged: Staged, parts: list[Part], snapshot: Snapshot, layout: Layout, system_time: int, folder: Path
-    ) -> list[SliceFile]:
-        tasks = finalising.plan(parts, snapshot.next_offset, system_time // _MS, layout, folder, snapshot.objects)
-        slices: list[SliceFile] = staged.run(tasks, finalising.finalise, progress=self.progress, weight=_rows)
-        return slices
+        strategy = strategy_of(snapshot.state)
+        op = vocabulary(snapshot.state.vocab).op
+        own = pa.schema([f for f in schema if not (strategy.takes_op and f.name == op)])
+        return first_layout(own, snapshot.state.vocab, strategy)
 
     def _system_time(self, snapshot: Snapshot) -> int:
         """Now, in whole milliseconds, and never before the chain's newest block."""
@@ -138,15 +104,67 @@ class Append:
                 hint="write to its inputs, then run the step that makes it",
             )
 
+    def _lost(self) -> CommitConflict:
+        return CommitConflict(
+            f"the write to {self.name!r} lost {MAX_RACES} races against other writers and did not happen",
+            hint="write again, or let fewer processes write to this dataset at once",
+        )
+
     def _pause(self, race: int) -> None:
         jitter = self.runtime.random_bytes(1)[0] / 255
         self.runtime.sleep(min(0.02 * 2 ** min(race, 6), 1.0) * (0.5 + jitter))
 
 
-def first_layout(schema: pa.Schema, vocab: SetVocab | None) -> tuple[Layout, list[MetadataEvent]]:
+@dataclass
+class Append(Write):
+    """Every row becomes a record."""
+
+    def _run(self, snapshot: Snapshot, folder: Path) -> Written:
+        objects = snapshot.objects
+        if isinstance(self.data, Frame) and self.data.table.num_rows == 0:
+            raise self._nothing()  # before its columns, which often have no types then
+        layout, definitions = self._layout(snapshot)
+        staged = stage(self.data, layout, folder, objects, self.runtime)
+        if staged.rows == 0:
+            raise self._nothing()
+        self.progress.start(f"writing {self.name}", staged.rows)
+        parts: list[Part] = staged.parts
+        system_time = self._system_time(snapshot)
+        slices = self._finalise(staged, parts, snapshot, layout, system_time, folder)
+        # From here on nobody else who takes turns can move the head, so a long write is not overtaken again and again.
+        with objects.turn():
+            for race in range(MAX_RACES):
+                if objects.read_head() == snapshot.head:
+                    events = [*definitions, *data_events(snapshot.state, slices, self.source_state)]
+                    planned, state = plan_blocks(snapshot.state, events, system_time)
+                    if publish(objects, snapshot.head, slices, planned):
+                        commit = describe_commit(planned[len(definitions) :], self.source_state)
+                        return Written(commit, snapshot.after(planned, state))
+                if race > 0:
+                    self._pause(race)
+                snapshot = self._reloaded(snapshot)
+                if (first := self._committed_before(snapshot)) is not None:
+                    return Written(first, snapshot)
+                now_layout, definitions = self._layout(snapshot)
+                # The same columns: what was cast, sorted and hashed stays so. Others: from the start.
+                parts = finalising.again(slices, layout, staged.parts) if now_layout == layout else staged.parts
+                layout, system_time = now_layout, self._system_time(snapshot)
+                slices = self._finalise(staged, parts, snapshot, layout, system_time, folder)
+        raise self._lost()
+
+    def _finalise(
+        self, staged: Staged, parts: list[Part], snapshot: Snapshot, layout: Layout, system_time: int, folder: Path
+    ) -> list[SliceFile]:
+        tasks = finalising.plan(parts, snapshot.next_offset, system_time // _MS, layout, folder, snapshot.objects)
+        slices: list[SliceFile] = staged.run(tasks, finalising.finalise, progress=self.progress, weight=_rows)
+        return slices
+
+
+def first_layout(schema: pa.Schema, vocab: SetVocab | None, strategy: Strategy) -> tuple[Layout, list[MetadataEvent]]:
     """The layout of a dataset without one yet, and the event that gives it."""
     declared = None if vocab is None else vocab.event_time_column
-    layout = derive(schema, vocabulary(vocab), declared)
+    layout = derive(schema, vocabulary(vocab), declared, strategy.key)
+    strategy.check_compared(layout.data.names)
     return layout, [SetDataSchema(schema=layout.to_odf())]
 
 

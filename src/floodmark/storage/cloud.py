@@ -143,6 +143,12 @@ class CloudStore:
         with self._explained("write", key):
             obstore.put(self._store, key, data)
 
+    def put_derived_file(self, key: str, path: Path) -> None:
+        check_key(key)
+        with self._explained("write", key):
+            obstore.put(self._store, key, path)
+        path.unlink()
+
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
         check_key(key)
         for attempt in range(_SWAP_ATTEMPTS):

@@ -25,7 +25,7 @@ class Counts:
     stats: int = 0
     lists: int = 0
     listed: int = 0  # objects that the listings gave
-    puts: int = 0  # put_if_absent, put_file and put_derived
+    puts: int = 0  # put_if_absent, put_file, put_derived and put_derived_file
     bytes_put: int = 0
     swaps: int = 0
     deletes: int = 0
@@ -94,6 +94,10 @@ class CountingStore:
     def put_derived(self, key: str, data: bytes) -> None:
         self._add(puts=1, bytes_put=len(data))
         self.inner.put_derived(key, data)
+
+    def put_derived_file(self, key: str, path: Path) -> None:
+        self._add(puts=1, bytes_put=path.stat().st_size)
+        self.inner.put_derived_file(key, path)
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
         self._add(swaps=1)

@@ -125,6 +125,22 @@ class LocalStore:
             with self._staged(data) as staged:
                 self._fs.rename(staged, path)
 
+    def put_derived_file(self, key: str, path: Path) -> None:
+        target = self._path(key)
+        with self._explained("read the file to put at", key):
+            size = self._fs.stat(path).size
+        with self._explained("write", key, needed=size):
+            self._make_folder(target.parent)
+            try:
+                self._fs.rename(path, target)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                with self._staging_path() as staged:
+                    self._fs.copy_new(path, staged)  # it is on another file system, where no rename can reach it
+                    self._fs.rename(staged, target)
+                self._fs.unlink(path)
+
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
         path = self._path(key)
         with self._explained("swap", key, needed=len(new)):

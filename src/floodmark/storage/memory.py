@@ -86,6 +86,10 @@ class MemoryStore:
         with self._lock:
             self._objects[key] = _Object(bytes(data), time.time())
 
+    def put_derived_file(self, key: str, path: Path) -> None:
+        self.put_derived(key, path.read_bytes())
+        path.unlink()
+
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
         check_key(key)
         with self._lock:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -76,16 +78,17 @@ def write_slice(
     start: int,
     system_time_ms: int,
     known_digests: Digests,
+    ops: npt.NDArray[np.int32] | None = None,
 ) -> SliceFile:
-    """Write `data` (its event time first, `+A` records) as the slice that begins at offset `start`.
+    """Write `data` (its event time first) as the slice that begins at offset `start`.
 
-    `known_digests` are those of columns that an earlier try has hashed already; they are not hashed again.
+    `ops` are the records' operations, all `+A` when None. `known_digests` are those of columns that an earlier try has hashed already; they are not hashed again.
     """
     rows = data.num_rows
     system = pa.table(
         [
             pa.array(np.arange(start, start + rows, dtype=np.int64)),
-            pa.array(np.zeros(rows, dtype=np.int32)),
+            pa.array(np.zeros(rows, dtype=np.int32) if ops is None else ops),
             pa.array(np.full(rows, system_time_ms, dtype=np.int64)).cast(SYSTEM_TIME_TYPE),
         ],
         schema=pa.schema(system_fields(vocab)),
@@ -115,6 +118,27 @@ def write_slice(
         event_time_max=high,
         digests={name: digests[name] for name in data.column_names},
     )
+
+
+@dataclass(frozen=True)
+class RowsFile:
+    """A finished file of records that have their offsets already."""
+
+    rows: int
+    size: int
+    physical_hash: Multihash
+
+
+def write_rows(path: Path, tables: Iterator[pa.Table], schema: pa.Schema, vocab: Vocabulary) -> RowsFile:
+    """Write records with their system columns, encoded as slices are; each table becomes a row group of its own."""
+    first = next(tables, schema.empty_table())
+    rows = 0
+    sink = _HashingFile(path)
+    with sink, pq.ParquetWriter(sink, schema, **_parquet_options(first, vocab)) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            rows += table.num_rows
+    return RowsFile(rows, sink.size, Multihash(SHA3_256, sink.digest()))
 
 
 def event_time_bounds(column: pa.ChunkedArray) -> tuple[int | None, int | None]:

@@ -121,6 +121,10 @@ class Store(Protocol):
         """
         ...
 
+    def put_derived_file(self, key: str, path: Path) -> None:
+        """Like `put_derived`, from a local file, which is gone afterwards."""
+        ...
+
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
         """Replace `expected` (None: nothing there) by `new`, durably and atomically; False if it differs.
 

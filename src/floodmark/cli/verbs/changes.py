@@ -30,7 +30,7 @@ def changes(call: Call, name: str, since: int | None, until: int | None, limit: 
 
     dataset = call.lake()[name]
     last = -1 if dataset.last_offset is None else dataset.last_offset
-    start = last - dataset.count() if since is None else since
+    start = last - dataset.snapshot().records if since is None else since
     wanted = last if until is None else min(until, last)
     end = max(start, wanted if limit is None else min(wanted, start + limit))
     if end == start:

@@ -1,4 +1,4 @@
-"""`floodmark ingest`: append files to a dataset."""
+"""`floodmark ingest`: write files to a dataset."""
 
 from __future__ import annotations
 
@@ -10,19 +10,57 @@ import click
 
 from floodmark.cli import document, words
 from floodmark.cli.call import Call, verb
-from floodmark.cli.errors import OtherEventTime
+from floodmark.cli.wanted import Wanted
 from floodmark.ledger.errors import CommitConflict, UnknownDataset
 
 if TYPE_CHECKING:
     from floodmark.lake import Lake
+    from floodmark.ledger.commit import Commit
     from floodmark.ledger.dataset import Dataset
     from floodmark.ledger.incoming import Format
+
+# As in ledger/strategy.py; what that imports would make `floodmark --help` wait.
+MERGES = ("append", "ledger", "snapshot", "changelog", "upsert")
+
+
+def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Columns given one by one, or several with commas between."""
+    columns = tuple(column for value in values for column in value.split(","))
+    if not all(columns):
+        raise click.BadParameter("a column has no name.")
+    return columns
 
 
 @verb("ingest")
 @click.argument("name")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--event-time", metavar="COLUMN", help="The column that says when an event happened, for a new dataset.")
+@click.option(
+    "--key",
+    metavar="COLUMN",
+    multiple=True,
+    callback=_columns,
+    help="A column that identifies a row, for a new dataset. Several: again, or with commas.",
+)
+@click.option(
+    "--merge",
+    type=click.Choice(MERGES),
+    help="What a batch becomes, for a new dataset. Default: upsert with a key, append without.",
+)
+@click.option(
+    "--compare",
+    metavar="COLUMN",
+    multiple=True,
+    callback=_columns,
+    help="With --merge snapshot: a column whose change counts. Default: all.",
+)
+@click.option(
+    "--lookup",
+    metavar="COLUMN",
+    multiple=True,
+    callback=_columns,
+    help="The first columns of the key, if rows will be looked up by them alone.",
+)
 @click.option(
     "--read",
     type=click.Choice(["csv", "json", "parquet"]),
@@ -34,35 +72,57 @@ def ingest(
     call: Call,
     name: str,
     paths: tuple[str, ...],
-    event_time: str | None,
     read: Format | None,
     source: str | None,
     state: str | None,
+    event_time: str | None,
+    merge: str | None,
+    key: tuple[str, ...],
+    compare: tuple[str, ...],
+    lookup: tuple[str, ...],
 ) -> None:
-    """Append files to a dataset, new or old.
+    """Write files to a dataset, new or old.
 
     \b
     floodmark ingest trips trips.parquet --event-time pickup_at
     floodmark ingest trips 'more/*.csv' --source files --state 2026-11-15
+    floodmark ingest people people.csv --key id
+    floodmark ingest prices today.csv --key shop,item --merge snapshot
 
     A PATH is a file, a folder or a glob. All files become visible at once, or none. A dataset that is not there yet is
     made, with the columns of the first file.
+
+    Without a key every row is appended. With one, only what changed is written:
+
+    \b
+    upsert     rows replace those of their key
+    snapshot   the files hold all there is; rows they lack are retracted
+    ledger     rows with a new key are added, others dropped
+    changelog  a column `op` says what each row does: 0 new, 1 gone, 2 and 3 before and after a change
     """
     if (source is None) != (state is None):
         raise click.UsageError("--source and --state go together: which source, and how far it was read.")
     lake = call.lake()
     created = name not in lake
-    with _dataset(lake, name, event_time) as dataset:
+    with _dataset(lake, name, Wanted(event_time, merge, key, compare, lookup)) as dataset:
         before = dataset.snapshot().head_block.sequence_number
         commit = dataset.write(list(paths), source=source, state=state, read=read)
-    # A source state that the chain had already comes back as the commit that brought it.
-    written = commit.sequence_number > before
+        is_keyed = dataset.strategy.is_keyed
+    # A batch that changes nothing comes back without a commit of its own, and a source state that the chain had
+    # already as the commit that brought it.
+    written = (commit.rows > 0 or commit.source is not None) and commit.sequence_number > before
     if call.as_json:
         document.emit(
             dataset=name,
             created=created,
             written=written,
             records=commit.rows,
+            new=commit.new,
+            changed=commit.changed,
+            retracted=commit.retracted,
+            unchanged=commit.unchanged,
+            duplicates=commit.duplicates,
+            unknown=commit.unknown,
             start=commit.start,
             end=commit.end,
             size=commit.size,
@@ -73,29 +133,35 @@ def ingest(
             watermark=commit.watermark,
         )
         return
-    added = f"{words.many(commit.rows, 'record')}, offsets {commit.start}–{commit.end - 1}"
-    if not written:
-        click.echo(f"{name}: {source} {state} was written before ({added}); nothing to do")
-        return
     made = "made the dataset, " if created else ""
-    click.echo(f"{name}: {made}+{added} ({words.size(commit.size)}), block {commit.block.short}")
+    offsets = f"offsets {commit.start}–{commit.end - 1}"
+    records = f"{words.many(commit.rows, 'record')}, {offsets}" if commit.rows else "it changed nothing"
+    size, block = words.size(commit.size), f"block {commit.block.short}"
+    if commit.source is not None and not written:
+        click.echo(f"{name}: {source} {state} was written before ({records}); nothing to do")
+    elif commit.rows == 0:
+        click.echo(f"{name}: {made}nothing changed ({_counted(commit)})")
+    elif is_keyed:
+        click.echo(f"{name}: {made}{_counted(commit)} ({offsets}, {size}), {block}")
+    else:
+        click.echo(f"{name}: {made}+{records} ({size}), {block}")
+
+
+def _counted(commit: Commit) -> str:
+    from floodmark.ledger.log import counted
+
+    return counted(commit) or "the batch has no rows"
 
 
 @contextmanager
-def _dataset(lake: Lake, name: str, event_time: str | None) -> Iterator[Dataset]:
+def _dataset(lake: Lake, name: str, wanted: Wanted) -> Iterator[Dataset]:
     """The dataset to write to. One that was made for this write goes again when the write fails."""
     if name in lake:
         dataset = lake[name]
-        if event_time is not None and dataset.event_time != event_time:
-            has = f"the event time {dataset.event_time!r}" if dataset.event_time else "no event time of its own"
-            raise OtherEventTime(
-                f"dataset {name!r} has {has}, not {event_time!r}",
-                hint="leave out --event-time to append, or choose another name for a new dataset",
-                name=name,
-            )
+        wanted.check(dataset)
         yield dataset
         return
-    dataset = lake.create(name, event_time=event_time)
+    dataset = wanted.create(lake, name)
     made = dataset.head
     try:
         yield dataset

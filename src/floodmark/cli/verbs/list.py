@@ -25,6 +25,8 @@ class Listed:
     name: str
     id: str
     kind: str
+    merge: str
+    key: tuple[str, ...]
     records: int
     size: int
     last_offset: int | None
@@ -35,14 +37,18 @@ class Listed:
     @classmethod
     def of(cls, dataset: Dataset) -> Listed:
         from floodmark.ledger.commit import to_datetime
+        from floodmark.ledger.strategy import strategy_of
 
         snapshot = dataset.snapshot()
         state = snapshot.state
+        strategy = strategy_of(state)
         written = snapshot.head_block.system_time if state.last_offset is not None else None
         return cls(
             name=dataset.name,
             id=dataset.id.text,
             kind=dataset.kind.name.lower(),
+            merge=strategy.kind,
+            key=strategy.key,
             records=snapshot.records,
             size=snapshot.size,
             last_offset=state.last_offset,
@@ -54,12 +60,17 @@ class Listed:
     def row(self, now: datetime) -> Row:
         written = "never" if self.last_write is None else words.ago(self.last_write, now)
         watermark = "-" if self.watermark is None else words.clock(self.watermark)
-        return [self.name, self.kind, f"{self.records:,}", words.size(self.size), written, watermark]
+        return [self.name, self._merged(), f"{self.records:,}", words.size(self.size), written, watermark]
+
+    def _merged(self) -> str:
+        if self.kind != "root":
+            return self.kind  # takes no data from outside, so nothing is merged
+        return f"{self.merge} by {', '.join(self.key)}" if self.key else self.merge
 
 
 _COLUMNS = [
     Column("name"),
-    Column("kind"),
+    Column("merge"),
     Column("records", is_number=True),
     Column("size", is_number=True),
     Column("last write"),

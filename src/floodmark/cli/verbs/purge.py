@@ -25,8 +25,9 @@ def purge(call: Call, name: str, before: str) -> None:
     floodmark purge trips --before 2026-01-01
     floodmark purge trips --before 100000
 
-    Those slices go whose records all lie before an offset or an event time, so some older records may remain. The
-    chain and the offsets stay, and verify says what is purged.
+    Those slices go whose records all lie before an offset or an event time, so some older records may remain. Rows of a
+    keyed dataset that have not changed since are in them, and go too. The chain and the offsets stay, and verify says
+    what is purged.
     """
     dataset = call.lake()[name]
     point = int(before) if re.fullmatch(r"[0-9]+", before) else before

@@ -12,28 +12,41 @@ from floodmark.cli.tables import Column, print_table
 @verb("schema")
 @click.argument("name")
 def schema(call: Call, name: str) -> None:
-    """Show columns, types, and which is the event time.
+    """Show columns, types, event time, key and merge strategy.
 
     \b
     floodmark schema trips
     floodmark schema trips --json | jq -r '.columns[].name'
     """
     dataset = call.lake()[name]
-    event_time = dataset.event_time
+    event_time, strategy = dataset.event_time, dataset.strategy
     found = dataset.schema
     fields = [] if found is None else list(found)
     if call.as_json:
         columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in fields]
-        document.emit(dataset=dataset.name, event_time=event_time, columns=columns)
+        document.emit(
+            dataset=dataset.name,
+            event_time=event_time,
+            merge=strategy.kind,
+            key=strategy.key,
+            compare=strategy.compare,
+            lookup=strategy.lookup,
+            columns=columns,
+        )
         return
+    if strategy.is_keyed:
+        call.note(f"{dataset.name}: {strategy}")
     if not fields:
         call.note(f"{dataset.name}: no columns yet; the first ingest sets them")
         return
     heads = [Column("column"), Column("type"), Column("nulls"), Column("role")]
     rows = [
-        [f.name, str(f.type), "yes" if f.nullable else "no", "event time" if f.name == event_time else ""]
-        for f in fields
+        [f.name, str(f.type), "yes" if f.nullable else "no", _role(f.name, event_time, strategy.key)] for f in fields
     ]
     print_table(heads, rows)
     if event_time is None:
-        click.echo("The event time is the time of writing (system_time).", err=True)
+        call.note("The event time is the time of writing (system_time).")
+
+
+def _role(column: str, event_time: str | None, key: tuple[str, ...]) -> str:
+    return ", ".join([*(["key"] if column in key else []), *(["event time"] if column == event_time else [])])

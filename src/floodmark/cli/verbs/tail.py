@@ -22,7 +22,7 @@ def tail(call: Call, name: str, number: int) -> None:
 
     dataset = call.lake()[name]
     last = dataset.last_offset
-    found = min(number, dataset.count())
+    found = min(number, dataset.snapshot().records)
     if last is None or found == 0:
         if call.as_json:
             document.emit(dataset=dataset.name, records=[])

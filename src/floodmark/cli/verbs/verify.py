@@ -25,8 +25,8 @@ def verify(call: Call, names: tuple[str, ...]) -> None:
     floodmark verify
     floodmark verify trips --json | jq '.datasets[].problems'
 
-    Every block is checked against the rules of the chain and every file against its hashes; without a NAME, those of
-    all datasets. The exit code is 3 when something is wrong.
+    Every block is checked against the rules of the chain, every file against its hashes, and a key index against the
+    records; without a NAME, those of all datasets. The exit code is 3 when something is wrong.
     """
     lake = call.lake()
     datasets = [lake[name] for name in names] if names else lake.datasets()

@@ -1,0 +1,111 @@
+"""Reading the current rows of a dataset with dead records, as they lie and folded, against plain files of just these.
+
+Run: python bench/read_current.py --rows 10000000 --slices 10000
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import floodmark as fm
+from floodmark.engine import Session
+from floodmark.ledger import parts
+from measuring import Figure, alternate, measured
+from trips import trips, write_files
+
+BARS = {0: 1.2, 1: 1.4, 9: 1.8}
+FOLDED_BAR = 1.2
+SLICES_BAR = 1.3
+SLICE_ROWS = 100
+SUMS = ["sum(id)", "max(pickup_at)", "sum(distance)", "sum(fare)", "sum(passengers)", "max(payment)"]
+
+
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+    files = write_files(root / "in", args.rows)
+    with Session() as session:
+        lake = fm.Lake(root / "lake", runtime=fm.Runtime(session=session, fold_at=None))
+        figures = []
+        for percent, bar in BARS.items():
+            figures += _case(lake, root, files, args, percent, bar)
+        return figures + _small_slices(lake, args)
+
+
+def _case(
+    lake: fm.Lake, root: Path, files: list[Path], args: argparse.Namespace, percent: int, bar: float
+) -> list[Figure]:
+    """Load everything, then change rows at random until `percent` of all records are dead."""
+    dataset = lake.create(f"trips{percent}", key=["id"], event_time="pickup_at")
+    dataset.write(files)
+    # A change of one row adds two records and leaves two dead: the old row, and the record that takes it back.
+    changed = percent * args.rows // (2 * (100 - percent))
+    if changed:
+        ids = np.random.default_rng(percent).choice(args.rows, changed, replace=False)
+        current = dataset.to_arrow().filter(pa.array(np.isin(np.arange(args.rows), ids)))
+        longer = pc.add(current.column("distance"), 1.0)
+        dataset.write(current.set_column(current.schema.get_field_index("distance"), "distance", longer))
+    dead = 100 * (1 - dataset.count() / ((dataset.last_offset or 0) + 1))
+    assert abs(dead - percent) < 0.5, dead
+    spark = dataset.read().sparkSession
+    plain = str(root / f"plain{percent}")
+    dataset.read().write.parquet(plain)
+
+    def scan_plain() -> list[Any]:
+        rows: list[Any] = spark.read.parquet(plain).selectExpr(*SUMS).collect()
+        return rows
+
+    def scan_ours() -> list[Any]:
+        rows: list[Any] = dataset.read().selectExpr(*SUMS).collect()
+        return rows
+
+    def figure(what: str, limit: float) -> Figure:
+        _same(scan_plain(), scan_ours())
+        one, two = alternate(scan_plain, scan_ours, args.repeats)
+        return Figure(what, two / one, limit, f"{two:.2f} s ÷ {one:.2f} s; {dataset.count():,} rows alive")
+
+    as_it_lies = figure(f"{percent} % dead ÷ plain scan of the living", bar)
+    dataset.fold()
+    return [as_it_lies, figure(f"{percent} % dead, after fold() ÷ plain scan of the living", FOLDED_BAR)]
+
+
+def _same(first: list[Any], second: list[Any]) -> None:
+    for a, b in zip(first[0], second[0], strict=True):
+        assert a == b or abs(a - b) <= 1e-9 * abs(a), (a, b)
+
+
+def _small_slices(lake: fm.Lake, args: argparse.Namespace) -> list[Figure]:
+    """Many slices of a hundred rows after a fold, against the same rows in one slice."""
+    table = trips(0, args.slices * SLICE_ROWS)
+    one, many = lake.create("one"), lake.create("many")
+    one.write(table)
+    with patch.object(parts, "PART_BYTES", table.nbytes // args.slices):
+        many.write(table)
+    assert many.snapshot().slices.num_rows >= args.slices
+    many.fold()
+    assert many.to_arrow().equals(one.to_arrow())
+
+    def through_spark(dataset: fm.Dataset) -> Callable[[], Any]:
+        return lambda: dataset.read().selectExpr(*SUMS).collect()
+
+    def through_arrow(dataset: fm.Dataset) -> Callable[[], Any]:
+        return dataset.to_arrow
+
+    figures = []
+    for name, way in (("Arrow", through_arrow), ("Spark", through_spark)):
+        for dataset in (many, one):
+            way(dataset)()
+        slow, quick = alternate(way(many), way(one), args.repeats)
+        what = f"{args.slices:,} slices of {SLICE_ROWS} rows after fold() ÷ one file, through {name}"
+        figures.append(Figure(what, slow / quick, SLICES_BAR, f"{slow:.3f} s ÷ {quick:.3f} s"))
+    return figures
+
+
+if __name__ == "__main__":
+    measured(__doc__ or "", _measure, rows=2_000_000, slices=1_000, repeats=5)

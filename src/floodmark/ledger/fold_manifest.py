@@ -1,0 +1,167 @@
+"""Which folded files a dataset has: one small derived file, which names them and is checked before it is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from floodmark.chain.hashes import SHA3_256, Multihash
+from floodmark.ledger.keys.records import I64
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.selection import DataFile
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.errors import ObjectNotFound, StorageError
+
+MAGIC = b"FMFOLD1\n"
+
+_log = logging.getLogger(__name__)
+
+
+class BadManifest(Exception):
+    """A manifest that is torn, damaged or from another format."""
+
+
+@dataclass(frozen=True)
+class FoldedFile:
+    """The rows of the slices between two offsets that were alive when they were folded."""
+
+    start: int
+    end: int
+    rows: int
+    size: int
+    slices: int
+    digest: str  # SHA3-256 of the file, which is also its name; no file is kept for no rows
+    at: int  # the records before this offset were known when it was folded
+    block: str  # the data block that ends there
+
+    @property
+    def physical_hash(self) -> Multihash:
+        return Multihash(SHA3_256, bytes.fromhex(self.digest))
+
+    def in_store(self, objects: DatasetObjects) -> DataFile:
+        return DataFile(objects.fold_key(self.physical_hash), self.start, self.end, self.rows, self.size)
+
+
+@dataclass(frozen=True)
+class Retired:
+    """A folded file that no new reader uses; it stays a while for those who began earlier."""
+
+    digest: str
+    start: int
+    since: int  # nanoseconds
+
+
+@dataclass(frozen=True)
+class FoldManifest:
+    """The folded files in offset order, and those that they replaced."""
+
+    files: tuple[FoldedFile, ...] = ()
+    retired: tuple[Retired, ...] = ()
+
+    @property
+    def absent(self) -> int:
+        """How many dead records the folded files have left out."""
+        return sum(f.end - f.start - f.rows for f in self.files)
+
+    @property
+    def slices(self) -> int:
+        """How many slices need not be read any more."""
+        return sum(f.slices for f in self.files)
+
+    def with_files(self, added: Iterable[FoldedFile], now: int) -> FoldManifest:
+        """The manifest with more files; those that they overlap are retired."""
+        fresh = sorted(added, key=lambda f: f.start)
+        ends = [f.end for f in fresh]
+        kept = [f for f in self.files if (i := bisect_right(ends, f.start)) == len(fresh) or fresh[i].start >= f.end]
+        files = tuple(sorted([*kept, *fresh], key=lambda f: f.start))
+        present = {f.digest for f in files}
+        before = {f.digest: Retired(f.digest, f.start, now) for f in self.files} | {r.digest: r for r in self.retired}
+        return FoldManifest(files, tuple(r for r in before.values() if r.digest not in present))
+
+    def starting_at(self, offset: int) -> FoldManifest:
+        """The manifest without any file, retired ones included, that holds records before an offset."""
+        return FoldManifest(
+            tuple(f for f in self.files if f.start >= offset), tuple(r for r in self.retired if r.start >= offset)
+        )
+
+    def retired_since(self, moment: int) -> FoldManifest:
+        """The manifest without the files that were retired before a moment."""
+        return FoldManifest(self.files, tuple(r for r in self.retired if r.since >= moment))
+
+    @property
+    def hashes(self) -> set[Multihash]:
+        """All files that the manifest knows of."""
+        digests = [f.digest for f in self.files] + [r.digest for r in self.retired]
+        return {Multihash(SHA3_256, bytes.fromhex(digest)) for digest in digests}
+
+
+def encode(manifest: FoldManifest) -> bytes:
+    """A manifest as bytes that end in their checksum."""
+    body = MAGIC + json.dumps(asdict(manifest)).encode()
+    return body + hashlib.sha3_256(body).digest()
+
+
+def decode(data: bytes) -> FoldManifest:
+    """A manifest from bytes; `BadManifest` for any that `encode` did not make."""
+    body, checksum = data[:-32], data[-32:]
+    if not body.startswith(MAGIC) or hashlib.sha3_256(body).digest() != checksum:
+        raise BadManifest("torn, damaged or of another format")
+    parsed = json.loads(body[len(MAGIC) :])
+    return FoldManifest(tuple(FoldedFile(**f) for f in parsed["files"]), tuple(Retired(**r) for r in parsed["retired"]))
+
+
+def read_manifest(objects: DatasetObjects) -> FoldManifest:
+    """The dataset's manifest; an empty one when it is missing or damaged, since slices have everything."""
+    try:
+        return decode(objects.store.get(objects.fold_manifest_key))
+    except ObjectNotFound:
+        return FoldManifest()
+    except BadManifest as error:
+        _log.warning("the fold manifest of %s is of no use (%s): its slices are read instead", objects.folder, error)
+        return FoldManifest()
+
+
+def usable(manifest: FoldManifest, snapshot: Snapshot, start: int, end: int) -> list[FoldedFile]:
+    """The folded files from which the rows alive as of `end` can be read, in offset order.
+
+    A file left out what was dead when it was folded, so it serves every state from then on and none before.
+    """
+    slices = snapshot.slices
+    starts, ends = slices.column("start").to_numpy(), slices.column("end").to_numpy()
+    blocks = slices.column("block")
+    chosen = []
+    for f in manifest.files:
+        if start <= f.start < f.end <= f.at <= end and f.start in _Among(starts) and f.end in _Among(ends):
+            place = int(np.searchsorted(ends, f.at))  # a block after this snapshot's newest one has no place
+            if place < len(ends) and ends[place] == f.at and blocks[place].as_py().hex() == f.block:
+                chosen.append(f)
+    return _present(chosen, snapshot.objects)
+
+
+@dataclass(frozen=True)
+class _Among:
+    """Sorted numbers, searched by halves."""
+
+    ordered: I64
+
+    def __contains__(self, value: int) -> bool:
+        place = int(np.searchsorted(self.ordered, value))
+        return place < len(self.ordered) and bool(self.ordered[place] == value)
+
+
+def _present(files: list[FoldedFile], objects: DatasetObjects) -> list[FoldedFile]:
+    """Those whose files are there, whole; one listing instead of a question for each."""
+    if not files:
+        return []
+    try:
+        sizes = {info.key: info.size for info in objects.fold_files()}
+    except StorageError as error:
+        _log.warning("the folded files of %s cannot be listed (%s): its slices are read", objects.folder, error)
+        return []
+    return [f for f in files if f.rows == 0 or sizes.get(objects.fold_key(f.physical_hash)) == f.size]

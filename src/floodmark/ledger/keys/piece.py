@@ -1,0 +1,65 @@
+"""Pieces: the index files of one batch of records, written by the task that has them, put in place after the commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from floodmark.ledger.keys.dead import DeadFile, is_live, kills_of, write_dead
+from floodmark.ledger.keys.entries import Entries, order_columns, stable_order, starts_of_groups
+from floodmark.ledger.keys.records import NOT_THERE, Hashes, Records
+from floodmark.ledger.keys.run import RunFile, write_run
+from floodmark.ledger.objects import DatasetObjects
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The files of the records [start, end), and the folder they wait in; None once they are in their store."""
+
+    start: int
+    end: int
+    run: RunFile | None
+    dead: DeadFile | None
+    folder: Path | None
+
+    @property
+    def names(self) -> list[str]:
+        """The files, those that others need before them first."""
+        return [*(self.run.names if self.run else ()), *((self.dead.name,) if self.dead else ())]
+
+
+def write_piece(folder: Path, records: Records) -> Piece:
+    """Write the entries of these records and what they end into a folder."""
+    if len(records) == 0:
+        return Piece(records.start, records.end, None, None, folder)
+    columns = order_columns(records.key, records.lookup)
+    order = stable_order(columns)
+    first = starts_of_groups([c[order] for c in columns])
+    last = np.append(first[1:], np.True_)
+    kills = kills_of(records, order, first)
+    run = write_run(folder, records.start, records.end, _entries(records, order[last]))
+    dead = write_dead(folder, records.start, records.end, kills) if len(kills) else None
+    return Piece(records.start, records.end, run, dead, folder)
+
+
+def install(objects: DatasetObjects, piece: Piece) -> Piece:
+    """Put the files of a piece into the store: for tasks whose folder the driver does not see."""
+    if piece.folder is not None:
+        for name in piece.names:
+            objects.store.put_derived_file(objects.key_file_key(name), piece.folder / name)
+    return replace(piece, folder=None)
+
+
+def _entries(records: Records, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Entries:
+    """The records at these positions as entries: those that bring no row are marks that the key has none."""
+    live = is_live(records.op[at])
+    row = records.row.take(at)
+    nothing = np.uint64(0)
+    return Entries(
+        key=records.key.take(at),
+        row=Hashes(np.where(live, row.high, nothing), np.where(live, row.low, nothing)),
+        offset=np.where(live, records.start + at, NOT_THERE).astype(np.int64),
+        lookup=None if records.lookup is None else records.lookup.take(at),
+    )

@@ -1,0 +1,1 @@
+"""Merge strategies: what a batch becomes in a dataset whose records have keys."""

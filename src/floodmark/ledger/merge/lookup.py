@@ -1,0 +1,195 @@
+"""Finding rows by key: the keys a user gives, the current rows that have them, and every record that ever had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodmark.ledger.conform import cast_column
+from floodmark.ledger.errors import BadIndex, BadPrimaryKey, NullKey, UnsupportedData
+from floodmark.ledger.incoming import Batches, Frame, SparkFrame, recognise
+from floodmark.ledger.keys import hashing
+from floodmark.ledger.keys.index import KeyIndex
+from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes
+from floodmark.ledger.keys.rows import Rows
+from floodmark.ledger.layout import Layout
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.strategy import Strategy, strategy_of
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Current rows: their offsets in the ledger and the hashes of their values."""
+
+    offset: I64
+    row: Hashes
+
+
+def given_keys(keys: Any, snapshot: Snapshot, name: str) -> pa.Table:
+    """The keys a user names, as columns of the dataset's types: all columns of the key, or some of them.
+
+    A frame, a list of dicts, one dict; with a key of one column also its values alone.
+    """
+    layout, strategy = snapshot.require_layout(name), require_key(snapshot, name)
+    table = _as_table(keys, strategy, layout)
+    unknown = [c for c in table.column_names if c not in strategy.key]
+    if unknown or not table.column_names:
+        raise BadPrimaryKey(
+            f"{unknown[0]!r} is no column of the key of {name!r}" if unknown else f"no key of {name!r} was given",
+            hint=f"give {', '.join(strategy.key)}",
+        )
+    ordered = [c for c in strategy.key if c in table.column_names]
+    columns = [cast_column(table.column(c), layout.data.field(c), "the keys") for c in ordered]
+    for column, values in zip(ordered, columns, strict=True):
+        if values.null_count:
+            raise NullKey(
+                f"{values.null_count} of the keys have no value for {column!r}",
+                hint="every part of a key needs a value",
+                column=column,
+            )
+    return pa.table(columns, names=ordered)
+
+
+def require_key(snapshot: Snapshot, name: str) -> Strategy:
+    """The dataset's strategy, if it has a key."""
+    strategy = strategy_of(snapshot.state)
+    if not strategy.is_keyed:
+        raise BadPrimaryKey(
+            f"dataset {name!r} has no key: it is append-only", hint="create a dataset with key= to look rows up by it"
+        )
+    return strategy
+
+
+def _as_table(keys: Any, strategy: Strategy, layout: Layout) -> pa.Table:
+    rows: list[Any]
+    if isinstance(keys, pa.Table | pa.RecordBatch | pa.RecordBatchReader) or hasattr(keys, "columns"):
+        return frame_table(keys)
+    if isinstance(keys, pa.Array | pa.ChunkedArray):
+        rows = keys.to_pylist()
+    elif isinstance(keys, list | tuple | set | frozenset | range | np.ndarray) or hasattr(keys, "to_list"):
+        rows = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
+    else:
+        rows = [keys]  # one key
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        return pa.table({n: _array([row.get(n) for row in rows], n, layout) for n in names})
+    if any(isinstance(row, Mapping) for row in rows) or len(strategy.key) != 1:
+        hint = f"give dicts or a frame with {', '.join(strategy.key)}"
+        raise BadPrimaryKey("the keys are not a frame, dicts or (with a key of one column) plain values", hint=hint)
+    [column] = strategy.key
+    return pa.table({column: _array(rows, column, layout)})
+
+
+def frame_table(frame: Any) -> pa.Table:
+    """A frame of any kind as an Arrow table in this process."""
+    match recognise(frame):
+        case Frame(table):
+            return table
+        case Batches(reader):
+            return reader.read_all()
+        case SparkFrame(spark_frame):
+            return spark_frame.toArrow()
+        case _:
+            raise UnsupportedData("files are no frame here", hint="read them into a frame first, or use write()")
+
+
+def _array(values: list[Any], column: str, layout: Layout) -> pa.Array:
+    """Plain values as the column's type where it takes them, so that 7 finds an int8 and '2026-11-16' no date."""
+    wanted = layout.data.field(column).type if column in layout.data.names else None
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        try:
+            return pa.array(values, wanted)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+            raise BadPrimaryKey(
+                f"the keys given for {column!r} do not fit {wanted}: {error}", hint="give values of one type"
+            ) from error
+
+
+def find_rows(snapshot: Snapshot, index: KeyIndex, keys: pa.Table, rows: Rows) -> Matches:
+    """The current rows with these keys, or whose keys begin with them: by search if the columns are the key or its
+    declared prefix, else by looking at all current keys."""
+    strategy = strategy_of(snapshot.state)
+    given = tuple(keys.column_names)
+    hashes = _unique(hashing.hash_rows(keys, given))
+    if given == strategy.key:
+        lookup = None
+        if strategy.lookup != strategy.key:
+            once = keys.take(pa.array(_first_of(hashing.hash_rows(keys, given))))
+            hashes, lookup = hashing.hash_rows(once, given), hashing.hash_rows(once, strategy.lookup)
+        found = index.find(hashes, lookup)
+        offset, row = found.offset, found.row
+    elif given == strategy.lookup:
+        _, entries = index.find_prefix(hashes)
+        offset, row = entries.offset, entries.row
+    else:
+        offset, row = _scanned(index, hashes, given, rows)
+    kept = (offset != NOT_THERE) & (offset >= snapshot.purged_before)
+    return Matches(offset[kept], row.take(kept))
+
+
+def _scanned(index: KeyIndex, wanted: Hashes, columns: tuple[str, ...], rows: Rows) -> tuple[I64, Hashes]:
+    entries = index.live_between(0, 1 << 64)
+    order = np.argsort(entries.offset)
+    offset, row = entries.offset[order], entries.row.take(order)
+    hashes = hashing.hash_rows(verified(rows, offset, row).select(list(columns)), columns)
+    there = is_in(hashes, wanted)
+    return offset[there], row.take(there)
+
+
+def read_matches(matches: Matches, rows: Rows) -> pa.Table:
+    """The rows of these matches in offset order, with the dataset's data columns."""
+    order = np.argsort(matches.offset)
+    return verified(rows, matches.offset[order], matches.row.take(order)).select(rows.layout.data.names)
+
+
+def verified(rows: Rows, offsets: I64, expected: Hashes) -> pa.Table:
+    """The rows at these offsets, which must have these hashes: neither a copy nor the index is believed alone."""
+    names = rows.layout.data.names
+    found = rows.copied(offsets)
+    if hashing.hash_rows(found, names).same(expected).all():
+        return found
+    found = rows.from_slices(offsets)
+    wrong = np.flatnonzero(~hashing.hash_rows(found, names).same(expected))
+    if len(wrong):
+        raise BadIndex(f"the key index has another row at offset {offsets[wrong[0]]} than the ledger")
+    return found
+
+
+def history_filter(keys: pa.Table) -> pc.Expression:
+    """A filter that keeps every record with one of these keys, and maybe others: what Parquet can skip by."""
+    parts = [pc.field(name).isin(keys.column(name).combine_chunks()) for name in keys.column_names]
+    return reduce(lambda a, b: a & b, parts)
+
+
+def with_keys(records: pa.Table, keys: pa.Table) -> pa.Table:
+    """Those of the records that have one of these keys."""
+    names = keys.column_names
+    return records.filter(pa.array(is_in(hashing.hash_rows(records, names), hashing.hash_rows(keys, names))))
+
+
+def is_in(hashes: Hashes, others: Hashes) -> Any:
+    """Which of the first are among the second."""
+    return np.isin(_paired(hashes), _paired(others))
+
+
+def _first_of(hashes: Hashes) -> I64:
+    _, first = np.unique(_paired(hashes), return_index=True)
+    return np.sort(first)
+
+
+def _unique(hashes: Hashes) -> Hashes:
+    return hashes.take(_first_of(hashes))
+
+
+def _paired(hashes: Hashes) -> Any:
+    both = np.empty(len(hashes), np.dtype([("high", np.uint64), ("low", np.uint64)]))
+    both["high"], both["low"] = hashes.high, hashes.low
+    return both

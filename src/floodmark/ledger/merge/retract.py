@@ -1,0 +1,67 @@
+"""Retracting by key: batches that say which rows are gone, as deletes and chunks do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from floodmark.ledger.conform import check_columns
+from floodmark.ledger.errors import ReadOnlyDataset
+from floodmark.ledger.keys import hashing
+from floodmark.ledger.keys.index import KeyIndex
+from floodmark.ledger.keys.rows import Rows
+from floodmark.ledger.layout import Layout
+from floodmark.ledger.merge.batch import APPEND, RETRACT
+from floodmark.ledger.merge.lookup import find_rows, given_keys, is_in, read_matches, require_key
+from floodmark.ledger.snapshot import Snapshot
+
+
+def check_can_retract(snapshot: Snapshot, name: str, doing: str, kinds: tuple[str, ...]) -> None:
+    """Refuse to retract rows of a dataset whose strategy never does."""
+    strategy = require_key(snapshot, name)
+    if strategy.kind not in kinds:
+        raise ReadOnlyDataset(
+            f"{doing} does not go with {strategy} (dataset {name!r})",
+            hint="it keeps every row it has seen" if strategy.kind == "ledger" else "use write()",
+        )
+
+
+def deletion(keys: Any, name: str, snapshot: Snapshot, index: KeyIndex, layout: Layout) -> pa.Table:
+    """The batch that retracts the rows with these keys; keys that name only some columns match several rows."""
+    strategy = require_key(snapshot, name)
+    wanted = given_keys(keys, snapshot, name)
+    if tuple(wanted.column_names) != strategy.key:
+        wanted = _matching(wanted, snapshot, index, layout, strategy.key)
+    return _gone(wanted, layout)
+
+
+def chunk(data: pa.Table, processed: Any, name: str, snapshot: Snapshot, index: KeyIndex, layout: Layout) -> pa.Table:
+    """The rows of a chunk, and retractions of the rows that `processed` names and the chunk lacks."""
+    strategy = require_key(snapshot, name)
+    op = layout.vocab.op
+    rows = data if op in data.column_names else data.append_column(op, pa.array(np.full(len(data), APPEND, np.int32)))
+    if processed is None or snapshot.layout is None:  # a dataset without columns has no rows to retract
+        return rows
+    check_columns(data.drop_columns([op]).schema if op in data.column_names else data.schema, layout, "the data")
+    wanted = given_keys(processed, snapshot, name)
+    found = _matching(wanted, snapshot, index, layout, strategy.key)
+    kept = given_keys(data.select(list(strategy.key)), snapshot, name)
+    absent = ~is_in(hashing.hash_rows(found, strategy.key), hashing.hash_rows(kept, strategy.key))
+    gone = _gone(found.filter(pa.array(absent)), layout)
+    return pa.concat_tables([gone, rows.select(gone.column_names)], promote_options="permissive")
+
+
+def _matching(wanted: pa.Table, snapshot: Snapshot, index: KeyIndex, layout: Layout, key: tuple[str, ...]) -> pa.Table:
+    """The keys of the current rows that match."""
+    rows = Rows(snapshot.objects, snapshot.slices, layout)
+    return read_matches(find_rows(snapshot, index, wanted, rows), rows).select(list(key))
+
+
+def _gone(keys: pa.Table, layout: Layout) -> pa.Table:
+    columns = {
+        f.name: keys.column(f.name) if f.name in keys.column_names else pa.nulls(keys.num_rows, f.type)
+        for f in layout.data
+    }
+    return pa.table({**columns, layout.vocab.op: pa.array(np.full(keys.num_rows, RETRACT, np.int32))})

@@ -1,0 +1,254 @@
+"""Merging one bucket: look its keys up, classify its rows, and write what they become as a slice."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodmark.ledger.attributes import Tally
+from floodmark.ledger.conform import as_declared
+from floodmark.ledger.errors import BadOperation, DuplicateKeys
+from floodmark.ledger.finalise import with_event_time
+from floodmark.ledger.keys import hashing, radix
+from floodmark.ledger.keys.index import KeyIndex
+from floodmark.ledger.keys.piece import Piece, write_piece
+from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes, Records
+from floodmark.ledger.keys.rows import Rows, write_copy
+from floodmark.ledger.layout import Layout
+from floodmark.ledger.merge import classify
+from floodmark.ledger.merge.batch import APPEND, Batch
+from floodmark.ledger.merge.buckets import Bucket
+from floodmark.ledger.merge.classify import Changes, Conflict, Known
+from floodmark.ledger.merge.lookup import is_in, verified
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.staging import explained
+from floodmark.ledger.strategy import Strategy
+from floodmark.storage.slices import SliceFile, write_slice
+
+_SHOWN_KEYS = 5
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a dataset holds, as far as a merge needs it: its key index, its rows, and where they begin."""
+
+    index: KeyIndex
+    rows: Rows
+    purged_before: int
+    strategy: Strategy
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How many records a bucket becomes; and which, where they are not too many to carry around."""
+
+    records: int
+    tally: Tally
+    are_all_rows: bool = False  # each row of the bucket is a new record: nothing has to be looked up again
+    changes: Changes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """One bucket to be merged; what follows `objects` counts only once a slice is made of it."""
+
+    bucket: Bucket
+    folder: Path
+    objects: DatasetObjects
+    outlook: Outlook | None = None
+    start: int = 0
+    system_time_ms: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.bucket.rows
+
+
+@dataclass(frozen=True)
+class MadeSlice:
+    """The slice of a bucket, and the derived files that go with it (None when they stayed on another machine)."""
+
+    file: SliceFile
+    piece: Piece | None
+    copy: Path | None
+
+
+def look(held: Held, task: MergeTask) -> Outlook:
+    """Classify a bucket, to know how many offsets it needs."""
+    changes = _classified(held, task.bucket, task.bucket.load())
+    return Outlook(len(changes), changes.tally, changes.tally.new == task.rows == len(changes))
+
+
+def look_here(held: Held, task: MergeTask) -> Outlook:
+    """The same in this process, where the answer can be kept."""
+    changes = _classified(held, task.bucket, task.bucket.load())
+    return Outlook(len(changes), changes.tally, changes=changes)
+
+
+def make_slice(held: Held, task: MergeTask) -> MadeSlice:
+    """Write the records of a bucket, in order of their keys, and what the key index needs to know of them."""
+    batch = task.bucket.load()
+    changes = _changes(held, task, batch)
+    layout, strategy = held.layout, held.strategy
+    data = _values(held, batch, changes)
+    order = _key_order(data, strategy.key)
+    if order is not None:
+        data = data.take(pa.array(order))
+    at: Any = slice(None) if order is None else order
+    data = as_declared(data, layout)
+    ops = changes.op[at]
+    is_near = task.folder.exists()  # else this is a worker that the committing process does not share files with
+    folder = task.folder if is_near else task.objects.store.staging()
+    path, copy = folder / f"slice-{uuid.uuid4().hex}", folder / f"rows-{uuid.uuid4().hex}"
+    try:
+        with explained(f"a slice of {len(changes):,} records", folder):
+            write_copy(copy, data)
+            made = write_slice(
+                path,
+                with_event_time(data, layout, task.system_time_ms),
+                vocab=layout.vocab,
+                start=task.start,
+                system_time_ms=task.system_time_ms,
+                known_digests={},
+                ops=ops,
+            )
+        lookup = None if strategy.lookup == strategy.key else hashing.hash_rows(data, strategy.lookup)
+        records = Records(task.start, changes.key.take(at), changes.row.take(at), ops, changes.old[at], lookup)
+        piece = write_piece(folder, records) if is_near else None
+    except BaseException:
+        path.unlink(missing_ok=True)
+        copy.unlink(missing_ok=True)
+        raise
+    if not task.objects.is_local:
+        task.objects.store.put_file(task.objects.data_key(made.physical_hash), path)
+        made = replace(made, path=None)
+    if not is_near:
+        copy.unlink()
+    return MadeSlice(made, piece, copy if is_near else None)
+
+
+def _changes(held: Held, task: MergeTask, batch: Batch) -> Changes:
+    """What the bucket becomes, from what was found out about it before, as far as that goes."""
+    known = task.outlook
+    if known is not None and known.changes is not None:
+        return known.changes
+    if known is not None and known.are_all_rows:
+        rows = np.arange(len(batch), dtype=np.int64)
+        op = np.full(len(batch), APPEND, np.int32)
+        return Changes(op, rows, np.full(len(batch), NOT_THERE), batch.key, batch.row, known.tally)
+    return _classified(held, task.bucket, batch)
+
+
+def _classified(held: Held, bucket: Bucket, batch: Batch) -> Changes:
+    known = _known(held, batch)
+    try:
+        match held.strategy.kind:
+            case "ledger":
+                return classify.ledger(batch.key, batch.row, known)
+            case "snapshot":
+                missing_key, missing = _missing(held, bucket, batch)
+                differs = None if held.strategy.compare is None else _comparison(held, batch, known)
+                return classify.snapshot(batch.key, batch.row, known, missing, missing_key, differs)
+            case "changelog":
+                assert batch.op is not None  # checked with the columns
+                return classify.changelog(batch.key, batch.row, batch.op, known)
+            case _:
+                return classify.upsert(batch.key, batch.row, batch.op, known)
+    except Conflict as conflict:
+        raise _refusal(conflict, batch, held.strategy) from None
+
+
+def _known(held: Held, batch: Batch) -> Known:
+    if held.index.end == 0:  # a first load need not search what is not there
+        nothing = np.zeros(len(batch), np.uint64)
+        return Known(np.full(len(batch), NOT_THERE), Hashes(nothing, nothing), np.zeros(len(batch), dtype=bool))
+    found = held.index.find(batch.key, batch.lookup)
+    purged = found.offset < held.purged_before
+    # What is purged can neither be repeated nor replaced: such a key begins anew. That it was seen stays true.
+    return Known(np.where(purged, NOT_THERE, found.offset), found.row, found.seen)
+
+
+def _missing(held: Held, bucket: Bucket, batch: Batch) -> tuple[Hashes, Known]:
+    """The current rows in the bucket's range of hashes whose keys the batch does not have."""
+    entries = held.index.live_between(bucket.low, bucket.high)
+    kept = ~is_in(entries.key, batch.key) & (entries.offset >= held.purged_before)
+    offset = entries.offset[kept]
+    return entries.key.take(kept), Known(offset, entries.row.take(kept), np.ones(len(offset), dtype=bool))
+
+
+def _comparison(held: Held, batch: Batch, known: Known) -> classify.Differs:
+    """Whether rows differ in the columns that a snapshot compares."""
+    assert held.strategy.compare is not None
+    columns = held.strategy.compare
+
+    def differs(rows: I64, offsets: I64) -> Any:
+        new = hashing.hash_rows(batch.table.select(list(columns)).take(pa.array(rows)), columns)
+        old = hashing.hash_rows(verified(held.rows, offsets, known.row.take(rows)), columns)
+        return ~new.same(old)
+
+    return differs
+
+
+def _values(held: Held, batch: Batch, changes: Changes) -> pa.Table:
+    """The values of every record, in the order of the changes."""
+    repeats = changes.source == NOT_THERE
+    if not repeats.any():
+        if len(changes) == len(batch) and (changes.source == np.arange(len(batch))).all():
+            return batch.table
+        return batch.table.take(pa.array(changes.source))
+    incoming = batch.table.take(pa.array(changes.source[~repeats]))
+    old = verified(held.rows, changes.old[repeats], changes.row.take(repeats))
+    position = np.empty(len(changes), np.int64)
+    position[~repeats] = np.arange(incoming.num_rows)
+    position[repeats] = incoming.num_rows + np.arange(old.num_rows)
+    both = pa.concat_tables([incoming, old.select(incoming.column_names).cast(incoming.schema)])
+    return both.combine_chunks().take(pa.array(position))
+
+
+def _key_order(data: pa.Table, key: tuple[str, ...]) -> I64 | None:
+    """What puts records in the order of their keys, those of one key staying as they are; None if they are so."""
+    if len(key) == 1 and (
+        pa.types.is_integer(data.column(key[0]).type) or pa.types.is_temporal(data.column(key[0]).type)
+    ):
+        column = data.column(key[0]).combine_chunks()
+        values: Any = (column if pa.types.is_integer(column.type) else _as_integers(column)).to_numpy(
+            zero_copy_only=False
+        )
+        if (values[1:] >= values[:-1]).all():
+            return None
+        return radix.stable_order(values)
+    arrival = pa.array(np.arange(data.num_rows, dtype=np.int64))
+    # Arrow's sort is not stable on its own: where a record stood is the last key.
+    columns = {f"k{i}": data.column(name) for i, name in enumerate(key)}
+    keys = [(name, "ascending") for name in [*columns, "arrival"]]
+    sorted_: Any = pc.sort_indices(pa.table({**columns, "arrival": arrival}), sort_keys=keys)
+    return sorted_.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _as_integers(column: Any) -> Any:
+    width = column.type.bit_width
+    return column.view(pa.int64() if width == 64 else pa.int32())
+
+
+def _refusal(conflict: Conflict, batch: Batch, strategy: Strategy) -> DuplicateKeys | BadOperation:
+    keys = batch.table.select(list(strategy.key)).take(pa.array(conflict.rows[:_SHOWN_KEYS])).to_pylist()
+    shown = "; ".join(", ".join(f"{name}={value!r}" for name, value in key.items()) for key in keys)
+    more = f" and {len(conflict.rows) - len(keys)} more" if len(conflict.rows) > len(keys) else ""
+    if strategy.kind == "changelog":
+        return BadOperation(
+            f"the batch has {conflict.reason}: {shown}{more}",
+            hint="nothing was written: a changelog must continue what the dataset holds; look at history()",
+            keys=keys,
+        )
+    return DuplicateKeys(
+        f"the batch has {conflict.reason}: {shown}{more}",
+        hint="nothing was written: keep one row for each key, or use merge='upsert', where the last one wins",
+        keys=keys,
+    )

@@ -1,0 +1,196 @@
+"""Writing to a dataset with a key: sort by key, look up, classify, and commit only what changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.chain.events import MetadataEvent
+from floodmark.ledger.attributes import Tally, tally_attributes
+from floodmark.ledger.commit import (
+    Commit,
+    data_events,
+    describe_commit,
+    empty_event,
+    plan_blocks,
+    publish,
+    to_datetime,
+)
+from floodmark.ledger.errors import BadIndex
+from floodmark.ledger.incoming import Frame
+from floodmark.ledger.keys import index as key_index
+from floodmark.ledger.keys.index import KeyIndex
+from floodmark.ledger.keys.rows import Rows, keep_copy
+from floodmark.ledger.layout import Layout
+from floodmark.ledger.merge import slices
+from floodmark.ledger.merge.intake import Intake, Taken, held
+from floodmark.ledger.merge.slices import Held, MadeSlice, MergeTask, Outlook
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.strategy import Strategy, strategy_of
+from floodmark.ledger.write import MAX_RACES, Write, Written
+from floodmark.storage.errors import StorageError
+
+_log = logging.getLogger(__name__)
+_MS = 10**6
+
+Rebuild = Callable[[Snapshot, KeyIndex, Layout], pa.Table]
+"""A batch that depends on what the dataset holds, made again when that changes."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a batch becomes on top of one head."""
+
+    index: KeyIndex
+    taken: Taken
+    layout: Layout
+    definitions: list[MetadataEvent]
+    system_time: int
+    tally: Tally
+    made: list[MadeSlice]
+
+
+@dataclass
+class Merge(Write):
+    """One batch, merged by key."""
+
+    cache: dict[str, Any] = field(default_factory=dict)
+    now: str | None = None
+    kind: str | None = None  # another strategy's way for this batch: deleting works alike in all of them
+    rebuild: Rebuild | None = None
+
+    def _run(self, snapshot: Snapshot, folder: Path) -> Written:
+        objects = snapshot.objects
+        if snapshot.layout is None and isinstance(self.data, Frame) and self.data.table.num_rows == 0:
+            raise self._nothing()  # before its columns, which often have no types then
+        intake = Intake(self.data, objects, self.runtime, folder)
+        prepared = self._prepare(snapshot, intake, None)
+        with objects.turn():
+            for race in range(MAX_RACES):
+                if objects.read_head() == snapshot.head:
+                    done = self._commit(snapshot, prepared)
+                    if done is not None:
+                        return done
+                if race > 0:
+                    self._pause(race)
+                snapshot = self._reloaded(snapshot)
+                if (first := self._committed_before(snapshot)) is not None:
+                    return Written(first, snapshot)
+                prepared = self._prepare(snapshot, intake, prepared)
+        raise self._lost()
+
+    def _strategy(self, snapshot: Snapshot) -> Strategy:
+        strategy = strategy_of(snapshot.state)
+        return strategy if self.kind is None else replace(strategy, kind="upsert", compare=None)
+
+    # From the data to slices
+
+    def _prepare(self, snapshot: Snapshot, intake: Intake, before: Prepared | None) -> Prepared:
+        """Classify and make slices; an index that proves wrong is made anew from the ledger, once."""
+        try:
+            return self._prepared(snapshot, key_index.load(snapshot, self.cache), intake, before)
+        except BadIndex as error:
+            _log.warning("%s; the key index of %r is rebuilt", error, self.name)
+            return self._prepared(snapshot, key_index.rebuild(snapshot, self.cache), intake, before)
+
+    def _prepared(self, snapshot: Snapshot, index: KeyIndex, intake: Intake, before: Prepared | None) -> Prepared:
+        layout, definitions = self._layout(snapshot)
+        strategy = self._strategy(snapshot)
+        if self.rebuild is not None:
+            taken = held(self.rebuild(snapshot, index, layout), layout, strategy)
+        elif before is not None and before.layout == layout:
+            taken = before.taken  # the rows are the same, only what they meet is not
+        else:
+            taken = intake.take(layout, strategy)
+        self.progress.start(f"writing {self.name}", taken.rows)
+        at = self._system_time(snapshot)
+        rows = Rows(snapshot.objects, snapshot.slices, layout)
+        standing = Held(index, rows, snapshot.purged_before, strategy, layout)
+        tasks = [MergeTask(bucket, intake.folder, snapshot.objects) for bucket in taken.buckets]
+        few = len(tasks) == 1
+        outlooks: list[Outlook] = (
+            [slices.look_here(standing, tasks[0])] if few else taken.run(tasks, partial(slices.look, standing))
+        )
+        starts = accumulate((o.records for o in outlooks), initial=snapshot.next_offset)
+        planned = [
+            replace(task, start=start, system_time_ms=at // _MS, outlook=outlook)
+            for task, outlook, start in zip(tasks, outlooks, starts, strict=False)
+            if outlook.records
+        ]
+        make = partial(slices.make_slice, standing)
+        made = [make(t) for t in planned] if few else taken.run(planned, make, progress=self.progress, weight=_weight)
+        tally = sum((o.tally for o in outlooks), Tally(now=self.now))
+        return Prepared(index, taken, layout, definitions, at, tally, made)
+
+    # From slices to a commit
+
+    def _commit(self, snapshot: Snapshot, prepared: Prepared) -> Written | None:
+        """The commit, None when somebody else moved the head first."""
+        tally, definitions = prepared.tally, prepared.definitions
+        if tally.duplicates:
+            rows = "1 row" if tally.duplicates == 1 else f"{tally.duplicates} rows"
+            _log.warning("a later row of the same key replaced %s of the batch for %r", rows, self.name)
+        if not prepared.made and self.source_state is None:
+            snapshot.objects.confirm_head()  # what makes this write unnecessary must not be lost by a crash
+            return Written(_unneeded(snapshot, tally), snapshot)
+        if not prepared.made:
+            assert self.source_state is not None
+            empty = replace(empty_event(snapshot.state), extra=tally_attributes(tally))
+            events: list[MetadataEvent] = [replace(empty, new_source_state=self.source_state)]
+        else:
+            files = [m.file for m in prepared.made]
+            events = [*definitions, *data_events(snapshot.state, files, self.source_state, tally)]
+        planned, state = plan_blocks(snapshot.state, events, prepared.system_time)
+        if not publish(snapshot.objects, snapshot.head, [m.file for m in prepared.made], planned):
+            return None
+        after = snapshot.after(planned, state)
+        if prepared.made:
+            self._derive(after, prepared)
+            data_blocks = planned[len(definitions) :]
+        else:
+            data_blocks = planned
+        return Written(describe_commit(data_blocks, self.source_state), after)
+
+    def _derive(self, after: Snapshot, prepared: Prepared) -> None:
+        """Bring the key index and the row copies up to the commit; it stands whether or not this works."""
+        pieces = [m.piece for m in prepared.made if m.piece is not None]
+        if len(pieces) == len(prepared.made):
+            at = (after.head_block.sequence_number, after.head.digest)
+            prepared.index.extended(at, after.next_offset, pieces)
+        for made in prepared.made:
+            if made.copy is not None:
+                try:
+                    keep_copy(after.objects, made.file.physical_hash, made.copy)
+                except (OSError, StorageError) as error:
+                    _log.warning("the rows of a slice of %r could not be copied (%s)", self.name, error)
+
+
+def _unneeded(snapshot: Snapshot, tally: Tally) -> Commit:
+    """What a write answers that changed nothing: the present head."""
+    state = snapshot.state
+    return Commit(
+        block=snapshot.head,
+        sequence_number=snapshot.head_block.sequence_number,
+        start=snapshot.next_offset,
+        end=snapshot.next_offset,
+        slices=0,
+        size=0,
+        system_time=to_datetime(snapshot.head_block.system_time),
+        watermark=None if state.watermark is None else to_datetime(state.watermark),
+        unchanged=tally.unchanged,
+        duplicates=tally.duplicates,
+        unknown=tally.unknown,
+        now=None if tally.now is None else datetime.fromisoformat(tally.now),
+    )
+
+
+def _weight(task: MergeTask) -> int:
+    return task.rows

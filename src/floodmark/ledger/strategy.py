@@ -1,0 +1,148 @@
+"""How a dataset takes in a batch: its merge strategy, its key, and the prefix by which rows are looked up."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from floodmark.chain.events import AttachmentEmbedded, AttachmentsEmbedded, SetAttachments
+from floodmark.chain.sources import (
+    MergeStrategy,
+    MergeStrategyAppend,
+    MergeStrategyChangelogStream,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
+)
+from floodmark.chain.state import ChainState
+from floodmark.ledger.errors import BadPrimaryKey
+
+Kind = Literal["append", "ledger", "snapshot", "changelog", "upsert"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_ATTACHMENT = "floodmark.json"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A merge strategy and its columns; only append has no key."""
+
+    kind: Kind
+    key: tuple[str, ...] = ()
+    compare: tuple[str, ...] | None = None  # the columns whose change counts (snapshot); None is all of them
+    lookup: tuple[str, ...] = ()  # a prefix of the key; the whole key unless declared
+
+    def __str__(self) -> str:
+        if not self.key:
+            return "merge append"
+        compared = f", comparing {', '.join(self.compare)}" if self.compare is not None else ""
+        found = f", looked up by {', '.join(self.lookup)}" if self.lookup != self.key else ""
+        return f"merge {self.kind} by {', '.join(self.key)}{compared}{found}"
+
+    @property
+    def is_keyed(self) -> bool:
+        return bool(self.key)
+
+    @property
+    def takes_op(self) -> bool:
+        """Whether batches may carry a column that says what to do with each row."""
+        return self.kind in ("upsert", "changelog")
+
+    def check_compared(self, columns: Sequence[str]) -> None:
+        """Refuse to compare columns that the dataset does not have."""
+        for name in self.compare or ():
+            if name not in columns:
+                near = difflib.get_close_matches(name, columns, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"the data has {', '.join(columns)}"
+                raise BadPrimaryKey(f"the column {name!r} to compare is not in the data", hint=hint, column=name)
+
+
+APPEND = Strategy("append")
+
+
+def declare(
+    merge: str | None,
+    key: Sequence[str] | str | None,
+    compare: Sequence[str] | None,
+    lookup: Sequence[str] | str | None,
+) -> Strategy:
+    """The strategy a user asks for; `BadPrimaryKey` when the parts do not go together."""
+    columns = (key,) if isinstance(key, str) else tuple(key or ())
+    kind = merge if merge is not None else "upsert" if columns else "append"
+    if kind not in KINDS:
+        raise BadPrimaryKey(f"there is no merge strategy {merge!r}", hint=f"choose one of {', '.join(KINDS)}")
+    if kind == "append" and columns:
+        raise BadPrimaryKey(
+            "an append dataset has no key", hint=f"leave out key=, or choose merge= from {', '.join(KINDS[1:])}"
+        )
+    if kind != "append" and not columns:
+        raise BadPrimaryKey(f"merge={kind!r} needs a key", hint="name the columns that identify a row: key=['id']")
+    if len(set(columns)) < len(columns) or not all(isinstance(c, str) and c for c in columns):
+        raise BadPrimaryKey(f"the key {list(columns)} names a column twice or not at all", hint="name each column once")
+    if compare is not None and kind != "snapshot":
+        raise BadPrimaryKey(f"merge={kind!r} takes no compare=", hint="only snapshots compare chosen columns")
+    prefix = columns if lookup is None else (lookup,) if isinstance(lookup, str) else tuple(lookup)
+    if columns and (not prefix or columns[: len(prefix)] != prefix):
+        raise BadPrimaryKey(
+            f"lookup={list(prefix)} is no prefix of the key {list(columns)}", hint="name its first columns"
+        )
+    if not columns and lookup is not None:
+        raise BadPrimaryKey("an append dataset has no lookup key", hint="leave out lookup=")
+    return Strategy(kind, columns, None if compare is None else tuple(compare), prefix)
+
+
+def to_merge(strategy: Strategy) -> MergeStrategy:
+    """The strategy as the chain writes it."""
+    key = strategy.key
+    match strategy.kind:
+        case "append":
+            return MergeStrategyAppend()
+        case "ledger":
+            return MergeStrategyLedger(key)
+        case "snapshot":
+            return MergeStrategySnapshot(key, strategy.compare)
+        case "changelog":
+            return MergeStrategyChangelogStream(key)
+        case "upsert":
+            return MergeStrategyUpsertStream(key)
+
+
+def to_attachments(strategy: Strategy) -> SetAttachments | None:
+    """The note that keeps a declared lookup prefix on the chain; None when there is nothing to keep."""
+    if strategy.lookup == strategy.key:
+        return None
+    content = json.dumps({"lookup": list(strategy.lookup)})
+    return SetAttachments(AttachmentsEmbedded((AttachmentEmbedded(_ATTACHMENT, content),)))
+
+
+def strategy_of(state: ChainState) -> Strategy:
+    """The strategy of the dataset with this chain."""
+    merge = state.push_source.merge if state.push_source is not None else MergeStrategyAppend()
+    match merge:
+        case MergeStrategyLedger(key):
+            return Strategy("ledger", key, None, _lookup(state, key))
+        case MergeStrategySnapshot(key, compare):
+            return Strategy("snapshot", key, compare, _lookup(state, key))
+        case MergeStrategyChangelogStream(key):
+            return Strategy("changelog", key, None, _lookup(state, key))
+        case MergeStrategyUpsertStream(key):
+            return Strategy("upsert", key, None, _lookup(state, key))
+        case _:
+            return APPEND
+
+
+def _lookup(state: ChainState, key: tuple[str, ...]) -> tuple[str, ...]:
+    """The declared prefix; whatever is not one is somebody else's attachment."""
+    attached = state.attachments.attachments if state.attachments is not None else None
+    if isinstance(attached, AttachmentsEmbedded):
+        for item in attached.items:
+            if item.path == _ATTACHMENT:
+                try:
+                    prefix = tuple(json.loads(item.content)["lookup"])
+                except (ValueError, KeyError, TypeError):
+                    return key
+                return prefix if prefix and key[: len(prefix)] == prefix else key
+    return key

@@ -1,0 +1,146 @@
+"""Whatever a crash leaves of the key index, the next who asks gets right answers, and so does the next write."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.crash_states import CrashState, crash_states
+from faults.recording import HastyFileSystem, Recording, RecordingFileSystem
+from floodmark.ledger import snapshot as snapshots
+from floodmark.ledger.keys import index, tiers
+from floodmark.ledger.keys.run import Run
+from floodmark.storage.local import LocalStore
+from ledger.keys.ledgers import ADD, NEW, OLD, RETRACT, Ledger, Row, wrong
+
+COMMITS: list[list[Row]] = [
+    [(ADD, 0, 1, 1), (ADD, 0, 2, 1), (ADD, 1, 3, 1)],
+    [(OLD, 0, 1, 1), (NEW, 0, 1, 2), (RETRACT, 0, 2, 1)],
+    [(ADD, 0, 2, 5), (OLD, 1, 3, 1), (NEW, 1, 3, 2)],
+]
+LAST: list[Row] = [(RETRACT, 0, 1, 2), (ADD, 2, 2, 2)]
+
+
+def opened(root: Path, fs: Any) -> Ledger:
+    """The ledger in a folder, with what a dictionary says of its records."""
+    ledger = Ledger(LocalStore(root / "lake", fs))
+    for row in [row for rows in COMMITS for row in rows][: ledger.snapshot().next_offset]:
+        ledger.note(row)
+    return ledger
+
+
+def before_the_last(ledger: Ledger) -> snapshots.Snapshot:
+    previous = ledger.snapshot().head_block.prev_block_hash
+    assert previous is not None
+    return snapshots.load_at(ledger.objects, previous, {})
+
+
+def index_all_but_the_last(ledger: Ledger) -> None:
+    index.load(before_the_last(ledger), {})
+
+
+def index_all(ledger: Ledger) -> None:
+    index.load(ledger.snapshot(), {})
+
+
+def index_nothing(ledger: Ledger) -> None:
+    """The index was never made."""
+
+
+def extend(ledger: Ledger) -> None:
+    """What a writer does after its commit."""
+    rows = COMMITS[-1]
+    records = ledger.records(rows, 6, [-1, 2, 2])
+    ledger.extended(index.load(before_the_last(ledger), {}), ledger.snapshot(), [records])
+
+
+def catch_up(ledger: Ledger) -> None:
+    index.load(ledger.snapshot(), {})
+
+
+def rebuild(ledger: Ledger) -> None:
+    index.rebuild(ledger.snapshot(), {})
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """An update of the index whose file-system calls are recorded, after others that happened long ago."""
+
+    name: str
+    before: Callable[[Ledger], None]
+    update: Callable[[Ledger], None]
+    fan_out: int = 8
+
+    def __str__(self) -> str:
+        return self.name
+
+    def recorded(self, root: Path, patched: pytest.MonkeyPatch) -> Recording:
+        patched.setattr(tiers, "FAN_OUT", self.fan_out)
+        root.mkdir()
+        ledger = opened(root, HastyFileSystem())
+        for rows in COMMITS:
+            ledger.commit(rows)
+        self.before(ledger)
+        recorder = RecordingFileSystem(root)
+        self.update(opened(root, recorder))
+        return recorder.recording
+
+
+SCENARIOS = [
+    Scenario("extend", index_all_but_the_last, extend),
+    Scenario("merge", index_all_but_the_last, extend, fan_out=2),
+    Scenario("catch-up", index_all_but_the_last, catch_up),
+    Scenario("first", index_nothing, catch_up),
+    Scenario("rebuild", index_all, rebuild),
+]
+
+
+def problem(state: CrashState, folder: Path) -> str | None:
+    """What is wrong with the index after a crash, and after the next write, None when nothing is."""
+    root = state.materialise(folder)
+    try:
+        ledger = opened(root, HastyFileSystem())
+        cache: index.Cache = {}
+        found = index.mended(ledger.snapshot(), cache, lambda now: wrong(now, ledger))
+        if found is None:
+            before = index.load(ledger.snapshot(), cache)
+            snapshot, records = ledger.commit(LAST)
+            found = wrong(ledger.extended(before, snapshot, records), ledger)
+        if found is None:
+            found = index.mended(ledger.snapshot(), {}, lambda now: wrong(now, ledger))
+        return found and f"{found}\n{state.story}"
+    finally:
+        shutil.rmtree(root)
+
+
+def first_problem(recording: Recording, folder: Path, most: int) -> str | None:
+    """The first problem in the states that a crash can leave: in all of them, or in as many as asked for."""
+    states = list({state.digest: state for state in crash_states(recording)}.values())
+    chosen = random.Random(1).sample(states, min(most, len(states)))
+    return next((found for state in chosen if (found := problem(state, folder))), None)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_index_is_right_after_some_crashes(scenario, tmp_path, monkeypatch):
+    recording = scenario.recorded(tmp_path / "run", monkeypatch)
+    assert first_problem(recording, tmp_path / "state", most=10) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_index_is_right_after_many_crashes(scenario, tmp_path, monkeypatch):
+    recording = scenario.recorded(tmp_path / "run", monkeypatch)
+    assert first_problem(recording, tmp_path / "state", most=150) is None
+
+
+def test_crash_states_turn_red_when_checksums_are_not_looked_at(tmp_path, monkeypatch):
+    scenario = SCENARIOS[0]
+    recording = scenario.recorded(tmp_path / "run", monkeypatch)
+    monkeypatch.setattr(Run, "_check", lambda *_: None)
+    assert first_problem(recording, tmp_path / "state", most=400)

@@ -1,0 +1,456 @@
+"""The key index is caught up when it lags and made again when it is gone or damaged; its answers are always right."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from floodmark.ledger import snapshot as snapshots
+from floodmark.ledger.errors import BadIndex, UnreadableSlice
+from floodmark.ledger.keys import catch_up, index, run, tiers
+from floodmark.ledger.keys.check import index_problems
+from floodmark.ledger.keys.files import KeyFiles
+from floodmark.ledger.keys.hashing import hash_rows
+from floodmark.ledger.keys.key_index import opened
+from floodmark.ledger.keys.manifest import manifest_name
+from floodmark.ledger.keys.piece import write_piece
+from floodmark.ledger.keys.records import Hashes, Records
+from floodmark.storage.counting import CountingStore
+from floodmark.storage.local import LocalStore
+from floodmark.storage.memory import MemoryStore
+from ledger.keys.ledgers import ADD, COLUMNS, NEW, OLD, RETRACT, Ledger, Row, newest_block, table, wrong
+
+rows = st.tuples(
+    st.sampled_from([ADD, ADD, RETRACT, OLD, NEW]), st.integers(0, 2), st.integers(0, 9), st.integers(0, 3)
+)
+slices = st.lists(rows, min_size=1, max_size=12)
+
+
+def some_rows(seed: int, count: int = 8) -> list[Row]:
+    dice = random.Random(seed)
+    return [(dice.choice([ADD, RETRACT, OLD, NEW]), dice.randrange(3), dice.randrange(6), seed) for _ in range(count)]
+
+
+@pytest.fixture
+def ledger():
+    return Ledger(CountingStore(MemoryStore()))
+
+
+def key_objects(ledger: Ledger) -> dict[str, bytes]:
+    """Everything that the key index has in the store."""
+    objects = ledger.objects
+    infos = [*objects.key_files(), *objects.key_manifests()]
+    return {info.key: ledger.store.get(info.key) for info in infos}
+
+
+# Catching up
+
+
+def test_index_that_was_never_made_is_made_from_the_records(ledger):
+    ledger.commit(some_rows(1), some_rows(2))
+    snapshot, _ = ledger.commit(some_rows(3))
+    assert wrong(index.load(snapshot, {}), ledger) is None
+    before = ledger.store.counts
+    assert wrong(index.load(snapshot, {}), ledger) is None
+    data = [key for key in ledger.store.keys_read[before.reads :] if "/data/" in key]
+    assert data == []
+
+
+def test_index_of_the_newest_block_is_one_read(ledger):
+    snapshot, _ = ledger.commit(some_rows(1))
+    index.load(snapshot, {})
+    before = ledger.store.counts
+    index.load(snapshot, {})
+    assert (ledger.store.counts - before).reads == 1
+    assert (ledger.store.counts - before).lists == 0
+
+
+def test_index_that_lags_reads_only_the_slices_it_lacks(ledger):
+    snapshot, _ = ledger.commit(some_rows(1), some_rows(2), some_rows(3))
+    index.load(snapshot, {})
+    snapshot, _ = ledger.commit(some_rows(4))
+    before = ledger.store.counts
+    assert wrong(index.load(snapshot, {}), ledger) is None
+    assert len([key for key in ledger.store.keys_read[before.reads :] if "/data/" in key]) == 1
+
+
+def test_block_without_data_leaves_the_index_as_it_is(ledger):
+    snapshot, _ = ledger.commit(some_rows(1))
+    index.load(snapshot, {})
+    ledger.dataset.advance_watermark("2030-01-01")
+    before = ledger.store.counts
+    assert wrong(index.load(ledger.snapshot(), {}), ledger) is None
+    assert (ledger.store.counts - before).puts == 0
+
+
+def test_index_that_was_just_made_is_found_in_the_cache(ledger):
+    snapshot, records = ledger.commit(some_rows(1))
+    cache: index.Cache = {}
+    first = index.load(snapshot, cache)
+    assert index.load(snapshot, cache) is first
+    snapshot, records = ledger.commit(some_rows(2))
+    made = ledger.extended(first, snapshot, records)
+    assert index.load(snapshot, cache) is made
+    assert wrong(made, ledger) is None
+
+
+def test_dataset_without_records_has_an_empty_index(ledger):
+    assert index.load(ledger.snapshot(), {}).end == 0
+    assert index.rebuild(ledger.snapshot(), {}).end == 0
+    assert key_objects(ledger) == {}
+
+
+def test_append_dataset_has_no_key_index(ledger):
+    with pytest.raises(ValueError, match="append"):
+        index.load(ledger.lake.create("plain").snapshot(), {})
+
+
+@pytest.mark.parametrize("lookup", [None, ["area"]], ids=["key", "prefix"])
+def test_records_are_read_in_groups_that_cut_slices_and_join_them(lookup, monkeypatch):
+    monkeypatch.setattr(catch_up, "GROUP_ROWS", 7)
+    monkeypatch.setattr(catch_up, "_BATCH_ROWS", 3)
+    ledger = Ledger(MemoryStore(), lookup=lookup)
+    snapshot, _ = ledger.commit(*(some_rows(n, n + 1) for n in range(12)))
+    groups = list(catch_up.hashed_since(snapshot, index.load(snapshot, {}).manifest.shape, 0))
+    assert max(map(len, groups)) <= 7 + 3
+    assert len(groups) > 5
+    assert wrong(index.rebuild(snapshot, {}), ledger) is None
+
+
+def test_columns_that_were_added_later_change_no_old_row(ledger):
+    ledger.commit(some_rows(1))
+    ledger.dataset.evolve({"note": "string"})
+    snapshot, _ = ledger.commit(some_rows(2))
+    assert snapshot.layout.data.names == [*COLUMNS, "note"]
+    assert wrong(index.load(snapshot, {}), ledger) is None
+
+
+def test_slice_that_cannot_be_read_is_named(ledger):
+    snapshot, _ = ledger.commit(some_rows(1))
+    [key] = [info.key for info in ledger.store.list(f"{ledger.objects.folder}/data")]
+    ledger.store.delete(key)
+    with pytest.raises(UnreadableSlice, match="records 0 to 7"):
+        index.load(snapshot, {})
+
+
+# Other readers and writers
+
+
+def test_reader_of_an_old_head_leaves_the_index_of_a_newer_one_alone(ledger):
+    old, _ = ledger.commit(some_rows(1))
+    now_old = Ledger(ledger.store)
+    for row in ledger.rows:
+        now_old.note(row)
+    new, _ = ledger.commit(some_rows(2))
+    index.load(new, {})
+    for mend in (index.load, index.repair, index.rebuild):
+        assert wrong(mend(old, {}), now_old) is None
+        before = ledger.store.counts
+        assert wrong(index.load(new, {}), ledger) is None
+        assert [key for key in ledger.store.keys_read[before.reads :] if "/data/" in key] == []
+
+
+def test_writers_that_catch_up_from_different_bases_do_not_disturb_each_other(ledger):
+    heads = [ledger.commit(some_rows(n))[0] for n in range(4)]
+    first = index.load(heads[0], {})
+    files = key_objects(ledger)
+    ends = []
+    for base in (heads[0], heads[1], heads[2]):
+        for key in key_objects(ledger).keys() - files.keys():
+            ledger.store.delete(key)
+        index.load(base, {})
+        ends.append((index.load(heads[3], {}), key_objects(ledger)))
+    for _, there in ends:  # as if all of them had run at once: one name is one content
+        for key, data in there.items():
+            if "/files/" in key:
+                assert all(other.get(key, data) == data for _, other in ends)
+            ledger.store.put_derived(key, data)
+    for found, _ in ends:
+        assert wrong(found, ledger) is None
+        assert wrong(opened(KeyFiles(ledger.objects, {}), found.manifest), ledger) is None
+    assert first.end == 8
+
+
+def test_index_made_by_a_writer_is_the_one_made_from_the_records(ledger):
+    cache: index.Cache = {}
+    current = index.load(ledger.snapshot(), cache)
+    for number in range(20):
+        snapshot, records = ledger.commit(some_rows(number))
+        current = ledger.extended(current, snapshot, records)
+    assert wrong(current, ledger) is None
+    assert list(index_problems(ledger.snapshot())) == []
+    assert wrong(index.rebuild(ledger.snapshot(), {}), ledger) is None
+
+
+def test_rebuilding_removes_what_was_there(ledger):
+    current = index.load(ledger.snapshot(), {})
+    for number in range(20):
+        snapshot, records = ledger.commit(some_rows(number))
+        current = ledger.extended(current, snapshot, records)
+    ledger.store.put_derived(ledger.objects.key_file_key("left-by-somebody"), b"x")
+    made = index.rebuild(snapshot, {})
+    objects = ledger.objects
+    wanted = {objects.key_file_key(name) for name in made.manifest.names}
+    assert set(key_objects(ledger)) == wanted | {objects.key_manifest_key(made.manifest.name)}
+
+
+# Purged records
+
+
+def test_index_made_after_a_purge_begins_where_the_records_do(ledger):
+    for number in range(4):
+        snapshot, _ = ledger.commit(some_rows(number))
+    whole = index.load(snapshot, {})
+    ledger.dataset.purge(before=16)
+    for mend in (index.load, index.rebuild):
+        there = mend(ledger.snapshot(), {})
+        entries = there.live_between()
+        known = sorted(offset for offset, _ in ledger.naive.live.values() if offset >= 16)
+        assert sorted(entries.offset[entries.offset >= 16].tolist()) == known
+        assert [o for o in there.dead().tolist() if o >= 16] == [o for o in ledger.naive.dead(32) if o >= 16]
+        assert there.end == 32
+        assert list(index_problems(ledger.snapshot())) == []
+    assert whole.manifest.start == 0
+    assert index.load(ledger.snapshot(), {}).manifest.start == 16
+
+
+def test_index_that_ends_before_the_purge_is_not_caught_up_but_made_again(ledger):
+    snapshot, _ = ledger.commit(some_rows(1))
+    index.load(snapshot, {})
+    for number in range(2, 5):
+        ledger.commit(some_rows(number))
+    ledger.dataset.purge(before=16)
+    found = index.load(ledger.snapshot(), {})
+    assert (found.manifest.start, found.end) == (16, 32)
+    assert list(index_problems(ledger.snapshot())) == []
+
+
+def test_purge_of_everything_leaves_an_index_that_takes_more(ledger):
+    ledger.commit(some_rows(1))
+    ledger.dataset.purge(before=8)
+    found = index.rebuild(ledger.snapshot(), {})
+    assert (found.end, found.live_count) == (8, 0)
+    snapshot, _ = ledger.commit([(ADD, 5, 5, 5)])
+    assert index.load(snapshot, {}).find(*ledger.keys([(5, 5)])).offset.tolist() == [8]
+
+
+# Damage
+
+
+def flip(data: bytes, at: float) -> bytes:
+    position = int(at * len(data))
+    return data[:position] + bytes([data[position] ^ 16]) + data[position + 1 :]
+
+
+def zeros_from(data: bytes, at: float) -> bytes:
+    return data[: int(at * len(data))].ljust(len(data), b"\0")
+
+
+HARMS = {
+    "flip": flip,
+    "cut": lambda data, at: data[: int(at * len(data))],
+    "zeros": zeros_from,
+    "garbage": lambda data, at: b"garbage",
+    "gone": lambda data, at: None,
+}
+
+commits = st.tuples(st.just("commit"), slices, st.booleans())
+harms = st.tuples(st.just("harm"), st.sampled_from(sorted(HARMS)), st.integers(0, 99), st.floats(0, 0.999))
+swaps = st.tuples(st.just("swap"), st.integers(0, 99), st.integers(0, 99))
+returns = st.tuples(st.just("return"), st.integers(0, 99))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.one_of(commits, commits, harms, swaps, returns), min_size=2, max_size=14),
+    st.sampled_from([None, ["area"]]),
+)
+def test_whatever_becomes_of_the_files_the_answers_are_right(steps, lookup):
+    """Commits that keep the index or not, and between them files that are damaged, lost, swapped or come back."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tiers, "FAN_OUT", 2)
+        patched.setattr(tiers, "SMALLEST_TIER", 8)
+        patched.setattr(tiers, "CHUNK", 10)
+        patched.setattr(run, "PAGE_ROWS", 4)
+        ledger = Ledger(MemoryStore(), lookup=lookup)
+        past: dict[str, bytes] = {}
+        for step in steps:
+            harm_or_commit(ledger, step, past)
+            past.update(key_objects(ledger))
+            if ledger.naive.end:
+                assert index.mended(ledger.snapshot(), {}, lambda found: wrong(found, ledger)) is None
+        harm_or_commit(ledger, ("commit", [(ADD, 0, 0, 9)], True), past)
+        snapshot = ledger.snapshot()
+        assert index.mended(snapshot, {}, lambda found: wrong(found, ledger)) is None
+        assert wrong(index.rebuild(snapshot, {}), ledger) is None
+        assert list(index_problems(snapshot)) == []
+
+
+def harm_or_commit(ledger: Ledger, step: Sequence[object], past: dict[str, bytes]) -> None:
+    there = key_objects(ledger)
+    keys = sorted(there)
+    match step:
+        case "commit", list(records), is_kept:
+            before = ledger.snapshot()
+            snapshot, batches = ledger.commit(records)
+            if is_kept:
+                # Not mended first: as a writer that looked nothing up, or only in pages that are whole.
+                try:
+                    ledger.extended(index.load(before, {}), snapshot, batches)
+                except BadIndex:
+                    ledger.extended(index.repair(before, {}), snapshot, batches)
+        case "harm", str(how), int(which), float(at) if keys:
+            key = keys[which % len(keys)]
+            harmed = HARMS[how](there[key], at)
+            ledger.store.delete(key) if harmed is None else ledger.store.put_derived(key, harmed)
+        case "swap", int(one), int(other) if keys:
+            first, second = keys[one % len(keys)], keys[other % len(keys)]
+            ledger.store.put_derived(first, there[second])
+            ledger.store.put_derived(second, there[first])
+        case "return", int(which) if past:
+            key = sorted(past)[which % len(past)]
+            ledger.store.put_derived(key, past[key])
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".fences", ".dead"])
+@pytest.mark.parametrize("how", sorted(HARMS))
+def test_damage_is_met_and_mended(ledger, suffix, how):
+    for number in range(3):
+        snapshot, _ = ledger.commit(some_rows(number))
+        index.load(snapshot, {})
+    key = next(key for key in key_objects(ledger) if key.endswith(suffix))
+    data = key_objects(ledger)[key]
+    at = 0.3
+    if suffix == ".arrow":  # in an entry: Arrow's own metadata is not used, so damage to it does no harm
+        keys = pa.ipc.open_file(data).read_all().column("key_high").to_numpy()
+        at = (data.index(keys.tobytes()) + 1) / len(data)
+    harmed = HARMS[how](data, at)
+    ledger.store.delete(key) if harmed is None else ledger.store.put_derived(key, harmed)
+    with pytest.raises(BadIndex):
+        index.load(snapshot, {}).check()
+    assert [problem.kind for problem in index_problems(snapshot)] == ["keys"]
+    assert index.mended(snapshot, {}, lambda found: wrong(found, ledger)) is None
+
+
+def test_repair_begins_from_the_newest_index_that_is_whole(ledger):
+    cache: index.Cache = {}
+    for number in range(5):
+        snapshot, _ = ledger.commit(some_rows(number))
+        index.load(snapshot, cache)
+    newest = index.load(snapshot, {}).manifest.segments[0]
+    ledger.store.delete(ledger.objects.key_file_key(newest.runs[0].name))
+    before = ledger.store.counts
+    assert wrong(index.repair(snapshot, {}), ledger) is None
+    assert len([key for key in ledger.store.keys_read[before.reads :] if "/data/" in key]) == 1
+
+
+def test_damage_that_a_merge_meets_is_mended_by_the_next_who_asks(ledger, monkeypatch, caplog):
+    snapshot, _ = ledger.commit(some_rows(1))
+    index.load(snapshot, {})
+    key = next(key for key in key_objects(ledger) if key.endswith(".arrow"))
+    ledger.store.put_derived(key, zeros_from(ledger.store.get(key), 0.2))
+    monkeypatch.setattr(tiers, "FAN_OUT", 2)
+    cache: index.Cache = {}
+    snapshot, records = ledger.commit(some_rows(2))
+    broken = ledger.extended(index.load(ledger_before(ledger, snapshot), cache), snapshot, records)
+    assert "cannot go on" in caplog.text
+    assert list(ledger.objects.key_manifests()) == []
+    with pytest.raises(BadIndex):
+        broken.dead()
+    assert index.mended(snapshot, cache, lambda found: wrong(found, ledger)) is None
+    assert wrong(index.load(snapshot, {}), ledger) is None
+
+
+def test_damage_that_catching_up_meets_sends_it_further_back(ledger, monkeypatch, caplog):
+    for number in range(2):
+        snapshot, _ = ledger.commit(some_rows(number))
+        index.load(snapshot, {})
+    key = max(info.key for info in ledger.objects.key_files() if info.key.endswith(".dead"))
+    ledger.store.put_derived(key, flip(ledger.store.get(key), 0.95))
+    snapshot, _ = ledger.commit(some_rows(2))
+    monkeypatch.setattr(tiers, "FAN_OUT", 3)  # so that it merges, which reads what no lookup reads
+    assert wrong(index.load(snapshot, {}), ledger) is None
+    assert "going further back" in caplog.text
+
+
+def ledger_before(ledger: Ledger, snapshot: snapshots.Snapshot) -> snapshots.Snapshot:
+    """The snapshot one block before."""
+    previous = snapshot.head_block.prev_block_hash
+    assert previous is not None
+    return snapshots.load_at(ledger.objects, previous, {})
+
+
+def test_index_of_other_columns_or_hashes_is_not_used(ledger, monkeypatch):
+    snapshot, _ = ledger.commit(some_rows(1))
+    index.load(snapshot, {})
+    name = manifest_name(newest_block(snapshot))
+    key = ledger.objects.key_manifest_key(name)
+    ledger.store.put_derived(key, ledger.store.get(key).replace(b'"hashing":1', b'"hashing":2'))
+    assert wrong(index.load(snapshot, {}), ledger) is None  # its checksum is wrong
+    other = Ledger(MemoryStore(), lookup=["area"])
+    monkeypatch.setattr(index, "strategy_of", lambda state: other.strategy)
+    found = index.load(snapshot, {})
+    assert found.manifest.shape.lookup == ("area",)
+
+
+# What verify says
+
+
+def test_verify_finds_nothing_wrong_with_a_right_index(ledger):
+    ledger.commit(some_rows(1))
+    index.load(ledger.snapshot(), {})
+    assert ledger.dataset.verify().ok
+
+
+def falsified(records: Records, how: str) -> Records:
+    if how == "row":
+        return Records(records.start, records.key, records.key, records.op, records.old)
+    if how == "key":
+        return Records(records.start, records.row, records.row, records.op, records.old)
+    if how == "op":
+        return Records(records.start, records.key, records.row, np.zeros_like(records.op), records.old)
+    return Records(records.start, records.key, records.row, records.op, np.full_like(records.old, -1))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("row", "hashes are not"), ("key", "entries"), ("op", "entries: has"), ("old", "dead offsets: lacks 0")],
+)
+def test_verify_finds_an_index_that_says_something_else_than_the_records(ledger, how, said):
+    cache: index.Cache = {}
+    snapshot, records = ledger.commit([(ADD, 0, 1, 1), (ADD, 0, 2, 1)])
+    current = ledger.extended(index.load(ledger_before(ledger, snapshot), cache), snapshot, records)
+    snapshot, [records] = ledger.commit([(OLD, 0, 1, 1), (NEW, 0, 1, 2), (RETRACT, 0, 2, 1), (ADD, 1, 1, 1)])
+    piece = write_piece(ledger.store.staging(), falsified(records, how))
+    current.extended(newest_block(snapshot), snapshot.next_offset, [piece])
+    [problem] = ledger.dataset.verify().problems
+    assert problem.kind == "keys"
+    assert problem.object.endswith("info/keys/files/")
+    assert said in problem.message
+    assert "info/keys" in problem.message
+    index.rebuild(ledger.snapshot(), {})
+    assert ledger.dataset.verify().ok
+
+
+def test_local_index_survives_another_process_that_replaces_its_files(tmp_path):
+    ledger = Ledger(LocalStore(tmp_path))
+    cache: index.Cache = {}
+    snapshot, _ = ledger.commit(some_rows(1, 40))
+    mine = index.load(snapshot, cache)
+    mine.live_between()
+    index.rebuild(snapshot, {})  # the same content, so the same names, in new files
+    assert wrong(mine, ledger) is None
+    assert wrong(index.load(snapshot, {}), ledger) is None
+
+
+def test_row_hashes_are_those_of_all_columns(ledger):
+    snapshot, _ = ledger.commit([(ADD, 1, 2, 3)])
+    [found] = [index.load(snapshot, {}).find(*ledger.keys([(1, 2)])).row]
+    assert isinstance(found, Hashes)
+    assert found.same(hash_rows(table([(ADD, 1, 2, 3)]), COLUMNS)).all()

@@ -1,0 +1,69 @@
+"""A manifest is believed only as a whole, under its own name, and when its segments follow each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from floodmark.ledger.errors import BadIndex
+from floodmark.ledger.keys.dead import DeadFile
+from floodmark.ledger.keys.manifest import Manifest, Segment, Shape, decode, encode
+from floodmark.ledger.keys.run import RunFile
+
+RUN = RunFile("a.fences", 5, 400, 300, (0, 2**64 - 1), (7, 7))
+SEGMENTS = (Segment(5, 9, (), (DeadFile("b.dead", 2, 90),)), Segment(0, 5, (RUN,), ()))
+MANIFEST = Manifest(
+    shape=Shape(("area", "id"), ("area",)),
+    at=(12, bytes(range(32))),
+    start=0,
+    end=9,
+    segments=SEGMENTS,
+    generation=3,
+    previous=("x",),
+    retired=((2, "c.dead"),),
+)
+
+
+def test_manifest_reads_back_as_it_was_written():
+    assert decode(MANIFEST.name, encode(MANIFEST)) == MANIFEST
+    assert MANIFEST.names == {"a.arrow", "a.fences", "b.dead"}
+    assert MANIFEST.kills == 2
+
+
+def test_manifest_with_any_byte_damaged_or_missing_is_refused():
+    whole = encode(MANIFEST)
+    for at in range(len(whole)):
+        for harmed in (whole[:at], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
+            with pytest.raises(BadIndex):
+                decode(MANIFEST.name, harmed)
+
+
+def test_manifest_under_another_name_is_refused():
+    other = replace(MANIFEST, at=(13, bytes(32)))
+    with pytest.raises(BadIndex, match="it is 000000000012-"):
+        decode(other.name, encode(MANIFEST))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"segments": SEGMENTS[:1]},
+        {"segments": SEGMENTS[1:]},
+        {"segments": SEGMENTS[::-1]},
+        {"segments": ()},
+        {"segments": (replace(SEGMENTS[0], start=6), SEGMENTS[1])},
+        {"end": 10},
+        {"start": 1},
+    ],
+)
+def test_manifest_whose_segments_do_not_follow_each_other_is_refused(change):
+    broken = replace(MANIFEST, **change)
+    with pytest.raises(BadIndex, match="segment"):
+        decode(broken.name, encode(broken))
+
+
+def test_manifest_of_another_format_is_refused(monkeypatch):
+    monkeypatch.setattr("floodmark.ledger.keys.manifest.asdict", lambda manifest: {"something": "else"})
+    with pytest.raises(BadIndex, match="another format"):
+        decode(MANIFEST.name, encode(MANIFEST))

@@ -1,0 +1,359 @@
+"""A folded copy of the living rows reads like the slices, is used, and can be lost or damaged without harm."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import floodmark as fm
+from floodmark.ledger import fold as folding
+from floodmark.ledger.fold_manifest import BadManifest, FoldedFile, FoldManifest, decode, encode, read_manifest
+from floodmark.ledger.fold_plan import Rule
+from floodmark.storage.counting import CountingStore
+from floodmark.storage.memory import MemoryStore
+from ledger.current_worlds import lived_in, people, rows
+from ledger.worlds import Clock, keys, numbers
+
+DAY = 86_400
+
+
+@pytest.fixture
+def lake(tmp_path, clock):
+    return fm.Lake(tmp_path / "lake", runtime=fm.Runtime(clock=clock, fold_at=None))
+
+
+@pytest.fixture
+def dataset(lake):
+    return lived_in(lake.create("p", key=["id"], merge="upsert"), seed=3, writes=10)
+
+
+def files(dataset):
+    return dataset._current(dataset.snapshot(), None).files
+
+
+def folded_files(dataset):
+    return keys(dataset, "info/fold/files")
+
+
+def test_fold_changes_how_rows_are_read_and_nothing_else(dataset):
+    before, head, records = dataset.to_arrow(), dataset.head, dataset.changes_arrow()
+    done = dataset.fold()
+    assert (done.files, done.rows, done.dead) == (1, before.num_rows, dataset.last_offset + 1 - before.num_rows)
+    assert [f.key for f in files(dataset)] == folded_files(dataset)
+    assert dataset.to_arrow().equals(before)
+    assert dataset.scan().to_table().num_rows == dataset.count() == before.num_rows
+    assert dataset.changes_arrow().equals(records)
+    assert dataset.head == head
+    assert dataset.verify().ok
+    assert list(dataset.snapshot().objects.store.staging().iterdir()) == []
+
+
+def test_what_died_since_the_fold_is_masked_and_what_came_is_read(dataset):
+    dataset.fold()
+    lived_in(dataset, seed=4, writes=4)
+    assert folded_files(dataset)[0] in [f.key for f in files(dataset)]
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+
+
+def test_folding_again_does_nothing_when_nothing_happened(dataset):
+    dataset.fold()
+    before = folded_files(dataset)
+    assert dataset.fold() == folding.Fold(read=0, files=0, rows=0, bytes=0, dead=0)
+    assert folded_files(dataset) == before
+
+
+def test_large_clean_slices_are_not_copied(lake, monkeypatch):
+    monkeypatch.setattr(folding.Rule, "is_small", lambda self, rows, size: rows < 50)
+    dataset = lake.create("p", key=["id"], merge="upsert")
+    dataset.write(people(range(100), "large"))
+    dataset.write(people(range(100, 200), "dirty"))
+    dataset.write(people([150], "x"))
+    done = dataset.fold()
+    assert done.read == 2  # the dirty slice and the small one behind it
+    assert [f.start for f in read_manifest(dataset.snapshot().objects).files] == [100]
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+
+
+def test_small_slices_of_an_append_dataset_become_one_file(lake):
+    dataset = lake.create("d")
+    for i in range(20):
+        dataset.write(numbers(10 * i, 10 * i + 10))
+    dataset.fold()
+    assert len(files(dataset)) == 1
+    assert dataset.to_arrow().column("n").to_pylist() == list(range(200))
+    assert dataset.to_arrow(as_of=44).num_rows == 45
+    dataset.write(numbers(200, 210))
+    assert len(files(dataset)) == 2
+    assert dataset.to_arrow().column("n").to_pylist() == list(range(210))
+
+
+def test_folded_reads_ask_the_store_for_few_objects(clock):
+    store = CountingStore(MemoryStore())
+    dataset = fm.Lake(store, runtime=fm.Runtime(clock=clock, fold_at=None)).create("d")
+    for i in range(30):
+        dataset.write(numbers(i, i + 1))
+    dataset.fold()
+    dataset.snapshot()
+    before = store.counts
+    assert dataset.to_arrow().num_rows == 30
+    assert (store.counts - before).reads < 12
+
+
+def test_column_added_after_the_fold_is_null_in_folded_rows(dataset):
+    dataset.fold()
+    dataset.evolve({"w": "int64"})
+    assert dataset.to_arrow().column("w").null_count == dataset.count()
+    dataset.write(people([1, 999], "n").append_column("w", pa.array([5, 6])))
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+    dataset.fold()
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+
+
+def test_dataset_of_dead_records_only_needs_no_file(lake):
+    dataset = lake.create("p", key=["id"], merge="upsert")
+    dataset.write(people(range(5), "a"))
+    dataset.delete(list(range(5)))
+    assert dataset.fold().files == 0
+    assert folded_files(dataset) == []
+    assert (dataset.to_arrow().num_rows, dataset.count()) == (0, 0)
+    dataset.write(people([1], "b"))
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+    dataset.fold()
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+
+
+def test_dataset_without_records_folds_to_nothing(lake):
+    dataset = lake.create("d", schema={"n": "int64"})
+    assert dataset.fold().files == 0
+    assert dataset.to_arrow().num_rows == 0
+
+
+def test_slices_of_dead_records_only_are_not_read(lake):
+    dataset = lake.create("p", key=["id"], merge="upsert")
+    dataset.write(people(range(5), "a"))
+    dataset.write(people(range(5, 8), "b"))
+    dataset.delete(list(range(5)))
+    assert [(f.start, f.end) for f in files(dataset)] == [(5, 8)]
+
+
+# What is lost or damaged
+
+
+@pytest.mark.parametrize("harm", ["missing file", "short file", "no manifest", "torn manifest", "flipped manifest"])
+def test_slices_are_read_when_the_fold_is_of_no_use(dataset, harm):
+    dataset.fold()
+    objects = dataset.snapshot().objects
+    store, manifest, [file] = objects.store, objects.fold_manifest_key, folded_files(dataset)
+    data = store.get(manifest)
+    match harm:
+        case "missing file":
+            store.delete(file)
+        case "short file":
+            store.local_path(file).chmod(0o644)
+            store.local_path(file).write_bytes(b"PAR1")
+        case "no manifest":
+            store.delete(manifest)
+        case "torn manifest":
+            store.put_derived(manifest, data[:-40])
+        case "flipped manifest":
+            store.put_derived(manifest, data.replace(b'"rows": ', b'"rows": 1', 1))
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+    dataset.fold()
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+
+
+def test_verify_names_a_folded_file_that_was_changed(dataset):
+    dataset.fold()
+    store, [file] = dataset.snapshot().objects.store, folded_files(dataset)
+    path = store.local_path(file)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(bytes(data))
+    [problem] = dataset.verify().problems
+    assert (problem.kind, problem.object) == ("fold", file)
+    store.delete(file)
+    assert dataset.verify().ok
+
+
+def test_fold_of_another_chain_is_not_believed(lake, clock):
+    """A folder that was put back from a backup has other blocks for the same offsets."""
+    dataset = lake.create("p", key=["id"], merge="upsert")
+    other = lake.create("q", key=["id"], merge="upsert")
+    for made, tag in ((dataset, "a"), (other, "b")):
+        made.write(people(range(5), tag))
+        made.write(people(range(3), tag + tag))
+    other.fold()
+    ours, theirs = dataset.snapshot().objects, other.snapshot().objects
+    ours.store.put_derived(ours.fold_manifest_key, theirs.store.get(theirs.fold_manifest_key))
+    [file] = read_manifest(theirs).files
+    ours.store.put_derived(ours.fold_key(file.physical_hash), theirs.store.get(theirs.fold_key(file.physical_hash)))
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+
+
+def test_manifest_survives_writing_and_reading():
+    file = FoldedFile(3, 9, 4, 100, 2, "ab" * 32, 12, "cd" * 32)
+    manifest = FoldManifest((file,)).with_files([FoldedFile(0, 4, 4, 100, 1, "ef" * 32, 12, "cd" * 32)], now=5)
+    assert [f.digest for f in manifest.files] == ["ef" * 32]
+    assert [r.digest for r in manifest.retired] == ["ab" * 32]
+    assert decode(encode(manifest)) == manifest
+    for harm in (encode(manifest)[:-1], encode(manifest)[1:], b""):
+        with pytest.raises(BadManifest):
+            decode(harm)
+
+
+# What goes, and when
+
+
+def test_replaced_files_stay_for_a_week(lake, dataset, clock):
+    dataset.fold()
+    [first] = folded_files(dataset)
+    dataset.write(people(range(7), "later"))
+    dataset.fold()
+    [second] = [key for key in folded_files(dataset) if key != first]
+    clock.now += 8 * 365 * DAY * 10**9  # long after the files' own dates
+    dataset.write(people([1], "once more"))
+    dataset.fold()
+    assert first not in folded_files(dataset)
+    assert second in folded_files(dataset)  # replaced just now, however old it is
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+
+
+def test_purge_takes_the_folded_copies_along(dataset):
+    dataset.fold()
+    dataset.write(people(range(7), "later"))
+    dataset.fold()
+    assert len(folded_files(dataset)) == 2
+    dataset.purge(before=10**6)
+    assert folded_files(dataset) == []
+    assert read_manifest(dataset.snapshot().objects).files == ()
+
+
+def test_purge_inside_a_folded_file_leaves_the_newer_slices(lake):
+    dataset = lake.create("d")
+    for i in range(4):
+        dataset.write(numbers(i, i + 1))
+    dataset.fold()
+    dataset.purge(before=2)
+    assert folded_files(dataset) == []
+    assert dataset.to_arrow().column("n").to_pylist() == [2, 3]
+    dataset.fold()
+    assert len(files(dataset)) == 1
+    assert dataset.to_arrow().column("n").to_pylist() == [2, 3]
+
+
+def test_purge_during_a_fold_leaves_no_copy(lake, monkeypatch):
+    dataset = lake.create("d")
+    for i in range(4):
+        dataset.write(numbers(i, i + 1))
+    real = folding._run
+
+    def purged_meanwhile(*args):
+        written = real(*args)
+        lake["d"].purge(before=2)
+        return written
+
+    monkeypatch.setattr(folding, "_run", purged_meanwhile)
+    dataset.fold()
+    assert folded_files(dataset) == []
+    assert lake["d"].to_arrow().column("n").to_pylist() == [2, 3]
+
+
+def test_two_folds_at_once_lose_nothing(lake, dataset, monkeypatch):
+    real = folding._run
+
+    def overtaken(*args):
+        written = real(*args)
+        monkeypatch.setattr(folding, "_run", real)
+        lake["p"].write(people(range(9), "meanwhile"))
+        lake["p"].fold()
+        return written
+
+    monkeypatch.setattr(folding, "_run", overtaken)
+    dataset.fold()
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+    dataset.fold()
+    assert len(files(dataset)) == 1
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+
+
+def test_reader_that_began_before_a_fold_reads_on(dataset):
+    dataset.fold()
+    dataset.write(people(range(9), "later"))
+    began, expected = dataset.to_batches(), rows(dataset)
+    dataset.fold()
+    assert began.read_all().to_pylist() == expected
+
+
+# By itself
+
+
+def automatic(tmp_path, fold_at):
+    return fm.Lake(tmp_path / "lake", runtime=fm.Runtime(clock=Clock(), fold_at=fold_at))
+
+
+def test_fold_happens_by_itself_when_enough_records_are_dead(tmp_path, monkeypatch):
+    monkeypatch.setattr(folding, "WORTH_ROWS", 10)
+    dataset = automatic(tmp_path, 0.10).create("p", key=["id"], merge="upsert")
+    dataset.write(people(range(1000), "a"))
+    dataset.write(people(range(50), "b"))  # 100 of 1100 are dead
+    assert folded_files(dataset) == []
+    dataset.write(people(range(50, 100), "c"))  # 200 of 1200
+    assert len(folded_files(dataset)) == 1
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+    dataset.write(people(range(20), "d"))  # only 40 since
+    assert len(folded_files(dataset)) == 1
+    dataset.write(people(range(80), "e"))
+    assert len(folded_files(dataset)) == 2
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+
+
+@pytest.mark.parametrize("fold_at", [None, 0.9])
+def test_fold_does_not_happen_by_itself_when_it_should_not(tmp_path, monkeypatch, fold_at):
+    monkeypatch.setattr(folding, "WORTH_ROWS", 10)
+    dataset = automatic(tmp_path, fold_at).create("p", key=["id"], merge="upsert")
+    dataset.write(people(range(100), "a"))
+    dataset.write(people(range(100), "b"))
+    assert folded_files(dataset) == []
+
+
+def test_many_small_slices_are_folded_by_themselves(tmp_path, monkeypatch):
+    monkeypatch.setattr(folding, "SMALL_SLICES", 5)
+    dataset = automatic(tmp_path, 0.10).create("d")
+    for i in range(12):
+        dataset.write(numbers(i, i + 1))
+    assert len(files(dataset)) == 3  # two folds of five, the second of the first's file too, and two slices since
+    assert dataset.to_arrow().column("n").to_pylist() == list(range(12))
+
+
+def test_write_stands_when_folding_fails(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(folding, "WORTH_ROWS", 1)
+    dataset = automatic(tmp_path, 0.01).create("p", key=["id"], merge="upsert")
+    dataset.write(people(range(10), "a"))
+
+    def fails(task):
+        raise OSError("no room")
+
+    monkeypatch.setattr(folding, "fold_window", fails)
+    assert dataset.write(people(range(5), "b")).changed == 5
+    assert "not folded" in caplog.text
+    assert dataset.to_arrow().to_pylist() == rows(dataset)
+
+
+def test_rows_are_written_in_row_groups_whatever_the_slices(lake, monkeypatch):
+    monkeypatch.setattr(folding, "ROW_GROUP_ROWS", 7)
+    dataset = lake.create("d")
+    for i in range(0, 40, 5):
+        dataset.write(numbers(i, i + 5))
+    dataset.fold()
+    [file] = files(dataset)
+    footer = pq.read_metadata(dataset.snapshot().objects.store.local_path(file.key))
+    assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [7, 7, 7, 7, 7, 5]
+    assert dataset.to_arrow().column("n").to_pylist() == list(range(40))
+
+
+def test_targets_are_large():
+    assert Rule().target_bytes == 128 << 20
+    assert Rule().is_small(100, 4000)
+    assert not Rule().is_small(1 << 20, 4000)
