@@ -49,7 +49,7 @@ def test_four_processes_upsert_the_same_keys_among_folds_and_losses(tmp_path, cr
         *((keyed_writers.write_in, (root, writer, times)) for writer in range(3)),
         (keyed_writers.write_and_take_back_in, (root, 3, times)),
         (keyed_writers.fold_in, (root, 20)),
-        (keyed_writers.lose_in, (root, 25)),
+        (keyed_writers.lose_in, (root, 8)),
         (keyed_writers.read_in, (root, 40)),
         (keyed_writers.read_in, (root, 40)),
     ]
@@ -99,6 +99,28 @@ def test_threads_may_share_one_dataset_object():
     with ThreadPoolExecutor(4) as pool:
         deeds = [d for mine in pool.map(lambda w: keyed_writers.write(dataset, w, 10), range(4)) for d in mine]
     assert_serial(dataset, deeds)
+    assert_sound(lake)
+
+
+@pytest.mark.parametrize("where", ["folder", "memory"])
+def test_readers_that_make_a_lost_index_again_at_once_do_not_disturb_each_other(where, tmp_path):
+    """They make the same files, under the same names, at the same moment."""
+    lake = fm.Lake(tmp_path / "lake" if where == "folder" else MemoryStore())
+    dataset = create(lake)
+    for number in range(6):
+        dataset.write(table(keyed_writers.rows(0, number)))
+    expected = dataset.to_arrow()
+    for _ in range(8):
+        lose_all(dataset)
+        start = Barrier(4)
+
+        def read(_: int, start: Barrier = start) -> pa.Table:
+            mine = lake[NAME]
+            start.wait(60)
+            return mine.to_arrow()
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(found.equals(expected) for found in pool.map(read, range(4)))
     assert_sound(lake)
 
 

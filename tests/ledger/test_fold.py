@@ -188,7 +188,7 @@ def test_fold_of_another_chain_is_not_believed(lake, clock):
     ours, theirs = dataset.snapshot().objects, other.snapshot().objects
     ours.store.put_derived(ours.fold_manifest_key, theirs.store.get(theirs.fold_manifest_key))
     [file] = read_manifest(theirs).files
-    ours.store.put_derived(ours.fold_key(file.physical_hash), theirs.store.get(theirs.fold_key(file.physical_hash)))
+    ours.store.put_derived(file.key(ours), theirs.store.get(file.key(theirs)))
     assert dataset.to_arrow().to_pylist() == rows(dataset)
 
 
@@ -220,11 +220,14 @@ def test_replaced_files_stay_for_a_week(lake, dataset, clock):
     assert dataset.to_arrow().to_pylist() == rows(dataset)
 
 
-def test_purge_takes_the_folded_copies_along(dataset):
+@pytest.mark.parametrize("harm", [None, "the manifest is lost"])
+def test_purge_takes_the_folded_copies_along(dataset, harm):
     dataset.fold()
     dataset.write(people(range(7), "later"))
     dataset.fold()
     assert len(folded_files(dataset)) == 2
+    if harm:
+        dataset.snapshot().objects.store.delete(dataset.snapshot().objects.fold_manifest_key)
     dataset.purge(before=10**6)
     assert folded_files(dataset) == []
     assert read_manifest(dataset.snapshot().objects).files == ()

@@ -20,25 +20,15 @@ from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.attributes import PURGE_SOURCE, purge_attributes, purge_state
 from floodmark.ledger.commit import Commit, describe_commit, empty_event, to_datetime, to_nanos
 from floodmark.ledger.current import current
-from floodmark.ledger.errors import BadIndex, ReservedColumn, ReservedSource, UnknownDataset, WatermarkBack
+from floodmark.ledger.errors import ReservedColumn, ReservedSource, UnknownDataset, WatermarkBack
 from floodmark.ledger.fold import Fold, fold, fold_if_due
 from floodmark.ledger.fold_plan import Rule
 from floodmark.ledger.incoming import Format, Frame, recognise
 from floodmark.ledger.index import Cache
 from floodmark.ledger.keys import index as key_index
-from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.keys.records import I64
-from floodmark.ledger.keys.rows import Rows
 from floodmark.ledger.layout import fields_from
-from floodmark.ledger.merge.lookup import (
-    find_rows,
-    frame_table,
-    given_keys,
-    history_filter,
-    read_matches,
-    require_key,
-    with_keys,
-)
+from floodmark.ledger.merge.lookup import current_rows, frame_table, given_keys, history_filter, with_keys
 from floodmark.ledger.merge.retract import check_can_retract, deletion
 from floodmark.ledger.merge.retract import chunk as chunk_batch
 from floodmark.ledger.merge.write import Merge
@@ -393,13 +383,7 @@ class Dataset:
         """
         snapshot = self.snapshot()
         wanted = given_keys(keys, snapshot, self._name)
-        rows = Rows(self._objects, snapshot.slices, snapshot.require_layout(self._name))
-        try:
-            index = self._require_key_index(snapshot)
-            return read_matches(find_rows(snapshot, index, wanted, rows), rows)
-        except BadIndex:
-            index = key_index.rebuild(snapshot, self._key_cache)
-            return read_matches(find_rows(snapshot, index, wanted, rows), rows)
+        return key_index.mended(snapshot, self._key_cache, partial(current_rows, snapshot, wanted))
 
     def history(self, keys: Any) -> pa.Table:
         """Every record with these keys in offset order: what became of a row, when, and by which operation."""
@@ -414,16 +398,6 @@ class Dataset:
     def strategy(self) -> Strategy:
         """What a batch becomes here: the merge strategy and its columns."""
         return strategy_of(self.snapshot().state)
-
-    def _key_index(self, snapshot: Snapshot) -> KeyIndex | None:
-        """The key index as of a snapshot, None for a dataset without a key."""
-        if not strategy_of(snapshot.state).is_keyed:
-            return None
-        return key_index.load(snapshot, self._key_cache)
-
-    def _require_key_index(self, snapshot: Snapshot) -> KeyIndex:
-        require_key(snapshot, self._name)
-        return key_index.load(snapshot, self._key_cache)
 
     # Looking closer
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from floodmark.engine import run, run_here
 from floodmark.errors import FloodmarkError
 from floodmark.ledger.current import living, without_lifeless
-from floodmark.ledger.fold_manifest import FoldedFile, FoldManifest, encode, read_manifest
+from floodmark.ledger.fold_manifest import FoldedFile, FoldManifest, encode, first_offset, read_manifest
 from floodmark.ledger.fold_plan import Rule, Window, plan
 from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.keys.key_index import KeyIndex
@@ -89,7 +89,8 @@ def fold(name: str, snapshot: Snapshot, dead: I64, runtime: Runtime, rule: Rule)
     if after != before or written:
         objects.store.put_derived(objects.fold_manifest_key, encode(after))
     _sweep(objects, after, now)
-    _drop_what_was_purged_meanwhile(snapshot)
+    if (purged := _purged_meanwhile(snapshot)) > 0:
+        drop_purged(objects, purged)
     return Fold(
         read=sum(w.last - w.first for w in windows),
         files=sum(f.rows > 0 for f in written),
@@ -135,7 +136,7 @@ def fold_window(task: FoldTask) -> FoldedFile:
         with explained("a folded file", folder), scan.readable():
             made = write_rows(path, _row_groups(scan), scan.schema, task.layout.vocab)
         if made.rows:
-            task.objects.store.put_file(task.objects.fold_key(made.physical_hash), path)
+            task.objects.store.put_file(task.objects.fold_key(task.selection.start, made.physical_hash), path)
     finally:
         path.unlink(missing_ok=True)
     return FoldedFile(
@@ -168,31 +169,32 @@ def _row_groups(scan: Scan) -> Iterator[pa.Table]:
 
 def _sweep(objects: DatasetObjects, manifest: FoldManifest, now: int) -> None:
     """Delete files that no manifest has named for a while: replaced ones, and what crashes and lost races left."""
-    known = {objects.fold_key(digest) for digest in manifest.hashes}
+    known = manifest.keys(objects)
     try:
         for info in list(objects.fold_files()):
             if info.key not in known and info.modified * 10**9 < now - GRACE_NANOS:
                 objects.store.delete(info.key)
     except StorageError as error:
-        _log.warning(
-            "old folded files of %s could not be removed (%s); the next fold tries again", objects.folder, error
-        )
-
-
-def _drop_what_was_purged_meanwhile(snapshot: Snapshot) -> None:
-    head = snapshot.objects.read_head()
-    if head is not None and head != snapshot.head:
-        drop_purged(snapshot.objects, load_at(snapshot.objects, head, {}).purged_before)
+        _log.warning("old folded files of %s stay (%s); the next fold removes them", objects.folder, error)
 
 
 def drop_purged(objects: DatasetObjects, purged_before: int) -> None:
-    """Delete the folded files that hold purged records, at once: a purge is meant to remove data."""
+    """Delete the folded files that hold purged records, named by a manifest or not: a purge is meant to remove data."""
     before = read_manifest(objects)
     after = before.starting_at(purged_before)
     if after != before:
         objects.store.put_derived(objects.fold_manifest_key, encode(after))
-        for gone in before.hashes - after.hashes:
-            objects.store.delete(objects.fold_key(gone))
+    for info in list(objects.fold_files()):
+        start = first_offset(info.key)
+        if start is not None and start < purged_before:
+            objects.store.delete(info.key)
+
+
+def _purged_meanwhile(snapshot: Snapshot) -> int:
+    head = snapshot.objects.read_head()
+    if head is None or head == snapshot.head:
+        return snapshot.purged_before
+    return load_at(snapshot.objects, head, {}).purged_before
 
 
 def fold_if_due(name: str, snapshot: Snapshot, cache: key_index.Cache, runtime: Runtime) -> None:

@@ -26,7 +26,7 @@ def fold_problems(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem("fold", objects.fold_manifest_key, f"the fold manifest is {error}; {_REMEDY}")
         return
     for folded in manifest.files:
-        key = objects.fold_key(folded.physical_hash)
+        key = folded.key(objects)
         if folded.rows and (found := _digest(objects, key)) is not None and found != folded.digest:
             where = f"folded rows of offsets {folded.start}–{folded.end - 1}"
             yield Problem("fold", key, f"{where}: the file was changed or damaged; {_REMEDY}")

@@ -36,25 +36,27 @@ class FoldedFile:
     rows: int
     size: int
     slices: int
-    digest: str  # SHA3-256 of the file, which is also its name; no file is kept for no rows
+    digest: str  # SHA3-256 of the file; no file is kept for no rows
     at: int  # the records before this offset were known when it was folded
     block: str  # the data block that ends there
 
-    @property
-    def physical_hash(self) -> Multihash:
-        return Multihash(SHA3_256, bytes.fromhex(self.digest))
+    def key(self, objects: DatasetObjects) -> str:
+        return objects.fold_key(self.start, Multihash(SHA3_256, bytes.fromhex(self.digest)))
 
     def in_store(self, objects: DatasetObjects) -> DataFile:
-        return DataFile(objects.fold_key(self.physical_hash), self.start, self.end, self.rows, self.size)
+        return DataFile(self.key(objects), self.start, self.end, self.rows, self.size)
 
 
 @dataclass(frozen=True)
 class Retired:
     """A folded file that no new reader uses; it stays a while for those who began earlier."""
 
-    digest: str
     start: int
+    digest: str
     since: int  # nanoseconds
+
+    def key(self, objects: DatasetObjects) -> str:
+        return objects.fold_key(self.start, Multihash(SHA3_256, bytes.fromhex(self.digest)))
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,9 @@ class FoldManifest:
         ends = [f.end for f in fresh]
         kept = [f for f in self.files if (i := bisect_right(ends, f.start)) == len(fresh) or fresh[i].start >= f.end]
         files = tuple(sorted([*kept, *fresh], key=lambda f: f.start))
-        present = {f.digest for f in files}
-        before = {f.digest: Retired(f.digest, f.start, now) for f in self.files} | {r.digest: r for r in self.retired}
-        return FoldManifest(files, tuple(r for r in before.values() if r.digest not in present))
+        present = {(f.start, f.digest) for f in files}
+        before = [*self.retired, *(Retired(f.start, f.digest, now) for f in self.files)]
+        return FoldManifest(files, tuple(r for r in before if (r.start, r.digest) not in present))
 
     def starting_at(self, offset: int) -> FoldManifest:
         """The manifest without any file, retired ones included, that holds records before an offset."""
@@ -94,11 +96,9 @@ class FoldManifest:
         """The manifest without the files that were retired before a moment."""
         return FoldManifest(self.files, tuple(r for r in self.retired if r.since >= moment))
 
-    @property
-    def hashes(self) -> set[Multihash]:
+    def keys(self, objects: DatasetObjects) -> set[str]:
         """All files that the manifest knows of."""
-        digests = [f.digest for f in self.files] + [r.digest for r in self.retired]
-        return {Multihash(SHA3_256, bytes.fromhex(digest)) for digest in digests}
+        return {f.key(objects) for f in self.files} | {r.key(objects) for r in self.retired}
 
 
 def encode(manifest: FoldManifest) -> bytes:
@@ -155,6 +155,12 @@ class _Among:
         return place < len(self.ordered) and bool(self.ordered[place] == value)
 
 
+def first_offset(key: str) -> int | None:
+    """The first offset that a folded file may hold, from its key; None for what is no folded file."""
+    start, _, _ = key.rpartition("/")[2].partition("-")
+    return int(start) if start.isdecimal() else None
+
+
 def _present(files: list[FoldedFile], objects: DatasetObjects) -> list[FoldedFile]:
     """Those whose files are there, whole; one listing instead of a question for each."""
     if not files:
@@ -164,4 +170,4 @@ def _present(files: list[FoldedFile], objects: DatasetObjects) -> list[FoldedFil
     except StorageError as error:
         _log.warning("the folded files of %s cannot be listed (%s): its slices are read", objects.folder, error)
         return []
-    return [f for f in files if f.rows == 0 or sizes.get(objects.fold_key(f.physical_hash)) == f.size]
+    return [f for f in files if f.rows == 0 or sizes.get(f.key(objects)) == f.size]

@@ -56,9 +56,9 @@ class DatasetObjects:
     def fold_manifest_key(self) -> str:
         return f"{self.folder}/info/fold/manifest"
 
-    def fold_key(self, physical_hash: Multihash) -> str:
-        """A file of rows that were alive when they were folded."""
-        return f"{self.folder}/info/fold/files/{physical_hash.text}"
+    def fold_key(self, start: int, physical_hash: Multihash) -> str:
+        """A file of rows from this offset on that were alive when they were folded."""
+        return f"{self.folder}/info/fold/files/{start}-{physical_hash.text}"
 
     def read_head(self) -> Multihash | None:
         """The newest block's hash, or None when there is no such dataset (any more)."""

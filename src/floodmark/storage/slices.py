@@ -82,7 +82,8 @@ def write_slice(
 ) -> SliceFile:
     """Write `data` (its event time first) as the slice that begins at offset `start`.
 
-    `ops` are the records' operations, all `+A` when None. `known_digests` are those of columns that an earlier try has hashed already; they are not hashed again.
+    `ops` are the records' operations, all `+A` when None. `known_digests` are those of columns that an earlier try has
+    hashed already; they are not hashed again.
     """
     rows = data.num_rows
     system = pa.table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +33,11 @@ ops = st.sampled_from([ADD, ADD, NEW, OLD, RETRACT])
 batches = st.lists(st.tuples(ops, hash_values), min_size=1, max_size=20)
 
 
+def staging(index: KeyIndex) -> Path:
+    store = index.files.objects.store
+    return store.elsewhere if isinstance(store, NoStaging) else store.staging()
+
+
 def new_index(store: Store | None = None) -> KeyIndex:
     objects = DatasetObjects(store or MemoryStore(), "datasets/x")
     return empty(KeyFiles(objects, {}), Shape(("id",), ("id",)), 0)
@@ -50,7 +56,7 @@ def pieces(index: KeyIndex, records: Sequence[tuple[int, Hash]], naive: Naive, c
             np.array([op for op, _ in part], np.int32),
             np.array([o if o < start else NOT_THERE for o in old], np.int64),
         )
-        made.append(write_piece(index.files.workplace(), batch))
+        made.append(write_piece(staging(index), batch))
     return made
 
 
@@ -333,19 +339,27 @@ class Full(LocalStore):
 
 
 class NoStaging(Full):
+    """A store that takes nothing at all; tasks write their pieces elsewhere."""
+
+    elsewhere: Path
+
     def staging(self):
         raise StorageError("read-only")
 
 
 @pytest.mark.parametrize("kind", [Full, NoStaging])
 def test_index_in_a_store_that_takes_no_files_still_answers(kind, tmp_path, caplog, small_tiers):
-    index, naive = new_index(kind(tmp_path)), Naive()
+    store = kind(tmp_path / "lake")
+    store.elsewhere = tmp_path / "elsewhere"
+    store.elsewhere.mkdir()
+    index, naive = new_index(store), Naive()
     for number in range(5):
         index = commit(index, naive, number, number, 2 * number)
         assert wrong(index, naive) is None
     assert wrong(pickle.loads(pickle.dumps(index)), naive) is None
     assert caplog.text.count("could not be kept") == 1
-    assert not (tmp_path / ".staging").exists() or not list((tmp_path / ".staging").iterdir())
+    assert list((tmp_path / "lake").rglob("*")) in ([], [tmp_path / "lake" / ".staging"])
+    assert list(store.elsewhere.iterdir()) == []
     assert list(index.files.objects.key_files()) == []
 
 
@@ -369,6 +383,26 @@ def test_manifest_that_cannot_be_written_is_only_a_warning(caplog):
     store.refuses = False
     index = commit(index, naive, 2, 3)
     assert wrong(opened(KeyFiles(index.files.objects, {}), index.manifest), naive) is None
+
+
+def test_merge_that_finds_no_room_waits_and_leaves_nothing_behind(tmp_path, monkeypatch, caplog, small_tiers):
+    index, naive = new_index(LocalStore(tmp_path)), Naive()
+    index = commit(index, naive, 0, 1, 2)
+
+    def full(folder: Path, *_: object) -> None:
+        (folder / "half").write_bytes(b"half a run")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tiers, "write_run", full)
+        index = commit(index, naive, 1, 2, 3)
+    assert "could not be merged" in caplog.text
+    assert list(index.files.objects.store.staging().iterdir()) == []
+    assert len(index.manifest.segments) == 2
+    assert wrong(opened(KeyFiles(index.files.objects, {}), index.manifest), naive) is None
+    index = commit(index, naive, 2, 4)
+    assert len(index.manifest.segments) == 1
+    assert wrong(index, naive) is None
 
 
 def test_files_of_a_remote_store_are_copied_once(monkeypatch, tmp_path):
@@ -422,7 +456,7 @@ def test_find_probes_grow_with_the_logarithm_of_the_keys():
         index = new_index()
         keys = spread(size)
         batch = Records(0, keys, keys, np.zeros(size, np.int32), np.full(size, NOT_THERE))
-        index = index.with_pieces(size, [write_piece(index.files.workplace(), batch)])
+        index = index.with_pieces(size, [write_piece(staging(index), batch)])
         some: Hashes = keys.take(np.arange(0, size, size // 500))
         assert (index.find(some).offset >= 0).all()
         probes[size] = index.probes.values

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,6 +28,10 @@ keys: st.SearchStrategy[Key] = st.tuples(st.sampled_from(PREFIXES), hash_values)
 batches = st.lists(st.tuples(st.sampled_from([ADD, ADD, NEW, OLD, RETRACT]), keys), min_size=1, max_size=20)
 
 
+def staging(index: KeyIndex) -> Path:
+    return index.files.objects.store.staging()
+
+
 def new_index() -> KeyIndex:
     objects = DatasetObjects(MemoryStore(), "datasets/x")
     return empty(KeyFiles(objects, {}), Shape(("area", "id"), ("area",)), 0)
@@ -42,7 +48,7 @@ def extended(index: KeyIndex, number: int, records: list[tuple[int, Key]], naive
         np.array([offset if offset < start else NOT_THERE for offset in old], np.int64),
         hashes([prefix for _, (prefix, _) in records]),
     )
-    return index.extended((number, BLOCK), naive.end, [write_piece(index.files.workplace(), batch)])
+    return index.extended((number, BLOCK), naive.end, [write_piece(staging(index), batch)])
 
 
 def with_small_tiers(patched: pytest.MonkeyPatch) -> None:
@@ -115,7 +121,7 @@ def test_without_a_declared_prefix_the_key_itself_is_one():
     objects = DatasetObjects(MemoryStore(), "datasets/x")
     index = empty(KeyFiles(objects, {}), Shape(("id",), ("id",)), 0)
     batch = Records(0, hashes([(1, 1), (2, 2)]), spread(2), np.zeros(2, np.int32), np.full(2, NOT_THERE))
-    index = index.extended((0, BLOCK), 2, [write_piece(index.files.workplace(), batch)])
+    index = index.extended((0, BLOCK), 2, [write_piece(staging(index), batch)])
     which, entries = index.find_prefix(hashes([(2, 2), (3, 3), (1, 1)]))
     assert (which.tolist(), entries.offset.tolist(), entries.lookup) == ([0, 2], [1, 0], None)
 

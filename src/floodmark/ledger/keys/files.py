@@ -9,7 +9,8 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from floodmark.ledger.keys.run import Run, RunFile, open_run
 from floodmark.ledger.keys.sealed import bad
 from floodmark.ledger.keys.search import Probes
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.staging import staging_area
 from floodmark.storage.errors import ObjectNotFound, StorageError
 
 SMALL_BYTES = 1 << 20
@@ -68,14 +70,17 @@ class KeyFiles:
         """The kills, opened; `BadIndex` when the file is gone or is not what it should be."""
         return open_dead(file, self._data(file.name, file.size))
 
-    def workplace(self) -> Path:
-        """A folder for files that are being written."""
-        if self._aside is None:
-            try:
-                return self.objects.store.staging()
-            except (OSError, StorageError) as error:
-                return self._turned_away(error)
-        return self._aside
+    @contextmanager
+    def workroom(self) -> Iterator[Path]:
+        """A folder for files that are being written; what is not put in its place by then is removed."""
+        with ExitStack() as held:
+            folder = self._aside
+            if folder is None:
+                try:
+                    folder = held.enter_context(staging_area(self.objects.store))
+                except (OSError, StorageError) as error:
+                    folder = self._turned_away(error)
+            yield folder
 
     def put(self, folder: Path, names: Iterable[str]) -> None:
         """Move files from a folder to where they belong; aside if the store does not take them."""
@@ -89,6 +94,12 @@ class KeyFiles:
                     aside = self._turned_away(error)
             if folder != aside:
                 shutil.move(folder / name, aside / name)
+
+    def forget_all_but(self, names: set[str]) -> None:
+        """Let go of runs that were opened before and are none of these."""
+        for name in [known for known, value in list(self.cache.items()) if isinstance(value, Run)]:
+            if name not in names:
+                self.cache.pop(name, None)
 
     def forget(self, names: Iterable[str]) -> None:
         """Let go of runs that are no longer needed."""

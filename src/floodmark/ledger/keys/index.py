@@ -77,12 +77,13 @@ def rebuild(snapshot: Snapshot, cache: Cache) -> KeyIndex:
 
 
 def mended(snapshot: Snapshot, cache: Cache, ask: Callable[[KeyIndex], T]) -> T:
-    """Ask the key index; when a file of it is gone or damaged, mend it and ask again."""
-    try:
-        return ask(load(snapshot, cache))
-    except BadIndex as error:
-        _log.warning("the key index of %s is mended: %s", snapshot.objects.folder, error)
-        return ask(repair(snapshot, cache))
+    """Ask the key index; when it turns out to be damaged, mend it and ask again; as a last resort make it anew."""
+    for obtain in (load, repair):
+        try:
+            return ask(obtain(snapshot, cache))
+        except BadIndex as error:
+            _log.warning("the key index of %s is mended: %s", snapshot.objects.folder, error)
+    return ask(rebuild(snapshot, cache))
 
 
 def built(snapshot: Snapshot, files: KeyFiles, shape: Shape) -> KeyIndex:

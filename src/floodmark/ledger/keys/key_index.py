@@ -125,8 +125,8 @@ class KeyIndex:
 
     def with_records(self, records: Records) -> KeyIndex:
         """The index after these records, not kept yet."""
-        folder = self.files.workplace()
-        return self.with_pieces(records.end, [write_piece(folder, records)])
+        with self.files.workroom() as folder:
+            return self.with_pieces(records.end, [write_piece(folder, records)])
 
     def with_pieces(self, end: int, pieces: Sequence[Piece]) -> KeyIndex:
         """The index after the records of these pieces, not kept yet; one that is broken raises when it is asked."""
@@ -164,6 +164,7 @@ class KeyIndex:
     def remember(self) -> None:
         """Be the index that the next `load` with the same cache finds first."""
         self.files.cache[NEWEST] = self
+        self.files.forget_all_but(self.manifest.names)
 
 
 def empty(files: KeyFiles, shape: Shape, start: int) -> KeyIndex:

@@ -52,20 +52,18 @@ def tiered(files: KeyFiles, segments: tuple[Segment, ...]) -> tuple[tuple[Segmen
 def merged(files: KeyFiles, segments: Sequence[Segment], older: Sequence[Segment]) -> Segment:
     """Neighbouring segments, newest first, as one; `older` are those that stay below it."""
     start, end = segments[-1].start, segments[0].end
-    folder = files.workplace()
     runs, kills = [], []
-    for entries in _chunks([[files.run(file) for file in s.runs] for s in segments]):
-        # A mark that a key has no row hides older entries of the key; below the oldest segment there are none.
-        kept = entries if older else entries.take(entries.is_live)
-        if len(kept):
-            run = write_run(folder, start, end, kept)
-            files.put(folder, run.names)
-            runs.append(run)
-    parts = [files.dead(file).kills() for s in segments for file in s.dead]
-    for chunk in dead_offsets.merged(parts, CHUNK) if parts else ():
-        file = dead_offsets.write_dead(folder, start, end, chunk)
-        files.put(folder, [file.name])
-        kills.append(file)
+    with files.workroom() as folder:
+        for entries in _chunks([[files.run(file) for file in s.runs] for s in segments]):
+            # A mark that a key has no row hides older entries of the key; below the oldest segment there are none.
+            kept = entries if older else entries.take(entries.is_live)
+            if len(kept):
+                runs.append(write_run(folder, start, end, kept))
+                files.put(folder, runs[-1].names)
+        parts = [files.dead(file).kills() for s in segments for file in s.dead]
+        for chunk in dead_offsets.merged(parts, CHUNK) if parts else ():
+            kills.append(dead_offsets.write_dead(folder, start, end, chunk))
+            files.put(folder, [kills[-1].name])
     return Segment(start, end, tuple(runs), tuple(kills))
 
 

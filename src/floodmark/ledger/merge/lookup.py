@@ -144,8 +144,10 @@ def _scanned(index: KeyIndex, wanted: Hashes, columns: tuple[str, ...], rows: Ro
     return offset[there], row.take(there)
 
 
-def read_matches(matches: Matches, rows: Rows) -> pa.Table:
-    """The rows of these matches in offset order, with the dataset's data columns."""
+def current_rows(snapshot: Snapshot, keys: pa.Table, index: KeyIndex) -> pa.Table:
+    """The current rows with these keys in offset order, with the dataset's data columns."""
+    rows = Rows(snapshot.objects, snapshot.slices, snapshot.require_layout(snapshot.objects.folder))
+    matches = find_rows(snapshot, index, keys, rows)
     order = np.argsort(matches.offset)
     return verified(rows, matches.offset[order], matches.row.take(order)).select(rows.layout.data.names)
 

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.conform import check_columns
+from floodmark.ledger.conform import cast_columns
 from floodmark.ledger.errors import ReadOnlyDataset
 from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.index import KeyIndex
-from floodmark.ledger.keys.rows import Rows
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge.batch import APPEND, RETRACT
-from floodmark.ledger.merge.lookup import find_rows, given_keys, is_in, read_matches, require_key
+from floodmark.ledger.merge.lookup import current_rows, given_keys, is_in, require_key
 from floodmark.ledger.snapshot import Snapshot
 
 
@@ -33,7 +32,7 @@ def deletion(keys: Any, name: str, snapshot: Snapshot, index: KeyIndex, layout: 
     strategy = require_key(snapshot, name)
     wanted = given_keys(keys, snapshot, name)
     if tuple(wanted.column_names) != strategy.key:
-        wanted = _matching(wanted, snapshot, index, layout, strategy.key)
+        wanted = _matching(wanted, snapshot, index, strategy.key)
     return _gone(wanted, layout)
 
 
@@ -41,22 +40,21 @@ def chunk(data: pa.Table, processed: Any, name: str, snapshot: Snapshot, index: 
     """The rows of a chunk, and retractions of the rows that `processed` names and the chunk lacks."""
     strategy = require_key(snapshot, name)
     op = layout.vocab.op
-    rows = data if op in data.column_names else data.append_column(op, pa.array(np.full(len(data), APPEND, np.int32)))
-    if processed is None or snapshot.layout is None:  # a dataset without columns has no rows to retract
-        return rows
-    check_columns(data.drop_columns([op]).schema if op in data.column_names else data.schema, layout, "the data")
-    wanted = given_keys(processed, snapshot, name)
-    found = _matching(wanted, snapshot, index, layout, strategy.key)
-    kept = given_keys(data.select(list(strategy.key)), snapshot, name)
-    absent = ~is_in(hashing.hash_rows(found, strategy.key), hashing.hash_rows(kept, strategy.key))
+    ops = data.column(op) if op in data.column_names else pa.array(np.full(len(data), APPEND, np.int32))
+    rows = data.drop_columns([op]) if op in data.column_names else data
+    # A dataset without columns has no rows to retract; operations that are no numbers are refused with the batch.
+    if processed is None or snapshot.layout is None or not pa.types.is_integer(ops.type):
+        return rows.append_column(op, ops)
+    rows = cast_columns(rows, layout, "the data")
+    found = _matching(given_keys(processed, snapshot, name), snapshot, index, strategy.key)
+    absent = ~is_in(hashing.hash_rows(found, strategy.key), hashing.hash_rows(rows, strategy.key))
     gone = _gone(found.filter(pa.array(absent)), layout)
-    return pa.concat_tables([gone, rows.select(gone.column_names)], promote_options="permissive")
+    return pa.concat_tables([gone, rows.append_column(op, ops).select(gone.column_names).cast(gone.schema)])
 
 
-def _matching(wanted: pa.Table, snapshot: Snapshot, index: KeyIndex, layout: Layout, key: tuple[str, ...]) -> pa.Table:
+def _matching(wanted: pa.Table, snapshot: Snapshot, index: KeyIndex, key: tuple[str, ...]) -> pa.Table:
     """The keys of the current rows that match."""
-    rows = Rows(snapshot.objects, snapshot.slices, layout)
-    return read_matches(find_rows(snapshot, index, wanted, rows), rows).select(list(key))
+    return current_rows(snapshot, wanted, index).select(list(key))
 
 
 def _gone(keys: pa.Table, layout: Layout) -> pa.Table:

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from floodmark.ledger.attributes import Tally
 from floodmark.ledger.conform import as_declared
 from floodmark.ledger.errors import BadOperation, DuplicateKeys
 from floodmark.ledger.finalise import with_event_time
-from floodmark.ledger.keys import hashing, radix
+from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.keys.piece import Piece, write_piece
 from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes, Records
@@ -26,6 +25,7 @@ from floodmark.ledger.merge.batch import APPEND, Batch
 from floodmark.ledger.merge.buckets import Bucket
 from floodmark.ledger.merge.classify import Changes, Conflict, Known
 from floodmark.ledger.merge.lookup import is_in, verified
+from floodmark.ledger.merge.order import slice_order
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.staging import explained
 from floodmark.ledger.strategy import Strategy
@@ -93,12 +93,12 @@ def look_here(held: Held, task: MergeTask) -> Outlook:
 
 
 def make_slice(held: Held, task: MergeTask) -> MadeSlice:
-    """Write the records of a bucket, in order of their keys, and what the key index needs to know of them."""
+    """Write the records of a bucket in the strategy's order, and what the key index needs to know of them."""
     batch = task.bucket.load()
     changes = _changes(held, task, batch)
     layout, strategy = held.layout, held.strategy
     data = _values(held, batch, changes)
-    order = _key_order(data, strategy.key)
+    order = slice_order(data, layout, strategy)
     if order is not None:
         data = data.take(pa.array(order))
     at: Any = slice(None) if order is None else order
@@ -210,31 +210,6 @@ def _values(held: Held, batch: Batch, changes: Changes) -> pa.Table:
     position[repeats] = incoming.num_rows + np.arange(old.num_rows)
     both = pa.concat_tables([incoming, old.select(incoming.column_names).cast(incoming.schema)])
     return both.combine_chunks().take(pa.array(position))
-
-
-def _key_order(data: pa.Table, key: tuple[str, ...]) -> I64 | None:
-    """What puts records in the order of their keys, those of one key staying as they are; None if they are so."""
-    if len(key) == 1 and (
-        pa.types.is_integer(data.column(key[0]).type) or pa.types.is_temporal(data.column(key[0]).type)
-    ):
-        column = data.column(key[0]).combine_chunks()
-        values: Any = (column if pa.types.is_integer(column.type) else _as_integers(column)).to_numpy(
-            zero_copy_only=False
-        )
-        if (values[1:] >= values[:-1]).all():
-            return None
-        return radix.stable_order(values)
-    arrival = pa.array(np.arange(data.num_rows, dtype=np.int64))
-    # Arrow's sort is not stable on its own: where a record stood is the last key.
-    columns = {f"k{i}": data.column(name) for i, name in enumerate(key)}
-    keys = [(name, "ascending") for name in [*columns, "arrival"]]
-    sorted_: Any = pc.sort_indices(pa.table({**columns, "arrival": arrival}), sort_keys=keys)
-    return sorted_.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
-
-
-def _as_integers(column: Any) -> Any:
-    width = column.type.bit_width
-    return column.view(pa.int64() if width == 64 else pa.int32())
 
 
 def _refusal(conflict: Conflict, batch: Batch, strategy: Strategy) -> DuplicateKeys | BadOperation:

@@ -24,7 +24,6 @@ from floodmark.ledger.commit import (
     publish,
     to_datetime,
 )
-from floodmark.ledger.errors import BadIndex
 from floodmark.ledger.incoming import Frame
 from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.keys.index import KeyIndex
@@ -94,12 +93,8 @@ class Merge(Write):
     # From the data to slices
 
     def _prepare(self, snapshot: Snapshot, intake: Intake, before: Prepared | None) -> Prepared:
-        """Classify and make slices; an index that proves wrong is made anew from the ledger, once."""
-        try:
-            return self._prepared(snapshot, key_index.load(snapshot, self.cache), intake, before)
-        except BadIndex as error:
-            _log.warning("%s; the key index of %r is rebuilt", error, self.name)
-            return self._prepared(snapshot, key_index.rebuild(snapshot, self.cache), intake, before)
+        """Classify and make slices, with a key index that proves right."""
+        return key_index.mended(snapshot, self.cache, lambda index: self._prepared(snapshot, index, intake, before))
 
     def _prepared(self, snapshot: Snapshot, index: KeyIndex, intake: Intake, before: Prepared | None) -> Prepared:
         layout, definitions = self._layout(snapshot)
