@@ -108,4 +108,4 @@ def _small_slices(lake: fm.Lake, args: argparse.Namespace) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    measured(__doc__ or "", _measure, rows=2_000_000, slices=1_000, repeats=5)
+    measured(__doc__ or "", _measure, rows=2_000_000, slices=1_000, repeats=7)

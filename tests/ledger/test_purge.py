@@ -126,7 +126,7 @@ def test_purge_goes_on_from_where_the_last_one_ended(dataset):
 
 
 def test_file_that_a_crash_left_behind_goes_with_the_next_purge(dataset, lake, monkeypatch):
-    monkeypatch.setattr("floodmark.ledger.dataset.remove_purged", lambda *_: None)
+    monkeypatch.setattr("floodmark.ledger.purge.remove_purged", lambda *_: None)
     dataset.purge(before=5)
     monkeypatch.undo()
     assert len(keys(dataset, "data")) == 3

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from floodmark.chain.events import DatasetKind, MetadataEvent, SetDataSchema, SourceState
-from floodmark.chain.evolution import check_evolution
+from floodmark.chain.events import DatasetKind, SourceState
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.ids import DatasetId
 from floodmark.ledger import log as logs
 from floodmark.ledger import snapshot as snapshots
-from floodmark.ledger.attributes import PURGE_SOURCE, purge_attributes, purge_state
-from floodmark.ledger.commit import Commit, describe_commit, empty_event, to_datetime, to_nanos
+from floodmark.ledger.attributes import PURGE_SOURCE
+from floodmark.ledger.commit import Commit, describe_commit, to_datetime, to_nanos
 from floodmark.ledger.current import current
-from floodmark.ledger.errors import ReservedColumn, ReservedSource, UnknownDataset, WatermarkBack
+from floodmark.ledger.errors import ReservedSource, UnknownDataset
 from floodmark.ledger.fold import Fold, fold, fold_if_due
 from floodmark.ledger.fold_plan import Rule
 from floodmark.ledger.incoming import Format, Frame, recognise
@@ -32,12 +30,12 @@ from floodmark.ledger.merge.lookup import current_rows, frame_table, given_keys,
 from floodmark.ledger.merge.retract import check_can_retract, deletion
 from floodmark.ledger.merge.retract import chunk as chunk_batch
 from floodmark.ledger.merge.write import Merge
-from floodmark.ledger.metadata import commit_events
+from floodmark.ledger.metadata import advanced_watermark, commit_events, evolved
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.purge import Purge, plan_purge, remove_purged
+from floodmark.ledger.purge import Purge, purge
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.scan import Scan, Where, checked_columns
-from floodmark.ledger.selection import NOBODY, AsOf, Selection, interval, moment, present, purge_end
+from floodmark.ledger.selection import NOBODY, AsOf, Selection, interval, moment, present
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.spark_read import ordered_frame, spark_frame
 from floodmark.ledger.strategy import Strategy, strategy_of
@@ -145,10 +143,11 @@ class Dataset:
     def write(
         self, data: Any, *, source: str | None = None, state: str | None = None, read: Format | None = None
     ) -> Commit:
-        """Append a frame (Spark, pandas, Polars, Arrow) or files (a path or glob of Parquet, CSV or JSON).
+        """Write a frame (Spark, pandas, Polars, Arrow) or files (a path or glob of Parquet, CSV or JSON).
 
-        All of it becomes visible at once. With `source` and `state` the write is idempotent: the same pair again
-        returns the first commit. `read` names the format of files whose names do not tell.
+        What becomes of the rows, the merge strategy says: without a key each is a new record, with one only real
+        changes are. All of it becomes visible at once. With `source` and `state` the write is idempotent: the same pair
+        again returns the first commit. `read` names the format of files whose names do not tell.
         """
         source_state = _source_state(source, state)
         incoming = recognise(data, read)
@@ -217,17 +216,7 @@ class Dataset:
 
     def advance_watermark(self, to: datetime | date | str) -> Commit | None:
         """Say that the data is complete up to a time; None when the watermark is there already."""
-        wanted = moment(self._name, to)
-
-        def build(snapshot: Snapshot) -> list[MetadataEvent]:
-            present = snapshot.state.watermark
-            if present is not None and wanted < present:
-                raise WatermarkBack(
-                    f"the watermark of {self._name!r} is {to_datetime(present)}, after {to_datetime(wanted)}",
-                    hint="a watermark never goes back: give a later time",
-                )
-            return [] if wanted == present else [replace(empty_event(snapshot.state), new_watermark=wanted)]
-
+        build = partial(advanced_watermark, self._name, moment(self._name, to))
         planned, self._latest = commit_events(self._name, self.snapshot, build, self._runtime)
         return describe_commit(planned, None) if planned else None
 
@@ -236,26 +225,7 @@ class Dataset:
 
         A whole new schema is taken too: it may add and reorder columns, and nothing else.
         """
-        wanted = fields_from(added)
-
-        def build(snapshot: Snapshot) -> list[MetadataEvent]:
-            layout = snapshot.require_layout(self._name)
-            if set(layout.data.names) <= set(wanted.names):
-                evolved = layout.with_schema(wanted)
-            else:
-                taken = [name for name in wanted.names if name in layout.data.names]
-                if taken:
-                    raise ReservedColumn(
-                        f"dataset {self._name!r} has a column {taken[0]!r} already",
-                        hint="give only new columns, or the whole schema",
-                        column=taken[0],
-                    )
-                evolved = layout.with_fields(wanted)
-            if evolved == layout:
-                return []
-            check_evolution(layout.to_odf(), evolved.to_odf())
-            return [SetDataSchema(schema=evolved.to_odf())]
-
+        build = partial(evolved, self._name, fields_from(added))
         _, self._latest = commit_events(self._name, self.snapshot, build, self._runtime)
         return self._latest.require_layout(self._name).data
 
@@ -264,24 +234,7 @@ class Dataset:
 
         The chain and the offsets stay. Only whole slices go, so some older records may remain.
         """
-        done = Purge(0, 0, 0, 0)
-
-        def build(snapshot: Snapshot) -> list[MetadataEvent]:
-            nonlocal done
-            snapshot.require_layout(self._name)
-            done = plan_purge(snapshot, purge_end(snapshot, self._name, before))
-            if done.before <= snapshot.purged_before:
-                done = Purge(snapshot.purged_before, 0, 0, 0)
-                return []
-            event = replace(
-                empty_event(snapshot.state),
-                new_source_state=purge_state(done.before),
-                extra=purge_attributes(done.slices, done.bytes),
-            )
-            return [event]
-
-        _, self._latest = commit_events(self._name, self.snapshot, build, self._runtime)
-        remove_purged(self._objects, self._latest)
+        done, self._latest = purge(self._name, before, self.snapshot, self._runtime)
         return done
 
     # Reading

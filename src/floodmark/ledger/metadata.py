@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from floodmark.chain.events import MetadataEvent
-from floodmark.ledger.commit import Planned, plan_blocks, publish
-from floodmark.ledger.errors import CommitConflict
+import pyarrow as pa
+
+from floodmark.chain.events import MetadataEvent, Nanos, SetDataSchema
+from floodmark.chain.evolution import check_evolution
+from floodmark.ledger.commit import Planned, empty_event, plan_blocks, publish, to_datetime
+from floodmark.ledger.errors import CommitConflict, ReservedColumn, WatermarkBack
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot
 
@@ -32,3 +36,34 @@ def commit_events(
             if publish(snapshot.objects, snapshot.head, (), planned):
                 return planned, snapshot.after(planned, state)
     raise CommitConflict(f"the change to {name!r} lost {MAX_RACES} races and did not happen", hint="try again")
+
+
+def advanced_watermark(name: str, wanted: Nanos, snapshot: Snapshot) -> Sequence[MetadataEvent]:
+    """What moves the watermark to a time; nothing when it is there already."""
+    present = snapshot.state.watermark
+    if present is not None and wanted < present:
+        raise WatermarkBack(
+            f"the watermark of {name!r} is {to_datetime(present)}, after {to_datetime(wanted)}",
+            hint="a watermark never goes back: give a later time",
+        )
+    return [] if wanted == present else [replace(empty_event(snapshot.state), new_watermark=wanted)]
+
+
+def evolved(name: str, wanted: pa.Schema, snapshot: Snapshot) -> Sequence[MetadataEvent]:
+    """What adds columns, or gives a whole new schema; nothing when the dataset has them so."""
+    layout = snapshot.require_layout(name)
+    if set(layout.data.names) <= set(wanted.names):
+        new = layout.with_schema(wanted)
+    else:
+        taken = [column for column in wanted.names if column in layout.data.names]
+        if taken:
+            raise ReservedColumn(
+                f"dataset {name!r} has a column {taken[0]!r} already",
+                hint="give only new columns, or the whole schema",
+                column=taken[0],
+            )
+        new = layout.with_fields(wanted)
+    if new == layout:
+        return []
+    check_evolution(layout.to_odf(), new.to_odf())
+    return [SetDataSchema(schema=new.to_odf())]

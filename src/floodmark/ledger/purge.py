@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import date, datetime
 
 import pyarrow.compute as pc
 
+from floodmark.chain.events import MetadataEvent
 from floodmark.chain.hashes import SHA3_256, Multihash
+from floodmark.ledger.attributes import purge_attributes, purge_state
+from floodmark.ledger.commit import empty_event
 from floodmark.ledger.fold import drop_purged
+from floodmark.ledger.metadata import commit_events
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.runtime import Runtime
+from floodmark.ledger.selection import purge_end
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.errors import StorageError
 
@@ -24,6 +32,31 @@ class Purge:
     slices: int
     records: int
     bytes: int
+
+
+def purge(
+    name: str, before: int | str | date | datetime, load: Callable[[], Snapshot], runtime: Runtime
+) -> tuple[Purge, Snapshot]:
+    """Record that all whole slices before a point are gone, then remove them; the snapshot after it too."""
+    done = Purge(0, 0, 0, 0)
+
+    def build(snapshot: Snapshot) -> list[MetadataEvent]:
+        nonlocal done
+        snapshot.require_layout(name)
+        done = plan_purge(snapshot, purge_end(snapshot, name, before))
+        if done.before <= snapshot.purged_before:
+            done = Purge(snapshot.purged_before, 0, 0, 0)
+            return []
+        event = replace(
+            empty_event(snapshot.state),
+            new_source_state=purge_state(done.before),
+            extra=purge_attributes(done.slices, done.bytes),
+        )
+        return [event]
+
+    _, after = commit_events(name, load, build, runtime)
+    remove_purged(after.objects, after)
+    return done, after
 
 
 def plan_purge(snapshot: Snapshot, end: int) -> Purge:

@@ -12,7 +12,7 @@ import pytest
 import floodmark as fm
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from ledger.keyed.harm import HARM, derived, lose_all, replace
+from ledger.keyed.harm import HARM, derived, harmed, lose_all, replace
 from ledger.keyed.naive import Counts
 from ledger.keyed.twins import Twin
 
@@ -92,7 +92,7 @@ def test_loss_of_one_file_leaves_the_answer_right(original, asked):
         dataset = copied(original)
         store = dataset.snapshot().objects.store
         data = store.get(key)
-        replace(store, key, HARM[how](data, len(data) // 2))
+        replace(store, key, harmed(key, data, how, len(data) // 2))
         assert (ask(dataset, original), state(dataset)) == expected, f"{how} {key}"
 
 
@@ -106,7 +106,7 @@ def test_every_harm_to_every_file_leaves_the_answer_right(original, asked):
         dataset = copied(original)
         store = dataset.snapshot().objects.store
         data = store.get(key)
-        replace(store, key, HARM[how](data, len(data) // 2))
+        replace(store, key, harmed(key, data, how, len(data) // 2))
         assert (ask(dataset, original), state(dataset)) == expected, f"{how} {key}"
 
 
@@ -129,7 +129,7 @@ def test_loss_under_a_dataset_that_is_open_leaves_the_answer_right(original, ask
         twin = grown(LocalStore(tmp_path / how))
         for key in derived(twin.dataset):
             data = twin.lake.store.get(key)
-            replace(twin.lake.store, key, HARM[how](data, len(data) // 2))
+            replace(twin.lake.store, key, harmed(key, data, how, len(data) // 2))
         assert (ask(twin.dataset, twin), state(twin.dataset)) == expected, how
 
 
@@ -140,7 +140,7 @@ def test_next_writes_mend_what_was_lost(original, how):
         dataset = copied(original)
         store = dataset.snapshot().objects.store
         data = store.get(key)
-        replace(store, key, HARM[how](data, len(data) // 2))
+        replace(store, key, harmed(key, data, how, len(data) // 2))
         for x in "pq":
             dataset.write(original.table([row("a", 1, x), row("c", 1, x), row("b", 0, x)]))
             dataset.get(original.keys([("a", 1)]))
@@ -160,3 +160,17 @@ def test_damaged_copy_of_rows_hides_no_row_from_a_search_by_other_columns(origin
         store = dataset.snapshot().objects.store
         replace(store, key, store.get(key).replace(one, (77).to_bytes(8, "little")))
         assert sorted(r["g"] for r in dataset.get(group("id", 1)).to_pylist()) == ["a", "b"], key
+
+
+def test_damaged_folded_file_is_found_by_verify_and_mended_by_a_fold(original):
+    """The slices are whole, so there must be a way back that needs no hands."""
+    [key] = [key for key in derived(original.dataset) if "/info/fold/files/" in key]
+    dataset = copied(original)
+    store = dataset.snapshot().objects.store
+    data = store.get(key)
+    replace(store, key, HARM["flip"](data, len(data) // 2))
+    fresh = fm.Lake(store)["d"]
+    assert [problem.object for problem in fresh.verify().problems] == [key]
+    fresh.fold()
+    assert fresh.verify().problems == ()
+    assert state(fresh) == state(original.dataset)
