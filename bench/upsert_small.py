@@ -1,6 +1,6 @@
 """Small upserts into ever larger datasets, and against deltalake's merge of the same rows into the same table.
 
-Run: python bench/upsert_small.py --keys 10000000
+Run: python bench/upsert_small.py --keys 10000000 --changed 1000 --upserts 128
 """
 
 from __future__ import annotations
@@ -154,4 +154,4 @@ def _listed(figures: Sequence[str], sizes: Sequence[int]) -> str:
 
 
 if __name__ == "__main__":
-    measured(__doc__ or "", _measure, keys=1_000_000, changed=1_000, upserts=64, repeats=3)
+    measured(__doc__ or "", _measure, keys=1_000_000, changed=100, upserts=32, repeats=3)

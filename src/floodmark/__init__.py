@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from floodmark.ledger.errors import NothingToWrite as NothingToWrite
     from floodmark.ledger.errors import Purged as Purged
     from floodmark.ledger.errors import UnknownDataset as UnknownDataset
+    from floodmark.ledger.fold import Fold as Fold
     from floodmark.ledger.log import LogEntry as LogEntry
     from floodmark.ledger.purge import Purge as Purge
     from floodmark.ledger.runtime import Runtime as Runtime
@@ -35,6 +36,7 @@ _HOMES = {
     "Dataset": "ledger.dataset",
     "DatasetId": "chain.ids",
     "FloodmarkError": "errors",
+    "Fold": "ledger.fold",
     "Lake": "lake",
     "LogEntry": "ledger.log",
     "Multihash": "chain.hashes",

@@ -209,6 +209,8 @@ class Dataset:
         """The time a user gave, as it is noted; one in the past is said to be so."""
         if now is None:
             return None
+        if not isinstance(now, datetime):
+            raise TypeError(f"now={now!r} is no time: give a datetime")
         late = (self._runtime.clock() - to_nanos(now)) / 1e9
         if late > 0:
             _log.warning("store_chunk called with now=%s which is %.0fs in the past.", now.isoformat(), late)

@@ -117,7 +117,7 @@ class Naive:
     def _ledger(self, rows: Sequence[Row]) -> Outcome:
         self._refuse_duplicates(rows)
         seen = {self.key_of(row) for _, row in self.records}
-        unseen = sorted((row for row in rows if self.key_of(row) not in seen), key=self.key_of)
+        unseen = [row for row in rows if self.key_of(row) not in seen]
         records = [(ADD, row) for row in self._by_event_time(unseen)]
         return Outcome(records, Counts(new=len(records), unchanged=len(rows) - len(records)))
 

@@ -103,3 +103,12 @@ def test_history_by_a_prefix_of_the_key_is_that_of_its_group(lake):
         {"offset": 4, "op": 3, "id": 2, "x": "4"},
         {"offset": 5, "op": 1, "id": 1, "x": "1"},
     ]
+
+
+@pytest.mark.parametrize(("stored", "asked"), [(0.0, -0.0), (-0.0, 0.0), (float("nan"), float("nan"))])
+def test_key_that_get_finds_has_a_history(lake, stored, asked):
+    """Zero has no sign and NaN is NaN, also where Parquet's statistics and filters think otherwise."""
+    dataset = lake.create("e", key=["k"])
+    dataset.write(pa.table({"k": [stored, 1.5], "x": [1, 2]}))
+    assert dataset.get([asked]).num_rows == 1
+    assert dataset.history([asked])["x"].to_pylist() == [1]

@@ -152,6 +152,23 @@ def test_next_writes_mend_what_was_lost(original, how):
         assert problems == (), f"{key}: {problems}"
 
 
+@pytest.mark.slow
+def test_no_flipped_byte_of_the_key_index_is_believed(original):
+    def ask(dataset: fm.Dataset) -> Any:
+        present = dataset.to_arrow().to_pylist()
+        past = [dataset.to_arrow(as_of=end).to_pylist() for end in (9, 16)]
+        keys = [(g, i) for g in "ab" for i in range(4)]
+        return present, past, dataset.get(original.keys(keys)).to_pylist(), dataset.get(group("g", "a")).to_pylist()
+
+    expected = ask(original.dataset)
+    for key in [key for key in derived(original.dataset) if "/info/keys/" in key]:
+        for at in range(5, len(original.lake.store.get(key)), 17):
+            dataset = copied(original)
+            store = dataset.snapshot().objects.store
+            replace(store, key, HARM["flip"](store.get(key), at))
+            assert ask(dataset) == expected, (key, at)
+
+
 def test_damaged_copy_of_rows_hides_no_row_from_a_search_by_other_columns(original):
     """A search that no index serves looks at the copies of rows: it must not believe a damaged one."""
     one = (1).to_bytes(8, "little")
@@ -167,10 +184,24 @@ def test_damaged_folded_file_is_found_by_verify_and_mended_by_a_fold(original):
     [key] = [key for key in derived(original.dataset) if "/info/fold/files/" in key]
     dataset = copied(original)
     store = dataset.snapshot().objects.store
-    data = store.get(key)
-    replace(store, key, HARM["flip"](data, len(data) // 2))
+    replace(store, key, HARM["zeros"](store.get(key), 0))
     fresh = fm.Lake(store)["d"]
     assert [problem.object for problem in fresh.verify().problems] == [key]
     fresh.fold()
     assert fresh.verify().problems == ()
     assert state(fresh) == state(original.dataset)
+
+
+@pytest.mark.parametrize("kind", ["ledger", "upsert", "snapshot"])
+def test_what_a_purge_forgets_does_not_depend_on_the_index(kind):
+    """The records of some keys are gone: what was made from them may not know more than what can be made again."""
+    outcomes = []
+    for lose in (lambda dataset: None, lose_all):
+        dataset = fm.Lake(MemoryStore()).create("d", key=["id"], merge=kind)
+        dataset.write(pa.table({"id": [1, 2, 3]}))
+        dataset.write(pa.table({"id": [1, 2, 3, 4]}))
+        assert dataset.purge(before=3).records == 3
+        lose(dataset)
+        commit = dataset.write(pa.table({"id": [1, 4, 5]}))
+        outcomes.append((Counts.of(commit), dataset.to_arrow().to_pylist(), dataset.verify().problems))
+    assert outcomes[0] == outcomes[1]

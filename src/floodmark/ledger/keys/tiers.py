@@ -75,7 +75,8 @@ def _chunks(segments: Sequence[Sequence[Run]]) -> Iterator[Entries]:
     bounds = _bounds(runs)
     for number in range(len(bounds[0]) - 1):
         parts = [run.slice(cuts[number], cuts[number + 1]) for run, cuts in zip(runs, bounds, strict=True)]
-        yield newest([p for p in parts if len(p)])
+        if with_entries := [p for p in parts if len(p)]:  # two cuts may be one
+            yield newest(with_entries)
 
 
 def _bounds(runs: Sequence[Run]) -> list[list[int]]:

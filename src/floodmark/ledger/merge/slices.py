@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,25 @@ class MadeSlice:
     piece: Piece | None
     copy: Path | None
 
+    def discard(self) -> None:
+        """Remove the files of a slice that is not needed."""
+        found = [self.file.path, self.copy]
+        if self.piece is not None and self.piece.folder is not None:
+            found += [self.piece.folder / name for name in self.piece.names]
+        for path in found:
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+
+def guesses(held: Held, tasks: Sequence[MergeTask]) -> list[Outlook]:
+    """What buckets of a first load mostly become: one record for each row. Empty where that would be rash.
+
+    A task that is given a guess finds out whether it is right on its way, and then looking first was not needed.
+    """
+    if held.index.end or held.strategy.kind == "changelog" or not all(task.objects.is_local for task in tasks):
+        return []
+    return [Outlook(t.rows, Tally(new=t.rows), are_all_rows=True) for t in tasks]
+
 
 def look(held: Held, task: MergeTask) -> Outlook:
     """Classify a bucket, to know how many offsets it needs."""
@@ -92,9 +112,24 @@ def look_here(held: Held, task: MergeTask) -> Outlook:
     return Outlook(len(changes), changes.tally, changes=changes)
 
 
+def try_slice(held: Held, task: MergeTask) -> MadeSlice | None:
+    """The slice of a bucket if the guess about it is right, else None."""
+    batch = task.bucket.load()
+    if batch.op is not None:
+        return None
+    made = _made(held, task, batch)
+    if made.piece is not None and made.piece.run is not None and made.piece.run.entries == task.rows:
+        return made
+    made.discard()  # some rows have one key
+    return None
+
+
 def make_slice(held: Held, task: MergeTask) -> MadeSlice:
     """Write the records of a bucket in the strategy's order, and what the key index needs to know of them."""
-    batch = task.bucket.load()
+    return _made(held, task, task.bucket.load())
+
+
+def _made(held: Held, task: MergeTask, batch: Batch) -> MadeSlice:
     changes = _changes(held, task, batch)
     layout, strategy = held.layout, held.strategy
     data = _values(held, batch, changes)
@@ -170,9 +205,9 @@ def _known(held: Held, batch: Batch) -> Known:
         nothing = np.zeros(len(batch), np.uint64)
         return Known(np.full(len(batch), NOT_THERE), Hashes(nothing, nothing), np.zeros(len(batch), dtype=bool))
     found = held.index.find(batch.key, batch.lookup)
-    purged = found.offset < held.purged_before
-    # What is purged can neither be repeated nor replaced: such a key begins anew. That it was seen stays true.
-    return Known(np.where(purged, NOT_THERE, found.offset), found.row, found.seen)
+    # What is purged can neither be repeated nor replaced: such a key begins anew, as if the index were made again.
+    purged = (found.offset != NOT_THERE) & (found.offset < held.purged_before)
+    return Known(np.where(purged, NOT_THERE, found.offset), found.row, found.seen & ~purged)
 
 
 def _missing(held: Held, bucket: Bucket, batch: Batch) -> tuple[Hashes, Known]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -35,7 +35,6 @@ from floodmark.ledger.merge.slices import Held, MadeSlice, MergeTask, Outlook
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, strategy_of
 from floodmark.ledger.write import MAX_RACES, Write, Written
-from floodmark.storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
 _MS = 10**6
@@ -110,20 +109,31 @@ class Merge(Write):
         rows = Rows(snapshot.objects, snapshot.slices, layout)
         standing = Held(index, rows, snapshot.purged_before, strategy, layout)
         tasks = [MergeTask(bucket, intake.folder, snapshot.objects) for bucket in taken.buckets]
-        few = len(tasks) == 1
-        outlooks: list[Outlook] = (
-            [slices.look_here(standing, tasks[0])] if few else taken.run(tasks, partial(slices.look, standing))
-        )
-        starts = accumulate((o.records for o in outlooks), initial=snapshot.next_offset)
-        planned = [
-            replace(task, start=start, system_time_ms=at // _MS, outlook=outlook)
-            for task, outlook, start in zip(tasks, outlooks, starts, strict=False)
-            if outlook.records
-        ]
-        make = partial(slices.make_slice, standing)
-        made = [make(t) for t in planned] if few else taken.run(planned, make, progress=self.progress, weight=_weight)
-        tally = sum((o.tally for o in outlooks), Tally(now=self.now))
+        tally, made = self._made(standing, taken, tasks, snapshot.next_offset, at)
         return Prepared(index, taken, layout, definitions, at, tally, made)
+
+    def _made(
+        self, standing: Held, taken: Taken, tasks: list[MergeTask], start: int, at: int
+    ) -> tuple[Tally, list[MadeSlice]]:
+        """The slices of all buckets, with their offsets from `start` on, and what they come to."""
+        if len(tasks) == 1:
+            seen = slices.look_here(standing, tasks[0])
+            planned = _planned(tasks, [seen], start, at)
+            return self._tally([seen]), [slices.make_slice(standing, task) for task in planned]
+        make = partial(taken.run, progress=self.progress, weight=_weight)
+        if outlooks := slices.guesses(standing, tasks):
+            tried = make(_planned(tasks, outlooks, start, at), partial(slices.try_slice, standing))
+            if all(one is not None for one in tried):
+                return self._tally(outlooks), tried
+            for one in tried:
+                if one is not None:
+                    one.discard()
+            self.progress.start(f"writing {self.name}", taken.rows)
+        outlooks = taken.run(tasks, partial(slices.look, standing))
+        return self._tally(outlooks), make(_planned(tasks, outlooks, start, at), partial(slices.make_slice, standing))
+
+    def _tally(self, outlooks: Sequence[Outlook]) -> Tally:
+        return sum((o.tally for o in outlooks), Tally(now=self.now))
 
     # From slices to a commit
 
@@ -155,17 +165,28 @@ class Merge(Write):
         return Written(describe_commit(data_blocks, self.source_state), after)
 
     def _derive(self, after: Snapshot, prepared: Prepared) -> None:
-        """Bring the key index and the row copies up to the commit; it stands whether or not this works."""
-        pieces = [m.piece for m in prepared.made if m.piece is not None]
-        if len(pieces) == len(prepared.made):
-            at = (after.head_block.sequence_number, after.head.digest)
-            prepared.index.extended(at, after.next_offset, pieces)
-        for made in prepared.made:
-            if made.copy is not None:
-                try:
+        """Bring the key index and the row copies up to the commit."""
+        try:
+            pieces = [m.piece for m in prepared.made if m.piece is not None]
+            if len(pieces) == len(prepared.made):
+                at = (after.head_block.sequence_number, after.head.digest)
+                prepared.index.extended(at, after.next_offset, pieces)
+            for made in prepared.made:
+                if made.copy is not None:
                     keep_copy(after.objects, made.file.physical_hash, made.copy)
-                except (OSError, StorageError) as error:
-                    _log.warning("the rows of a slice of %r could not be copied (%s)", self.name, error)
+        except Exception:
+            # The commit stands, and to say anything else would be wrong: what is missing now is made again when needed.
+            _log.warning("what is derived from %r lags behind its newest commit", self.name, exc_info=True)
+
+
+def _planned(tasks: Sequence[MergeTask], outlooks: Sequence[Outlook], start: int, at: int) -> list[MergeTask]:
+    """The tasks whose buckets become records, with the offsets that these will have."""
+    starts = accumulate((o.records for o in outlooks), initial=start)
+    return [
+        replace(task, start=first, system_time_ms=at // _MS, outlook=outlook)
+        for task, outlook, first in zip(tasks, outlooks, starts, strict=False)
+        if outlook.records
+    ]
 
 
 def _unneeded(snapshot: Snapshot, tally: Tally) -> Commit:
