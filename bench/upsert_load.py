@@ -129,4 +129,4 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    measured(__doc__ or "", _measure, rows=2_000_000, repeats=3)
+    measured(__doc__ or "", _measure, rows=4_000_000, repeats=3)

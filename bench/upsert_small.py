@@ -61,7 +61,7 @@ class _Upserts:
         self.written.append(self.folder.written())
 
     def probed(self, count: int, seed: int) -> int:
-        """The bytes of the index that looking some keys up touches, when no part of it was touched before."""
+        """The bytes of the index that looking some keys up touches: values compared, and pages checked first."""
         keys = hashing.hash_rows(_changes(self.rows, count, seed), ["id"])
         opened = index.load(self.dataset.snapshot(), {})
         found = opened.find(keys)
@@ -132,7 +132,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
             f"index bytes touched among {sizes[-1]:,} keys ÷ among {sizes[0]:,}",
             touched[-1] / touched[0],
             round(math.log(sizes[-1]) / math.log(sizes[0]), 3),
-            f"{_listed([f'{b / 1e6:.2f} MB' for b in touched], sizes)}; nothing touched before; bar log n",
+            f"{_listed([f'{b / 1e6:.2f} MB' for b in touched], sizes)}; pages unchecked before; without fences",
         ),
         Figure(
             "upsert ÷ deltalake's merge, time",

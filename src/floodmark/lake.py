@@ -52,7 +52,7 @@ class Lake:
         schema: pa.Schema | Mapping[str, Any] | None = None,
         key: Sequence[str] | str | None = None,
         merge: str | None = None,
-        compare: Sequence[str] | None = None,
+        compare: Sequence[str] | str | None = None,
         lookup: Sequence[str] | str | None = None,
         exist_ok: bool = False,
     ) -> Dataset:

@@ -193,8 +193,8 @@ def test_fold_of_another_chain_is_not_believed(lake, clock):
 
 
 def test_manifest_survives_writing_and_reading():
-    file = FoldedFile(3, 9, 4, 100, 2, "ab" * 32, 12, "cd" * 32)
-    manifest = FoldManifest((file,)).with_files([FoldedFile(0, 4, 4, 100, 1, "ef" * 32, 12, "cd" * 32)], now=5)
+    file = FoldedFile(3, 9, 4, 100, 2, "ab" * 32, 10, 7, 12, "cd" * 32)
+    manifest = FoldManifest((file,)).with_files([FoldedFile(0, 4, 4, 100, 1, "ef" * 32, 10, 7, 12, "cd" * 32)], now=5)
     assert [f.digest for f in manifest.files] == ["ef" * 32]
     assert [r.digest for r in manifest.retired] == ["ab" * 32]
     assert decode(encode(manifest)) == manifest

@@ -257,7 +257,7 @@ def _cast_hint(source: Any, target: Any) -> str:
             if source.tz is None
             else "the dataset's times have no zone: drop the data's (pandas: .dt.tz_localize(None))"
         )
-    return f"cast the column to {target} before writing"
+    return f"cast the column to {target} first"
 
 
 def _value_hint(source: Any, target: Any) -> str:

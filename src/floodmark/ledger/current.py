@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from floodmark.ledger.fold_manifest import FoldManifest, read_manifest, usable
+from floodmark.ledger.fold_choice import usable
+from floodmark.ledger.fold_manifest import FoldManifest, read_manifest
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.selection import Selection, select
 from floodmark.ledger.snapshot import Snapshot
@@ -23,7 +25,13 @@ def living(snapshot: Snapshot, start: int, end: int, dead: I64, manifest: FoldMa
     """The same, with files that hold nothing but dead records."""
     folded = [f.in_store(snapshot.objects) for f in usable(manifest, snapshot, start, end)]
     low, high = np.searchsorted(dead, [start, end])
-    return replace(select(snapshot, start, end, folded), dead=dead[low:high])
+    chosen = replace(select(snapshot, start, end, folded), dead=dead[low:high])
+    return replace(chosen, unfolded=partial(_unfolded, snapshot, chosen)) if folded else chosen
+
+
+def _unfolded(snapshot: Snapshot, chosen: Selection) -> Selection:
+    """The same records from slices alone."""
+    return without_lifeless(replace(select(snapshot, chosen.start, chosen.end), dead=chosen.dead))
 
 
 def without_lifeless(selection: Selection) -> Selection:

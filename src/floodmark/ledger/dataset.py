@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -18,15 +18,16 @@ from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.attributes import PURGE_SOURCE
 from floodmark.ledger.commit import Commit, describe_commit, to_datetime, to_nanos
 from floodmark.ledger.current import current
-from floodmark.ledger.errors import ReservedSource, UnknownDataset
+from floodmark.ledger.errors import BadIndex, ReservedSource, UnknownDataset, UnreadableSlice
 from floodmark.ledger.fold import Fold, fold, fold_if_due
 from floodmark.ledger.fold_plan import Rule
 from floodmark.ledger.incoming import Format, Frame, recognise
 from floodmark.ledger.index import Cache
 from floodmark.ledger.keys import index as key_index
+from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import fields_from
-from floodmark.ledger.merge.lookup import current_rows, frame_table, given_keys, history_filter, with_keys
+from floodmark.ledger.merge.lookup import current_rows, frame_table, given_keys, held_keys, history_filter, with_keys
 from floodmark.ledger.merge.retract import check_can_retract, deletion
 from floodmark.ledger.merge.retract import chunk as chunk_batch
 from floodmark.ledger.merge.write import Merge
@@ -49,13 +50,16 @@ if TYPE_CHECKING:
 
 _SOURCE_KIND = "floodmark.dev/state"
 _log = logging.getLogger(__name__)
+_TRIES = 5
+
+T = TypeVar("T")
 
 
 class Dataset:
-    """An append-only sequence of records numbered 0, 1, 2, …
+    """An append-only sequence of records numbered 0, 1, 2, …, and with a key the current rows that they come to.
 
-    Made by `Lake.create` or found by `lake["name"]`. A dataset object holds no state of its own: every call looks at
-    the present head.
+    Made by `Lake.create` or found by `lake["name"]`. Every call looks at the present head; what a dataset object
+    remembers only saves reading it again.
     """
 
     def __init__(self, name: str, objects: DatasetObjects, runtime: Runtime) -> None:
@@ -172,7 +176,7 @@ class Dataset:
         check_can_retract(snapshot, self._name, "store_chunk", ("upsert",))
         chunk = frame_table(data)
         noted = self._noted_time(now)
-        build = partial(chunk_batch, chunk, processed_idx, self._name)
+        build = partial(chunk_batch, chunk, held_keys(processed_idx), self._name)
         return self._write(
             partial(Merge, self._name, self._runtime, Frame(chunk), _source_state(source, state)),
             now=noted,
@@ -189,7 +193,7 @@ class Dataset:
         check_can_retract(snapshot, self._name, "delete", ("upsert", "snapshot", "changelog"))
         snapshot.require_layout(self._name)
         nothing = Frame(pa.table({}))
-        build = partial(deletion, keys, self._name)
+        build = partial(deletion, held_keys(keys), self._name)
         return self._write(partial(Merge, self._name, self._runtime, nothing, None), kind="upsert", rebuild=build)
 
     def _write(self, way: Callable[..., Write], **options: Any) -> Commit:
@@ -212,7 +216,7 @@ class Dataset:
         if not isinstance(now, datetime):
             raise TypeError(f"now={now!r} is no time: give a datetime")
         late = (self._runtime.clock() - to_nanos(now)) / 1e9
-        if late > 0:
+        if late >= 1:
             _log.warning("store_chunk called with now=%s which is %.0fs in the past.", now.isoformat(), late)
         return to_datetime(to_nanos(now)).isoformat()
 
@@ -290,10 +294,7 @@ class Dataset:
         snapshot = self.snapshot()
         if not strategy_of(snapshot.state).is_keyed:
             return snapshot.records
-        if snapshot.purged_before == 0:
-            return snapshot.records - key_index.mended(snapshot, self._key_cache, lambda index: index.dead_count)
-        dead = self._dead(snapshot, snapshot.next_offset)
-        return snapshot.records - int((dead >= snapshot.purged_before).sum())
+        return self._ask_keys(lambda now, index: now.records - index.dead_from(now.purged_before))
 
     def fold(self) -> Fold:
         """Copy the living rows of small or half-dead slices into large files, from which reading is quick.
@@ -312,9 +313,7 @@ class Dataset:
         """The offsets before `end` that are not current as of it, sorted."""
         if not strategy_of(snapshot.state).is_keyed:
             return NOBODY
-        then = None if end == snapshot.next_offset else end
-        dead: I64 = key_index.mended(snapshot, self._key_cache, lambda index: index.dead(then))
-        return dead
+        return self._ask_keys(lambda _, index: index.dead(end))  # a newer index knows the past as well
 
     def _changes(self, since: int | None, until: int | None) -> Scan:
         snapshot = self.snapshot()
@@ -336,9 +335,8 @@ class Dataset:
         A frame or dicts with the key columns, or with some of them to match several rows; with a key of one column also
         its values alone.
         """
-        snapshot = self.snapshot()
-        wanted = given_keys(keys, snapshot, self._name)
-        return key_index.mended(snapshot, self._key_cache, partial(current_rows, snapshot, wanted))
+        wanted = given_keys(keys, self.snapshot(), self._name)
+        return self._ask_keys(lambda snapshot, index: current_rows(snapshot, wanted, index))
 
     def history(self, keys: Any) -> pa.Table:
         """Every record with these keys in offset order: what became of a row, when, and by which operation."""
@@ -348,6 +346,18 @@ class Dataset:
         scan = self._scan(snapshot, interval(snapshot, self._name, since, None), self._columns(snapshot))
         records = scan.to_reader(history_filter(wanted)).read_all()
         return with_keys(records, wanted).sort_by(scan.layout.vocab.offset)
+
+    def _ask_keys(self, ask: Callable[[Snapshot, KeyIndex], T]) -> T:
+        """Ask the key index at the present head, or at the next when writers have replaced its files meanwhile."""
+        for _ in range(_TRIES):
+            snapshot = self.snapshot()
+            try:
+                return ask(snapshot, key_index.load(snapshot, self._key_cache))
+            except (BadIndex, UnreadableSlice):
+                if self._objects.read_head() == snapshot.head:
+                    break
+        snapshot = self.snapshot()
+        return key_index.mended(snapshot, self._key_cache, lambda index: ask(snapshot, index))
 
     @property
     def strategy(self) -> Strategy:

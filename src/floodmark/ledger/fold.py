@@ -19,7 +19,15 @@ import pyarrow as pa
 from floodmark.engine import run, run_here
 from floodmark.errors import FloodmarkError
 from floodmark.ledger.current import living, without_lifeless
-from floodmark.ledger.fold_manifest import FoldedFile, FoldManifest, encode, first_offset, read_manifest
+from floodmark.ledger.fold_check import damaged
+from floodmark.ledger.fold_manifest import (
+    FoldedFile,
+    FoldManifest,
+    encode,
+    first_offset,
+    mended_manifest,
+    read_manifest,
+)
 from floodmark.ledger.fold_plan import Rule, Window, plan
 from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.keys.key_index import KeyIndex
@@ -75,19 +83,60 @@ class FoldTask:
     folder: Path
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What there is to fold: files, and which of them become one."""
+
+    before: FoldManifest
+    selection: Selection
+    windows: list[Window]
+
+    @property
+    def keys(self) -> set[str]:
+        """The files that are read for it."""
+        return {f.key for w in self.windows for f in self.selection.files[w.first : w.last]}
+
+
 def fold(name: str, snapshot: Snapshot, dead: I64, runtime: Runtime, rule: Rule) -> Fold:
-    """Rewrite what the rule says is worth it, as of a snapshot whose dead records are given."""
+    """Rewrite what the rule says is worth it, as of a snapshot whose dead records are given.
+
+    All folded files are checked against their hashes first; what a damaged one held is folded anew from the slices.
+    """
+    manifest = mended_manifest(snapshot.objects).starting_at(snapshot.purged_before)
+    lost = damaged(snapshot.objects, manifest.files)
+    return _carry_out(name, snapshot, runtime, _work(snapshot, dead, rule, manifest.without(lost)), lost)
+
+
+def _fold_some(name: str, snapshot: Snapshot, dead: I64, runtime: Runtime, rule: Rule) -> Fold:
+    """The same, but only the folded files that it reads are checked."""
+    manifest = mended_manifest(snapshot.objects).starting_at(snapshot.purged_before)
+    lost: list[FoldedFile] = []
+    while True:
+        work = _work(snapshot, dead, rule, manifest.without(lost))
+        read = [f for f in manifest.files if f.key(snapshot.objects) in work.keys]
+        if not (found := damaged(snapshot.objects, read)):
+            return _carry_out(name, snapshot, runtime, work, lost)
+        lost += found
+
+
+def _work(snapshot: Snapshot, dead: I64, rule: Rule, manifest: FoldManifest) -> _Work:
+    selection = living(snapshot, snapshot.purged_before, snapshot.next_offset, dead, manifest)
+    return _Work(manifest, selection, plan(selection.files, selection.dead_rows.tolist(), rule))
+
+
+def _carry_out(name: str, snapshot: Snapshot, runtime: Runtime, work: _Work, lost: list[FoldedFile]) -> Fold:
+    """Write the files; `lost` ones leave the manifest and the store."""
     objects, layout = snapshot.objects, snapshot.require_layout(name)
-    before = read_manifest(objects).starting_at(snapshot.purged_before)
-    selection = living(snapshot, snapshot.purged_before, snapshot.next_offset, dead, before)
-    windows = plan(selection.files, selection.dead_rows.tolist(), rule)
+    before, selection, windows = work.before, work.selection, work.windows
     with staging_area(objects.store) as folder:
         tasks = [_task(snapshot, layout, selection, window, folder) for window in windows]
         written = _run(name, tasks, runtime)
     now = runtime.clock()
     after = before.with_files(written, now).retired_since(now - GRACE_NANOS)
-    if after != before or written:
+    if written or lost or after != before:
         objects.store.put_derived(objects.fold_manifest_key, encode(after))
+    for key in {f.key(objects) for f in lost} - after.keys(objects):
+        objects.store.delete(key)
     _sweep(objects, after, now)
     if (purged := _purged_meanwhile(snapshot)) > 0:
         drop_purged(objects, purged)
@@ -133,10 +182,11 @@ def fold_window(task: FoldTask) -> FoldedFile:
     folder = task.folder if task.objects.is_local else task.objects.store.staging()
     path = folder / f"fold-{uuid.uuid4().hex}"
     try:
-        with explained("a folded file", folder), scan.readable():
+        with explained("a folded file", folder):
             made = write_rows(path, _row_groups(scan), scan.schema, task.layout.vocab)
         if made.rows:
-            task.objects.store.put_file(task.objects.fold_key(task.selection.start, made.physical_hash), path)
+            # It may take the place of a damaged one: the same rows have the same bytes, and so the same name.
+            task.objects.store.put_derived_file(task.objects.fold_key(task.selection.start, made.physical_hash), path)
     finally:
         path.unlink(missing_ok=True)
     return FoldedFile(
@@ -146,6 +196,8 @@ def fold_window(task: FoldTask) -> FoldedFile:
         size=made.size if made.rows else 0,
         slices=task.slices,
         digest=made.physical_hash.digest.hex(),
+        tail=made.tail,
+        tail_checksum=made.tail_checksum,
         at=task.at,
         block=task.block,
     )
@@ -155,7 +207,7 @@ def _row_groups(scan: Scan) -> Iterator[pa.Table]:
     """The rows of a scan in tables of a row group each; small slices come as small batches."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
-    for batch in scan.batches() if scan.selection.files else ():
+    for batch in _read(scan) if scan.selection.files else ():
         waiting.append(batch.cast(scan.schema))
         rows += batch.num_rows
         while rows >= ROW_GROUP_ROWS:
@@ -165,6 +217,11 @@ def _row_groups(scan: Scan) -> Iterator[pa.Table]:
             rows -= ROW_GROUP_ROWS
     if rows:
         yield pa.Table.from_batches(waiting, scan.schema)
+
+
+def _read(scan: Scan) -> Iterator[pa.RecordBatch]:
+    with scan.readable():  # around reading only: that a file cannot be written is another story
+        yield from scan.batches()
 
 
 def _sweep(objects: DatasetObjects, manifest: FoldManifest, now: int) -> None:
@@ -207,10 +264,10 @@ def fold_if_due(name: str, snapshot: Snapshot, cache: key_index.Cache, runtime: 
         return
 
     def look(index: KeyIndex | None) -> None:
-        if _is_due(snapshot, 0 if index is None else index.dead_count, fold_at):
+        if _is_due(snapshot, 0 if index is None else index.dead_from(snapshot.purged_before), fold_at):
             # Files with fewer dead can wait: half the threshold has to gather again before the next fold.
             rule = Rule(dead_part=fold_at / 2)
-            fold(name, snapshot, NOBODY if index is None else index.dead(), runtime, rule)
+            _fold_some(name, snapshot, NOBODY if index is None else index.dead(), runtime, rule)
 
     try:
         if strategy_of(snapshot.state).is_keyed:

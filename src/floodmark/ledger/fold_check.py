@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from floodmark.ledger.fold_manifest import BadManifest, decode
+from floodmark.ledger.fold_manifest import BadManifest, FoldedFile, decode
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.slice_check import Problem
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.errors import ObjectNotFound
 
 _CHUNK = 8 << 20
-_REMEDY = "delete it: reads then take the slices, and the next fold writes it again"
+_THREADS = 2
+_REMEDY = "fold() makes it anew from the slices"
 
 
 def fold_problems(snapshot: Snapshot) -> Iterator[Problem]:
@@ -30,6 +32,14 @@ def fold_problems(snapshot: Snapshot) -> Iterator[Problem]:
         if folded.rows and (found := _digest(objects, key)) is not None and found != folded.digest:
             where = f"folded rows of offsets {folded.start}–{folded.end - 1}"
             yield Problem("fold", key, f"{where}: the file was changed or damaged; {_REMEDY}")
+
+
+def damaged(objects: DatasetObjects, files: Sequence[FoldedFile]) -> list[FoldedFile]:
+    """Those of the files that are gone or do not have their hashes; every byte is read."""
+    kept = [f for f in files if f.rows]
+    with ThreadPoolExecutor(_THREADS) as hashing:  # hashing and reading both release the GIL
+        digests = list(hashing.map(lambda f: _digest(objects, f.key(objects)), kept))
+    return [f for f, digest in zip(kept, digests, strict=True) if digest != f.digest]
 
 
 def _digest(objects: DatasetObjects, key: str) -> str | None:

@@ -9,16 +9,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-import numpy as np
-
 from floodmark.chain.hashes import SHA3_256, Multihash
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.selection import DataFile
-from floodmark.ledger.snapshot import Snapshot
-from floodmark.storage.errors import ObjectNotFound, StorageError
+from floodmark.storage.errors import ObjectNotFound
 
-MAGIC = b"FMFOLD1\n"
+MAGIC = b"FMFOLD2\n"
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +33,8 @@ class FoldedFile:
     size: int
     slices: int
     digest: str  # SHA3-256 of the file; no file is kept for no rows
+    tail: int  # so many bytes follow its last page: indexes and footer
+    tail_checksum: int  # their CRC-32
     at: int  # the records before this offset were known when it was folded
     block: str  # the data block that ends there
 
@@ -86,6 +84,11 @@ class FoldManifest:
         before = [*self.retired, *(Retired(f.start, f.digest, now) for f in self.files)]
         return FoldManifest(files, tuple(r for r in before if (r.start, r.digest) not in present))
 
+    def without(self, files: Iterable[FoldedFile]) -> FoldManifest:
+        """The manifest without these files, as if they had never been made."""
+        gone = set(files)
+        return FoldManifest(tuple(f for f in self.files if f not in gone), self.retired)
+
     def starting_at(self, offset: int) -> FoldManifest:
         """The manifest without any file, retired ones included, that holds records before an offset."""
         return FoldManifest(
@@ -127,47 +130,18 @@ def read_manifest(objects: DatasetObjects) -> FoldManifest:
         return FoldManifest()
 
 
-def usable(manifest: FoldManifest, snapshot: Snapshot, start: int, end: int) -> list[FoldedFile]:
-    """The folded files from which the rows alive as of `end` can be read, in offset order.
-
-    A file left out what was dead when it was folded, so it serves every state from then on and none before.
-    """
-    slices = snapshot.slices
-    starts, ends = slices.column("start").to_numpy(), slices.column("end").to_numpy()
-    blocks = slices.column("block")
-    chosen = []
-    for f in manifest.files:
-        if start <= f.start < f.end <= f.at <= end and f.start in _Among(starts) and f.end in _Among(ends):
-            place = int(np.searchsorted(ends, f.at))  # a block after this snapshot's newest one has no place
-            if place < len(ends) and ends[place] == f.at and blocks[place].as_py().hex() == f.block:
-                chosen.append(f)
-    return _present(chosen, snapshot.objects)
-
-
-@dataclass(frozen=True)
-class _Among:
-    """Sorted numbers, searched by halves."""
-
-    ordered: I64
-
-    def __contains__(self, value: int) -> bool:
-        place = int(np.searchsorted(self.ordered, value))
-        return place < len(self.ordered) and bool(self.ordered[place] == value)
+def mended_manifest(objects: DatasetObjects) -> FoldManifest:
+    """The same for those who write it: one that is of no use is removed."""
+    try:
+        return decode(objects.store.get(objects.fold_manifest_key))
+    except ObjectNotFound:
+        return FoldManifest()
+    except BadManifest:
+        objects.store.delete(objects.fold_manifest_key)
+        return FoldManifest()
 
 
 def first_offset(key: str) -> int | None:
     """The first offset that a folded file may hold, from its key; None for what is no folded file."""
     start, _, _ = key.rpartition("/")[2].partition("-")
     return int(start) if start.isdecimal() else None
-
-
-def _present(files: list[FoldedFile], objects: DatasetObjects) -> list[FoldedFile]:
-    """Those whose files are there, whole; one listing instead of a question for each."""
-    if not files:
-        return []
-    try:
-        sizes = {info.key: info.size for info in objects.fold_files()}
-    except StorageError as error:
-        _log.warning("the folded files of %s cannot be listed (%s): its slices are read", objects.folder, error)
-        return []
-    return [f for f in files if f.rows == 0 or sizes.get(f.key(objects)) == f.size]

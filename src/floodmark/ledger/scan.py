@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 Where = Any
 """SQL text, an Arrow expression, or None."""
+
+_INSTEAD = "a folded file is damaged (%s): its slices are read, and fold() makes it anew"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,10 @@ class Scan:
             filesystem, sources = pa_fs.LocalFileSystem(), [str(path) for path in paths]
         else:
             filesystem, sources = arrow_filesystem(self.objects.store), keys
-        file_format = pa_ds.ParquetFileFormat()
+        # Folded files have checksums in their pages; slices have none, which costs nothing.
+        file_format = pa_ds.ParquetFileFormat(
+            default_fragment_scan_options=pa_ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        )
         fragments = [file_format.make_fragment(source, filesystem) for source in sources]
         return pa_ds.FileSystemDataset(fragments, self.layout.read_schema, file_format, filesystem)
 
@@ -96,13 +103,23 @@ class Scan:
     def to_table(self) -> pa.Table:
         if self.selection.is_empty:
             return self.schema.empty_table()
-        with self.readable():
-            if self.selection.has_dead:
-                table = pa.Table.from_batches(self.batches())
-            else:
-                table = self.dataset().scanner(columns=list(self.columns), filter=self._bounds()).to_table()
+        try:
+            with self.readable():
+                if self.selection.has_dead:
+                    table = pa.Table.from_batches(self.batches())
+                else:
+                    table = self.dataset().scanner(columns=list(self.columns), filter=self._bounds()).to_table()
+        except UnreadableSlice as error:
+            if (instead := self._unfolded()) is None:
+                raise
+            _log.warning(_INSTEAD, error.message)
+            return instead.to_table()
         # A cast forgets how many rows a table without columns has.
         return table if table.schema.equals(self.schema) else table.cast(self.schema)
+
+    def _unfolded(self) -> Scan | None:
+        """The same records from slices alone; None when folded files have no part in these."""
+        return None if self.selection.unfolded is None else replace(self, selection=self.selection.unfolded())
 
     def to_reader(self, where: Where) -> pa.RecordBatchReader:
         """The records as a stream of batches, those that `where` (SQL or an Arrow expression) keeps."""
@@ -117,9 +134,21 @@ class Scan:
             raise BadQuery(
                 f"the filter {where} does not work: {error}", hint="give SQL text or a pyarrow.compute expression"
             ) from error
-        return self._guarded(self.batches(where))
+        return self._guarded(self.batches(where), lambda scan: scan.batches(where))
 
     def _sql_reader(self, where: str) -> pa.RecordBatchReader:
+        try:
+            batches = self._sql_batches(where)
+        except BadQuery as error:
+            # DuckDB has one kind of error for a wrong filter and for a damaged file; slices tell which it is.
+            if (instead := self._unfolded()) is None:
+                raise
+            reader = instead._sql_reader(where)
+            _log.warning(_INSTEAD, error.message)
+            return reader
+        return self._guarded(batches, lambda scan: scan._sql_batches(where))
+
+    def _sql_batches(self, where: str) -> Iterable[pa.RecordBatch]:
         import duckdb
 
         try:
@@ -128,34 +157,53 @@ class Scan:
             connection.register("records", self.filtered())
             names = ", ".join(_quoted(name) for name in self.columns)
             relation = connection.sql(f"select {names} from records where {where}")
-            reader: Any = relation.to_arrow_reader()
+            reader: Iterable[pa.RecordBatch] = relation.to_arrow_reader()
         except duckdb.Error as error:
             raise BadQuery(
                 f"the filter {where!r} does not work: {error}", hint="it is the WHERE part of SQL"
             ) from error
-        return self._guarded(reader)
+        return reader
 
     def filtered(self) -> pa_ds.Dataset:
         """The records of the selection and no others, for DuckDB, which filters and joins them as it likes."""
         mine = self.filter()
         return self.dataset() if mine is None else self.dataset().filter(mine)
 
-    def _guarded(self, reader: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
-        """The same stream, with the dataset's own types and errors."""
+    def _guarded(
+        self, batches: Iterable[pa.RecordBatch], again: Callable[[Scan], Iterable[pa.RecordBatch]]
+    ) -> pa.RecordBatchReader:
+        """The same stream, with the dataset's own types and errors; `again` opens it on another scan."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._stream(batches, again))
 
-        def batches() -> Iterator[pa.RecordBatch]:
+    def _stream(
+        self, batches: Iterable[pa.RecordBatch], again: Callable[[Scan], Iterable[pa.RecordBatch]]
+    ) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        try:
             with self.readable():
-                for batch in reader:
+                for batch in batches:
+                    rows += batch.num_rows
                     yield batch if batch.schema.equals(self.schema) else batch.cast(self.schema)
-
-        return pa.RecordBatchReader.from_batches(self.schema, batches())
+            return
+        except UnreadableSlice as error:
+            if (instead := self._unfolded()) is None:
+                raise
+            if rows:
+                raise UnreadableSlice(
+                    f"a folded copy of the rows is damaged, found after {rows} of them were read: {error.message}",
+                    hint="fold() makes it anew from the slices; then read again",
+                ) from error
+            _log.warning(_INSTEAD, error.message)
+        yield from instead._stream(again(instead), again)
 
     @contextmanager
     def readable(self) -> Iterator[None]:
         """Turn what Arrow says of a missing or damaged file into what the user can do about it."""
         try:
             yield
-        except (pa.ArrowInvalid, OSError) as error:
+        except pa.ArrowCancelled:
+            raise
+        except (pa.ArrowException, OSError) as error:
             raise UnreadableSlice(
                 f"records {self.selection.start} to {self.selection.end - 1} cannot all be read: {error}",
                 hint="a file of the dataset is missing or damaged: verify says which",

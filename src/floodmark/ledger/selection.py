@@ -60,6 +60,8 @@ class Selection:
     dead: I64 = field(
         default_factory=lambda: NOBODY, compare=False
     )  # sorted; what is absent from the files may be among them
+    unfolded: Callable[[], Selection] | None = field(default=None, compare=False, repr=False)
+    """The same records from slices alone, where folded files stand in for some. It does not travel to tasks."""
 
     @property
     def is_empty(self) -> bool:

@@ -21,6 +21,9 @@ NATIVE_SLICES = 1000
 MASK_BYTES = 256 << 20
 """Masks travel with Spark's tasks; past this much (two billion records), reading tasks carry only their own dead."""
 
+_VERIFY_PAGES = ("parquet.page.verify-checksum.enabled", "true")
+"""Folded files have checksums in their pages; slices have none, which costs nothing."""
+
 TASK_BYTES = 128 << 20
 TASK_SLICES = 500
 
@@ -43,9 +46,8 @@ def spark_frame(scan: Scan, spark: Any) -> Any:
 
 def _native(scan: Scan, selection: Selection, spark: Any) -> Any:
     paths = [scan.objects.store.local_path(f.key) for f in selection.files]
-    frame = spark.read.schema(spark_schema(scan.layout.read_schema)).parquet(
-        *[path.absolute().as_uri() for path in paths if path is not None]
-    )
+    reader = spark.read.schema(spark_schema(scan.layout.read_schema)).option(*_VERIFY_PAGES)
+    frame = reader.parquet(*[path.absolute().as_uri() for path in paths if path is not None])
     if not selection.is_whole:
         offset = frame[_quoted(scan.layout.vocab.offset)]
         frame = frame.where((offset >= selection.start) & (offset < selection.end))
@@ -66,8 +68,9 @@ def _read_stretches(scans: list[Scan], batches: Iterator[pa.RecordBatch]) -> Ite
     for batch in batches:
         for i in batch.column(0).to_pylist():
             ready = spark_ready(scans[i].schema)
-            for records in scans[i].batches():
-                yield records.cast(ready)
+            with scans[i].readable():
+                for records in scans[i].batches():
+                    yield records.cast(ready)
 
 
 def _stretches(selection: Selection) -> list[Selection]:

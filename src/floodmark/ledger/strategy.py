@@ -91,7 +91,8 @@ def declare(
         )
     if not columns and lookup is not None:
         raise BadPrimaryKey("an append dataset has no lookup key", hint="leave out lookup=")
-    return Strategy(kind, columns, None if compare is None else tuple(compare), prefix)
+    compared = (compare,) if isinstance(compare, str) else None if compare is None else tuple(compare)
+    return Strategy(kind, columns, compared, prefix)
 
 
 def to_merge(strategy: Strategy) -> MergeStrategy:

@@ -267,7 +267,7 @@ class LocalStore:
         One that is there already may have been made a moment ago by a writer that has not synced it, or that
         died before it could; so each is synced once per store object, whoever made it.
         """
-        if folder in self._durable_folders:
+        if folder in self._durable_folders and folder.is_dir():  # derived folders may be thrown away at any time
             return
         above = folder.parent
         inside = folder != self._root and folder.is_relative_to(self._root)

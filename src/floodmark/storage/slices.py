@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from floodmark.chain.hashes import SHA3_256, Multihash
 from floodmark.storage.logical_hash import column_digests, compose
+from floodmark.storage.page_headers import HEADERS_KEY, PageHeaders
 
 SYSTEM_TIME_TYPE = pa.timestamp("ms", tz="UTC")
 ROW_GROUP_ROWS = 1 << 17
@@ -128,18 +130,27 @@ class RowsFile:
     rows: int
     size: int
     physical_hash: Multihash
+    tail: int  # how many bytes follow the last page: Parquet's indexes and its footer
+    tail_checksum: int  # CRC-32
 
 
 def write_rows(path: Path, tables: Iterator[pa.Table], schema: pa.Schema, vocab: Vocabulary) -> RowsFile:
-    """Write records with their system columns, encoded as slices are; each table becomes a row group of its own."""
+    """Write records with their system columns, encoded as slices are; each table becomes a row group of its own.
+
+    No byte of it is without a checksum: pages have theirs, the footer has one of the pages' headers, and the tail's is
+    returned.
+    """
     first = next(tables, schema.empty_table())
     rows = 0
-    sink = _HashingFile(path)
-    with sink, pq.ParquetWriter(sink, schema, **_parquet_options(first, vocab)) as writer:
+    sink = _PagesFile(path)
+    options = _parquet_options(first, vocab)
+    with sink, pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
         for table in chain([first], tables):
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
             rows += table.num_rows
-    return RowsFile(rows, sink.size, Multihash(SHA3_256, sink.digest()))
+        writer.add_key_value_metadata({HEADERS_KEY: sink.end_of_pages().encode()})
+    tail = sink.size - sink.pages_end
+    return RowsFile(rows, sink.size, Multihash(SHA3_256, sink.digest()), tail, sink.tail_checksum)
 
 
 def event_time_bounds(column: pa.ChunkedArray) -> tuple[int | None, int | None]:
@@ -231,3 +242,36 @@ class _HashingFile(io.RawIOBase):
 
     def digest(self) -> bytes:
         return self._hasher.digest()
+
+
+_LARGEST_HEADER = 256
+"""Bytes; headers without statistics, which the page index holds instead, take about thirty."""
+
+
+class _PagesFile(_HashingFile):
+    """The same for a file whose pages have checksums: it notes what lies between the pages."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._bounds: list[int] = []
+        self._headers_checksum = 0
+        self.pages_end = 0
+        self.tail_checksum = 0
+
+    def write(self, data: Any) -> int:
+        start = self.size
+        written = super().write(data)
+        if self.pages_end:
+            self.tail_checksum = zlib.crc32(data, self.tail_checksum)
+        elif written <= _LARGEST_HEADER:  # a header is a write of its own; small pages may come along
+            self._headers_checksum = zlib.crc32(data, self._headers_checksum)
+            if self._bounds and self._bounds[-1] == start:
+                self._bounds[-1] = self.size
+            else:
+                self._bounds += [start, self.size]
+        return written
+
+    def end_of_pages(self) -> PageHeaders:
+        """The headers of all pages; what is written from now on is the file's tail."""
+        self.pages_end = self.size
+        return PageHeaders(np.array(self._bounds, np.int64), self._headers_checksum)

@@ -83,13 +83,22 @@ class KeyIndex:
 
     def dead(self, end: int | None = None) -> I64:
         """The offsets below `end` that are not current as of it, ascending; None: as of the end of the index."""
-        files = [file for segment in self._segments() for file in segment.dead]
         if end is not None and end < self.end:
-            ended = [self.files.dead(file).kills().before(end) for file in files]
+            ended = [self.files.dead(file).kills().before(end) for file in self._dead_files()]
             return np.sort(np.concatenate([np.empty(0, np.int64), *ended]))
+        return offsets_of(self._dead_now())
+
+    def dead_from(self, start: int) -> int:
+        """How many of the records from offset `start` on are not current."""
+        return self.dead_count if start == 0 else int(self._dead_now().range_cardinality(start, self.end))
+
+    def _dead_now(self) -> BitMap64:
         if self._dead is None:
-            self._dead = _united(BitMap64(), self.files, files)
-        return offsets_of(self._dead)
+            self._dead = _united(BitMap64(), self.files, self._dead_files())
+        return self._dead
+
+    def _dead_files(self) -> list[DeadFile]:
+        return [file for segment in self._segments() for file in segment.dead]
 
     def check(self) -> None:
         """Read every byte of every file; `BadIndex` when one is not as it was written."""

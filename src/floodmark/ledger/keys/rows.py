@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.chain.hashes import SHA3_256, Multihash
+from floodmark.ledger.errors import UnreadableSlice
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
@@ -27,17 +28,21 @@ from floodmark.storage.errors import StorageError
 _log = logging.getLogger(__name__)
 
 COPY_ROWS = 64
-"""Once this many rows of a slice are wanted, or this many requests were made, a missing copy is written."""
+"""A missing copy is written when so many rows of its slice are wanted at once, or all of a smaller one."""
+
+
+OPEN_COPIES = 1024
+"""How many copies stay mapped at most; the files themselves are closed."""
 
 
 @dataclass
 class Rows:
-    """The rows of a dataset's slices, by offset."""
+    """The rows of a dataset's slices, by offset. Copies that were opened before may be handed on: they never change."""
 
     objects: DatasetObjects
     slices: pa.Table
     layout: Layout
-    _open: dict[str, pa.RecordBatch] = field(default_factory=dict, repr=False)
+    opened: dict[str, pa.RecordBatch] = field(default_factory=dict, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Rows, (self.objects, self.slices, self.layout)  # open files stay here
@@ -49,6 +54,12 @@ class Rows:
     def from_slices(self, offsets: I64) -> pa.Table:
         """The same from the ledger itself."""
         return self._gathered(offsets, self._from_slice)
+
+    def only(self, columns: Sequence[str]) -> Rows:
+        """The same rows with fewer columns, for reading from slices."""
+        data = pa.schema([self.layout.data.field(name) for name in columns])
+        event_time = self.layout.event_time if self.layout.event_time in columns else None
+        return Rows(self.objects, self.slices, replace(self.layout, data=data, event_time=event_time))
 
     def _gathered(self, offsets: I64, read: Callable[[int, I64], pa.Table]) -> pa.Table:
         if len(offsets) == 0:
@@ -62,9 +73,12 @@ class Rows:
             number = int(which[first])
             start = self.slices.column("start")[number].as_py()
             pieces.append(self._completed(read(number, wanted[first:end] - start)))
+        found = pa.concat_tables(pieces)
+        if (order[1:] > order[:-1]).all():
+            return found  # in order already; put together, much text would not fit into one array
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        return pa.concat_tables(pieces).combine_chunks().take(pa.array(back))
+        return found.combine_chunks().take(pa.array(back))
 
     @property
     def _schema(self) -> pa.Schema:
@@ -80,14 +94,17 @@ class Rows:
 
     def _from_copy(self, number: int, at: I64) -> pa.Table:
         name = self._physical(number).text
-        batch = self._open.get(name)
+        batch = self.opened.get(name)
         if batch is None:
             batch = _mapped(self.objects, name)
             if batch is None or batch.num_rows != self._length(number):
                 return self._copying(number, at)
-            self._open[name] = batch
+            if len(self.opened) >= OPEN_COPIES:
+                for old in list(self.opened)[: OPEN_COPIES // 2]:  # a list: other threads open copies too
+                    self.opened.pop(old, None)
+            self.opened[name] = batch
         if not _can_take(batch, at):
-            self._open.pop(name, None)
+            self.opened.pop(name, None)
             return self._copying(number, at)
         return pa.Table.from_batches([batch.take(pa.array(at))])
 
@@ -96,40 +113,52 @@ class Rows:
         if len(at) < min(COPY_ROWS, self._length(number)):
             return self._from_slice(number, at)
         data = self._read(number, None)
+        try:
+            self._copy(number, data)
+        except (OSError, StorageError) as error:
+            _log.warning("the rows of a slice of %s could not be copied (%s)", self.objects.folder, error)
+        return data.take(pa.array(at))
+
+    def _copy(self, number: int, data: pa.Table) -> None:
         path = self.objects.store.staging() / f"rows-{uuid.uuid4().hex}"
         try:
             write_copy(path, data)
             keep_copy(self.objects, self._physical(number), path)
-        except (OSError, StorageError) as error:
-            _log.warning("the rows of a slice of %s could not be copied (%s)", self.objects.folder, error)
         finally:
             path.unlink(missing_ok=True)
-        return data.take(pa.array(at))
 
     def _from_slice(self, number: int, at: I64) -> pa.Table:
+        self.opened.pop(self._physical(number).text, None)  # who comes here may not have liked what it said
         return self._read(number, at)
 
     def _read(self, number: int, at: I64 | None) -> pa.Table:
         """All rows of a slice, or those at some sorted positions: only the row groups that hold them are read."""
-        with pq.ParquetFile(self.objects.store.open(self.objects.data_key(self._physical(number)))) as file:
-            names = [f.name for f in _data_fields(self.layout) if f.name in file.schema_arrow.names]
-            if at is None:
-                return file.read(columns=names)
-            ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)])
-            starts = np.concatenate([[0], ends[:-1]])
-            groups = np.unique(np.searchsorted(ends, at, side="right"))
-            which = np.searchsorted(ends, at, side="right")
-            lengths = (ends - starts)[groups]
-            read_starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-            positions = at - starts[which] + read_starts[np.searchsorted(groups, which)]
-            rows: pa.Table = file.read_row_groups(groups.tolist(), columns=names)
-            return rows.take(pa.array(positions))
+        try:
+            with pq.ParquetFile(self.objects.store.open(self.objects.data_key(self._physical(number)))) as file:
+                names = [f.name for f in _data_fields(self.layout) if f.name in file.schema_arrow.names]
+                return file.read(columns=names) if at is None else _rows_at(file, names, at)
+        except (OSError, pa.ArrowException, StorageError) as error:
+            start = self.slices.column("start")[number].as_py()
+            raise UnreadableSlice(
+                f"records {start} to {start + self._length(number) - 1} cannot be read: {error}",
+                hint="a file of the dataset is missing or damaged: verify says which",
+            ) from error
 
     def _physical(self, number: int) -> Multihash:
         return Multihash(SHA3_256, self.slices.column("physical")[number].as_py())
 
     def _length(self, number: int) -> int:
         return int(self.slices.column("end")[number].as_py() - self.slices.column("start")[number].as_py())
+
+
+def _rows_at(file: pq.ParquetFile, names: list[str], at: I64) -> pa.Table:
+    ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)])
+    starts = np.concatenate([[0], ends[:-1]])
+    which = np.searchsorted(ends, at, side="right")
+    groups = np.unique(which)
+    read_starts = np.concatenate([[0], np.cumsum((ends - starts)[groups])[:-1]])
+    positions = at - starts[which] + read_starts[np.searchsorted(groups, which)]
+    return file.read_row_groups(groups.tolist(), columns=names).take(pa.array(positions))
 
 
 def write_copy(path: Path, data: pa.Table) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from floodmark.ledger.conform import cast_columns, check_event_times
 from floodmark.ledger.errors import BadOperation, NullKey
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.records import Hashes
+from floodmark.ledger.keys.records import I64, Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.strategy import Strategy
 
@@ -34,6 +34,16 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.key)
+
+    def take(self, rows: I64) -> Batch:
+        """Some of the rows."""
+        return Batch(
+            self.table.take(pa.array(rows)),
+            self.key.take(rows),
+            self.row.take(rows),
+            None if self.lookup is None else self.lookup.take(rows),
+            None if self.op is None else self.op[rows],
+        )
 
     @property
     def place(self) -> Hashes:

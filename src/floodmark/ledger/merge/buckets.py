@@ -23,10 +23,7 @@ from floodmark.storage.store import Store
 
 BUCKETS = 256
 _SHIFT = np.uint64(56)
-_PREFIX = "floodmark.dev/"
-_HASHES = [f"{_PREFIX}{what}" for what in ("key_high", "key_low", "row_high", "row_low")]
-_LOOKUP = [f"{_PREFIX}{what}" for what in ("lookup_high", "lookup_low")]
-_OP = f"{_PREFIX}op"
+_LOOKUP, _OP = b"floodmark.lookup", b"floodmark.op"
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,14 @@ class HeldBucket:
 
     def load(self) -> Batch:
         return self.batch
+
+    def divided(self, ranges: int) -> list[HeldBucket]:
+        """The same rows by so many ranges of hashes, which meet as much of the dataset each."""
+        bounds = [(1 << 64) * i // ranges for i in range(ranges + 1)]
+        which = np.searchsorted(np.array(bounds[1:-1], np.uint64), self.batch.place.high, side="right")
+        return [
+            HeldBucket(self.batch.take(np.flatnonzero(which == i)), bounds[i], bounds[i + 1]) for i in range(ranges)
+        ]
 
 
 @dataclass(frozen=True)
@@ -206,27 +211,31 @@ def _write(batch: Batch, folder: Path, objects: DatasetObjects, prefix: str) -> 
 
 
 def _to_table(batch: Batch) -> pa.Table:
-    table = batch.table
-    columns = dict(zip(_HASHES, (batch.key.high, batch.key.low, batch.row.high, batch.row.low), strict=True))
+    """The rows with their hashes and operations as the last columns, which are known by their place: a user's column
+    may have any name."""
+    columns = [batch.key.high, batch.key.low, batch.row.high, batch.row.low]
     if batch.lookup is not None:
-        columns |= dict(zip(_LOOKUP, (batch.lookup.high, batch.lookup.low), strict=True))
-    for name, values in columns.items():
-        table = table.append_column(name, pa.array(values))
-    return table if batch.op is None else table.append_column(_OP, pa.array(batch.op))
+        columns += [batch.lookup.high, batch.lookup.low]
+    arrays = [pa.array(values) for values in columns]
+    if batch.op is not None:
+        arrays.append(pa.array(batch.op))
+    fields = [pa.field(f"{i}", array.type) for i, array in enumerate(arrays)]
+    own = {_LOOKUP: str(int(batch.lookup is not None)), _OP: str(int(batch.op is not None))}
+    schema = pa.schema([*batch.table.schema, *fields], metadata=own)
+    return pa.Table.from_arrays([*batch.table.columns, *arrays], schema=schema)
 
 
 def _from_table(table: pa.Table) -> Batch:
-    def values(name: str) -> Any:
-        return table.column(name).to_numpy()
-
-    has_lookup = _LOOKUP[0] in table.column_names
-    own = [name for name in table.column_names if name.startswith(_PREFIX)]
+    metadata = table.schema.metadata
+    has_lookup, has_op = (metadata[flag] == b"1" for flag in (_LOOKUP, _OP))
+    columns = table.num_columns - 4 - 2 * has_lookup - has_op
+    own = [table.column(i).to_numpy() for i in range(columns, table.num_columns)]
     return Batch(
-        table=table.drop_columns(own),
-        key=Hashes(values(_HASHES[0]), values(_HASHES[1])),
-        row=Hashes(values(_HASHES[2]), values(_HASHES[3])),
-        lookup=Hashes(values(_LOOKUP[0]), values(_LOOKUP[1])) if has_lookup else None,
-        op=values(_OP) if _OP in table.column_names else None,
+        table=table.select(list(range(columns))).replace_schema_metadata(None),
+        key=Hashes(own[0], own[1]),
+        row=Hashes(own[2], own[3]),
+        lookup=Hashes(own[4], own[5]) if has_lookup else None,
+        op=own[-1] if has_op else None,
     )
 
 

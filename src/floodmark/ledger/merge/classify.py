@@ -225,7 +225,7 @@ def _joined(one: Changes, other: Changes) -> Changes:
 def _refuse_several(key: Hashes) -> None:
     groups = group(key)
     if not groups.are_single:
-        raise Conflict("several rows with one key", np.sort(groups.order[~groups.last]))
+        raise Conflict("several rows with one key", np.sort(groups.order[groups.first & ~groups.last]))
 
 
 def _refuse(order: I64, wrong: Mask, reason: str) -> None:

@@ -22,6 +22,9 @@ from floodmark.ledger.layout import Layout
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, strategy_of
 
+_SCANNED_ROWS = 1 << 20
+_NO_SUCH_VALUE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)
+
 
 @dataclass(frozen=True)
 class Matches:
@@ -68,7 +71,7 @@ def require_key(snapshot: Snapshot, name: str) -> Strategy:
 
 def _as_table(keys: Any, strategy: Strategy, layout: Layout) -> pa.Table:
     rows: list[Any]
-    if isinstance(keys, pa.Table | pa.RecordBatch | pa.RecordBatchReader) or hasattr(keys, "columns"):
+    if _is_frame(keys):
         return frame_table(keys)
     if isinstance(keys, pa.Array | pa.ChunkedArray):
         rows = keys.to_pylist()
@@ -76,7 +79,9 @@ def _as_table(keys: Any, strategy: Strategy, layout: Layout) -> pa.Table:
         rows = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
     else:
         rows = [keys]  # one key
-    if rows and all(isinstance(row, Mapping) for row in rows):
+    if not rows:
+        return pa.table({name: _array([], name, layout) for name in strategy.key})
+    if all(isinstance(row, Mapping) for row in rows):
         names = list(dict.fromkeys(name for row in rows for name in row))
         return pa.table({n: _array([row.get(n) for row in rows], n, layout) for n in names})
     if any(isinstance(row, Mapping) for row in rows) or len(strategy.key) != 1:
@@ -84,6 +89,15 @@ def _as_table(keys: Any, strategy: Strategy, layout: Layout) -> pa.Table:
         raise BadPrimaryKey("the keys are not a frame, dicts or (with a key of one column) plain values", hint=hint)
     [column] = strategy.key
     return pa.table({column: _array(rows, column, layout)})
+
+
+def held_keys(keys: Any) -> Any:
+    """Keys that can be looked at more than once: a stream or a Spark frame is read into this process."""
+    return frame_table(keys) if _is_frame(keys) else keys
+
+
+def _is_frame(keys: Any) -> bool:
+    return isinstance(keys, pa.Table | pa.RecordBatch | pa.RecordBatchReader) or hasattr(keys, "columns")
 
 
 def frame_table(frame: Any) -> pa.Table:
@@ -103,11 +117,11 @@ def _array(values: list[Any], column: str, layout: Layout) -> pa.Array:
     """Plain values as the column's type where it takes them, so that 7 finds an int8 and '2026-11-16' no date."""
     wanted = layout.data.field(column).type if column in layout.data.names else None
     try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array(values, wanted)
+    except _NO_SUCH_VALUE:
         try:
-            return pa.array(values, wanted)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+            return pa.array(values)  # the cast then says what does not fit
+        except _NO_SUCH_VALUE as error:
             raise BadPrimaryKey(
                 f"the keys given for {column!r} do not fit {wanted}: {error}", hint="give values of one type"
             ) from error
@@ -117,31 +131,37 @@ def find_rows(snapshot: Snapshot, index: KeyIndex, keys: pa.Table, rows: Rows) -
     """The current rows with these keys, or whose keys begin with them: by search if the columns are the key or its
     declared prefix, else by looking at all current keys."""
     strategy = strategy_of(snapshot.state)
+    keys = distinct(keys)
     given = tuple(keys.column_names)
-    hashes = _unique(hashing.hash_rows(keys, given))
+    hashes = hashing.hash_rows(keys, given)
     if given == strategy.key:
-        lookup = None
-        if strategy.lookup != strategy.key:
-            once = keys.take(pa.array(_first_of(hashing.hash_rows(keys, given))))
-            hashes, lookup = hashing.hash_rows(once, given), hashing.hash_rows(once, strategy.lookup)
+        lookup = None if strategy.lookup == strategy.key else hashing.hash_rows(keys, strategy.lookup)
         found = index.find(hashes, lookup)
         offset, row = found.offset, found.row
     elif given == strategy.lookup:
         _, entries = index.find_prefix(hashes)
         offset, row = entries.offset, entries.row
     else:
-        offset, row = _scanned(index, hashes, given, rows)
+        offset, row = _scanned(index, hashes, given, rows, snapshot.purged_before)
     kept = (offset != NOT_THERE) & (offset >= snapshot.purged_before)
     return Matches(offset[kept], row.take(kept))
 
 
-def _scanned(index: KeyIndex, wanted: Hashes, columns: tuple[str, ...], rows: Rows) -> tuple[I64, Hashes]:
+def _scanned(
+    index: KeyIndex, wanted: Hashes, columns: tuple[str, ...], rows: Rows, purged_before: int
+) -> tuple[I64, Hashes]:
+    """By looking at these columns of all current rows, some at a time."""
     entries = index.live_between(0, 1 << 64)
     order = np.argsort(entries.offset)
-    offset, row = entries.offset[order], entries.row.take(order)
-    hashes = hashing.hash_rows(verified(rows, offset, row).select(list(columns)), columns)
-    there = is_in(hashes, wanted)
-    return offset[there], row.take(there)
+    order = order[entries.offset[order] >= purged_before]
+    narrow = rows.only(columns)
+    there: list[I64] = []
+    for at in range(0, len(order), _SCANNED_ROWS):
+        some = order[at : at + _SCANNED_ROWS]
+        hashes = hashing.hash_rows(narrow.from_slices(entries.offset[some]), columns)
+        there.append(some[is_in(hashes, wanted)])
+    found = np.concatenate([np.empty(0, np.int64), *there]).astype(np.int64)
+    return entries.offset[found], entries.row.take(found)
 
 
 def current_rows(snapshot: Snapshot, keys: pa.Table, index: KeyIndex) -> pa.Table:
@@ -184,13 +204,14 @@ def is_in(hashes: Hashes, others: Hashes) -> Any:
     return np.isin(_paired(hashes), _paired(others))
 
 
+def distinct(keys: pa.Table) -> pa.Table:
+    """Every key once."""
+    return keys.take(pa.array(_first_of(hashing.hash_rows(keys, keys.column_names))))
+
+
 def _first_of(hashes: Hashes) -> I64:
     _, first = np.unique(_paired(hashes), return_index=True)
     return np.sort(first)
-
-
-def _unique(hashes: Hashes) -> Hashes:
-    return hashes.take(_first_of(hashes))
 
 
 def _paired(hashes: Hashes) -> Any:

@@ -13,7 +13,7 @@ from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge.batch import APPEND, RETRACT
-from floodmark.ledger.merge.lookup import current_rows, given_keys, is_in, require_key
+from floodmark.ledger.merge.lookup import current_rows, distinct, given_keys, is_in, require_key
 from floodmark.ledger.snapshot import Snapshot
 
 
@@ -31,7 +31,9 @@ def deletion(keys: Any, name: str, snapshot: Snapshot, index: KeyIndex, layout: 
     """The batch that retracts the rows with these keys; keys that name only some columns match several rows."""
     strategy = require_key(snapshot, name)
     wanted = given_keys(keys, snapshot, name)
-    if tuple(wanted.column_names) != strategy.key:
+    if tuple(wanted.column_names) == strategy.key:
+        wanted = distinct(wanted)
+    else:
         wanted = _matching(wanted, snapshot, index, strategy.key)
     return _gone(wanted, layout)
 

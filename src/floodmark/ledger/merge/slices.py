@@ -17,7 +17,7 @@ from floodmark.ledger.errors import BadOperation, DuplicateKeys
 from floodmark.ledger.finalise import with_event_time
 from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.index import KeyIndex
-from floodmark.ledger.keys.piece import Piece, write_piece
+from floodmark.ledger.keys.piece import Piece, install, write_piece
 from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes, Records
 from floodmark.ledger.keys.rows import Rows, write_copy
 from floodmark.ledger.layout import Layout
@@ -74,16 +74,16 @@ class MergeTask:
 
 @dataclass(frozen=True)
 class MadeSlice:
-    """The slice of a bucket, and the derived files that go with it (None when they stayed on another machine)."""
+    """The slice of a bucket and the derived files that go with it; no copy where it would stay on another machine."""
 
     file: SliceFile
-    piece: Piece | None
+    piece: Piece
     copy: Path | None
 
     def discard(self) -> None:
         """Remove the files of a slice that is not needed."""
         found = [self.file.path, self.copy]
-        if self.piece is not None and self.piece.folder is not None:
+        if self.piece.folder is not None:
             found += [self.piece.folder / name for name in self.piece.names]
         for path in found:
             if path is not None:
@@ -118,7 +118,7 @@ def try_slice(held: Held, task: MergeTask) -> MadeSlice | None:
     if batch.op is not None:
         return None
     made = _made(held, task, batch)
-    if made.piece is not None and made.piece.run is not None and made.piece.run.entries == task.rows:
+    if made.piece.run is not None and made.piece.run.entries == task.rows:
         return made
     made.discard()  # some rows have one key
     return None
@@ -156,7 +156,7 @@ def _made(held: Held, task: MergeTask, batch: Batch) -> MadeSlice:
             )
         lookup = None if strategy.lookup == strategy.key else hashing.hash_rows(data, strategy.lookup)
         records = Records(task.start, changes.key.take(at), changes.row.take(at), ops, changes.old[at], lookup)
-        piece = write_piece(folder, records) if is_near else None
+        piece = write_piece(folder, records)
     except BaseException:
         path.unlink(missing_ok=True)
         copy.unlink(missing_ok=True)
@@ -164,9 +164,10 @@ def _made(held: Held, task: MergeTask, batch: Batch) -> MadeSlice:
     if not task.objects.is_local:
         task.objects.store.put_file(task.objects.data_key(made.physical_hash), path)
         made = replace(made, path=None)
-    if not is_near:
-        copy.unlink()
-    return MadeSlice(made, piece, copy if is_near else None)
+    if is_near:
+        return MadeSlice(made, piece, copy)
+    copy.unlink()
+    return MadeSlice(made, install(task.objects, piece), None)
 
 
 def _changes(held: Held, task: MergeTask, batch: Batch) -> Changes:

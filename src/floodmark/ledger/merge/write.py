@@ -24,20 +24,27 @@ from floodmark.ledger.commit import (
     publish,
     to_datetime,
 )
+from floodmark.ledger.errors import UnreadableSlice
 from floodmark.ledger.incoming import Frame
 from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.keys.rows import Rows, keep_copy
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge import slices
+from floodmark.ledger.merge.buckets import Bucket, HeldBucket
 from floodmark.ledger.merge.intake import Intake, Taken, held
 from floodmark.ledger.merge.slices import Held, MadeSlice, MergeTask, Outlook
 from floodmark.ledger.snapshot import Snapshot
-from floodmark.ledger.strategy import Strategy, strategy_of
+from floodmark.ledger.strategy import Kind, Strategy, strategy_of
 from floodmark.ledger.write import MAX_RACES, Write, Written
+from floodmark.storage.errors import ObjectNotFound
 
 _log = logging.getLogger(__name__)
 _MS = 10**6
+_UNPACKED = 4
+"""How many times its size in Parquet a row takes in memory, roughly."""
+_REPEATED_BYTES = 256 << 20
+_MOST_RANGES = 4096
 
 Rebuild = Callable[[Snapshot, KeyIndex, Layout], pa.Table]
 """A batch that depends on what the dataset holds, made again when that changes."""
@@ -62,7 +69,7 @@ class Merge(Write):
 
     cache: dict[str, Any] = field(default_factory=dict)
     now: str | None = None
-    kind: str | None = None  # another strategy's way for this batch: deleting works alike in all of them
+    kind: Kind | None = None  # another strategy's way for this batch: deleting works alike in all of them
     rebuild: Rebuild | None = None
 
     def _run(self, snapshot: Snapshot, folder: Path) -> Written:
@@ -70,7 +77,7 @@ class Merge(Write):
         if snapshot.layout is None and isinstance(self.data, Frame) and self.data.table.num_rows == 0:
             raise self._nothing()  # before its columns, which often have no types then
         intake = Intake(self.data, objects, self.runtime, folder)
-        prepared = self._prepare(snapshot, intake, None)
+        snapshot, prepared = self._prepare_at_head(snapshot, intake)
         with objects.turn():
             for race in range(MAX_RACES):
                 if objects.read_head() == snapshot.head:
@@ -85,9 +92,20 @@ class Merge(Write):
                 prepared = self._prepare(snapshot, intake, prepared)
         raise self._lost()
 
+    def _prepare_at_head(self, snapshot: Snapshot, intake: Intake) -> tuple[Snapshot, Prepared]:
+        """Prepare on top of a snapshot; when a purge takes away under us what it holds, on top of a newer one."""
+        for _ in range(MAX_RACES):
+            try:
+                return snapshot, self._prepare(snapshot, intake, None)
+            except (ObjectNotFound, UnreadableSlice):
+                if snapshot.objects.read_head() == snapshot.head:
+                    raise
+                snapshot = self._reloaded(snapshot)
+        raise self._lost()
+
     def _strategy(self, snapshot: Snapshot) -> Strategy:
         strategy = strategy_of(snapshot.state)
-        return strategy if self.kind is None else replace(strategy, kind="upsert", compare=None)
+        return strategy if self.kind is None else replace(strategy, kind=self.kind, compare=None)
 
     # From the data to slices
 
@@ -106,9 +124,11 @@ class Merge(Write):
             taken = intake.take(layout, strategy)
         self.progress.start(f"writing {self.name}", taken.rows)
         at = self._system_time(snapshot)
-        rows = Rows(snapshot.objects, snapshot.slices, layout)
+        opened = self.cache.setdefault("rows", {}) if snapshot.objects.is_local else {}  # elsewhere they fill memory
+        rows = Rows(snapshot.objects, snapshot.slices, layout, opened)
         standing = Held(index, rows, snapshot.purged_before, strategy, layout)
-        tasks = [MergeTask(bucket, intake.folder, snapshot.objects) for bucket in taken.buckets]
+        buckets = _bounded(taken.buckets, snapshot, index, strategy)
+        tasks = [MergeTask(bucket, intake.folder, snapshot.objects) for bucket in buckets]
         tally, made = self._made(standing, taken, tasks, snapshot.next_offset, at)
         return Prepared(index, taken, layout, definitions, at, tally, made)
 
@@ -167,16 +187,24 @@ class Merge(Write):
     def _derive(self, after: Snapshot, prepared: Prepared) -> None:
         """Bring the key index and the row copies up to the commit."""
         try:
-            pieces = [m.piece for m in prepared.made if m.piece is not None]
-            if len(pieces) == len(prepared.made):
-                at = (after.head_block.sequence_number, after.head.digest)
-                prepared.index.extended(at, after.next_offset, pieces)
+            at = (after.head_block.sequence_number, after.head.digest)
+            prepared.index.extended(at, after.next_offset, [m.piece for m in prepared.made])
             for made in prepared.made:
                 if made.copy is not None:
                     keep_copy(after.objects, made.file.physical_hash, made.copy)
         except Exception:
             # The commit stands, and to say anything else would be wrong: what is missing now is made again when needed.
             _log.warning("what is derived from %r lags behind its newest commit", self.name, exc_info=True)
+
+
+def _bounded(buckets: Sequence[Bucket], snapshot: Snapshot, index: KeyIndex, strategy: Strategy) -> Sequence[Bucket]:
+    """The buckets, a single one divided where the rows it may repeat would not fit into one slice."""
+    if len(buckets) != 1 or not isinstance(buckets[0], HeldBucket):
+        return buckets
+    repeated = index.live_count if strategy.kind == "snapshot" else min(buckets[0].rows, index.live_count)
+    expected = _UNPACKED * snapshot.size * repeated // max(snapshot.records, 1)
+    ranges = min(-(-expected // _REPEATED_BYTES), _MOST_RANGES)
+    return buckets[0].divided(ranges) if ranges > 1 else buckets
 
 
 def _planned(tasks: Sequence[MergeTask], outlooks: Sequence[Outlook], start: int, at: int) -> list[MergeTask]:
