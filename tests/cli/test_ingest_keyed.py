@@ -234,5 +234,5 @@ def test_warnings_of_the_library_do_not_disturb_json(ingest, folder):
     ingest("id\n1\n1\n", "--key", "id")
     command = [sys.executable, "-m", "floodmark.cli", "ingest", "people", "people.csv"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "replaced by later rows" in shown.stderr
+    assert "a later row of the same key replaced" in shown.stderr
     assert subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stderr == ""

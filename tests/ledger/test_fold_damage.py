@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 import floodmark as fm
 from floodmark.ledger import fold as folding
 from floodmark.ledger import scan as scanning
-from floodmark.ledger.errors import UnreadableSlice
+from floodmark.ledger import spark_read
+from floodmark.ledger.errors import BadQuery, UnreadableSlice
 from floodmark.ledger.fold_choice import looks_whole
 from floodmark.ledger.fold_manifest import BadManifest, FoldedFile, decode, read_manifest
 from floodmark.storage import slices
 from floodmark.storage.memory import MemoryStore
+from floodmark.storage.page_headers import HEADERS_KEY, PageHeaders
 from ledger.current_worlds import people, rows
 from ledger.keyed.harm import replace as put
 
@@ -67,7 +74,7 @@ def flip(dataset, at: int, mask: int = 1) -> None:
 
 
 def in_a_page(dataset) -> int:
-    """A byte that only a page's checksum covers: one in the middle of the longest stretch without a header."""
+    """A byte that only a page's checksum covers: one of a text in a page that is too large to pass for a header."""
     objects, file = dataset.snapshot().objects, the_file(dataset)
     data = objects.store.get(file.key(objects))
     return data.index(b"a-", 0, file.size - file.tail) + 1
@@ -128,7 +135,7 @@ def test_damaged_page_is_read_from_the_slices_with_a_warning(dataset, caplog):
 
 def test_wrong_filter_is_still_the_users_mistake(dataset):
     flip(dataset, in_a_page(dataset))
-    with pytest.raises(fm.BadQuery, match="nowhere"):
+    with pytest.raises(BadQuery, match="nowhere"):
         dataset.to_batches(where="nowhere = 1")
 
 
@@ -229,14 +236,50 @@ def test_manifest_of_an_older_format_is_not_believed(dataset):
         decode(data.replace(b"FMFOLD2", b"FMFOLD1"))
 
 
-def test_headers_are_noted_however_large_the_pages(tmp_path):
-    """A header is a write of its own: what lies between two large pages is known to the byte."""
-    table = pa.table({"x": pa.array(range(50_000), pa.int64())})
-    vocab = slices.Vocabulary("x", "x", "x", "x")
-    made = slices.write_rows(tmp_path / "f", iter([table]), table.schema, replace(vocab, offset="o", op="p", system_time="t"))
+def test_headers_are_noted_to_the_byte_between_large_pages(tmp_path):
+    """Every byte that no page's checksum covers is either in a span of headers or in the tail."""
+    table = pa.table({"x": pa.array(np.random.default_rng(1).random(50_000))})
+    made = slices.write_rows(tmp_path / "f", iter([table]), table.schema, slices.Vocabulary())
     data = (tmp_path / "f").read_bytes()
-    from floodmark.ledger.fold_choice import _headers
-
-    headers = _headers(data[made.size - made.tail :])
+    column = pq.read_metadata(tmp_path / "f").row_group(0).column(0)
+    text = pq.read_metadata(tmp_path / "f").metadata[HEADERS_KEY]
+    headers = PageHeaders.decode(text)
     assert headers.are_in(tmp_path / "f")
-    assert len(headers.bounds) >= 2
+    starts, ends = headers.bounds[::2], headers.bounds[1::2]
+    assert len(starts) >= 3  # several pages
+    assert starts[0] == 0  # the magic number and the first header
+    assert ends[0] > column.data_page_offset
+    assert (ends[1:] - starts[1:] < 64).all()
+    assert zlib.crc32(data[-made.tail :]) == made.tail_checksum
+    assert made.tail == made.size - (column.data_page_offset + column.total_compressed_size)
+
+
+# Other readers
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("way", ["native", "tasks"])
+def test_spark_gives_no_wrong_row_but_an_error(tmp_path, clock, spark, monkeypatch, way):
+    """The error is Spark's own; after a fold it reads again."""
+    if way == "tasks":
+        monkeypatch.setattr(spark_read, "NATIVE_SLICES", 0)
+    folded(tmp_path / "lake", clock)
+    runtime = fm.Runtime(session=fm.engine.Session(spark), fold_at=None)
+    dataset = fm.Lake(tmp_path / "lake", runtime=runtime)["p"]
+    flip(dataset, in_a_page(dataset))
+    with pytest.raises(
+        (PySparkException, Py4JJavaError), match="info/fold/files" if way == "native" else "UnreadableSlice"
+    ):
+        dataset.read().collect()
+    dataset.fold()
+    assert dataset.read().count() == 60
+
+
+def test_sql_gives_no_wrong_row_but_an_error(store, clock):
+    dataset = folded(store, clock)
+    lake = fm.Lake(store, runtime=fm.Runtime(clock=clock, fold_at=None))
+    flip(dataset, in_a_page(dataset))
+    with pytest.raises(BadQuery, match="CRC"):
+        lake.sql("select many from p")
+    dataset.fold()
+    assert lake.sql("select many from p").num_rows == 60

@@ -108,7 +108,7 @@ def test_time_that_a_writer_gave_is_told(lake, clock):
 
 def test_batch_of_several_slices_is_counted_once(lake, monkeypatch):
     monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 64)
-    monkeypatch.setattr("floodmark.ledger.merge.write.grouped", partial(grouped, largest=2000))
+    monkeypatch.setattr("floodmark.ledger.merge.intake.grouped", partial(grouped, largest=2000))
     dataset = lake.create("d", key="n")
     commit = dataset.write(pa.table({"n": list(range(100))}))
     *before, last = summaries(dataset)

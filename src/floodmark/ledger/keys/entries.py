@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from floodmark.ledger.keys import radix
 from floodmark.ledger.keys.records import I64, NOT_THERE, U64, Hashes
 from floodmark.ledger.keys.search import compare
 
@@ -70,7 +71,7 @@ def stable_order(columns: Sequence[U64]) -> I64:
     """The positions that sort hashes by these columns; equal ones stay in the order in which they are."""
     high = columns[::2]
     # The high halves alone decide but for one pair in 2^64: sorting by fewer columns is what makes this fast.
-    order = np.argsort(high[0], kind="stable") if len(high) == 1 else np.lexsort((high[1], high[0]))
+    order = radix.stable_order(high[0]) if len(high) == 1 else np.lexsort((high[1], high[0]))
     if _in_order([c[order] for c in columns]):
         return order
     return np.lexsort(list(columns)[::-1])

@@ -90,11 +90,13 @@ class KeyIndex:
 
     def dead_from(self, start: int) -> int:
         """How many of the records from offset `start` on are not current."""
+        self.require_usable()
         return self.dead_count if start == 0 else int(self._dead_now().range_cardinality(start, self.end))
 
     def _dead_now(self) -> BitMap64:
+        files = self._dead_files()  # first: an index that cannot go on must not answer from what it remembers
         if self._dead is None:
-            self._dead = _united(BitMap64(), self.files, self._dead_files())
+            self._dead = _united(BitMap64(), self.files, files)
         return self._dead
 
     def _dead_files(self) -> list[DeadFile]:

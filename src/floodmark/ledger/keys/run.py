@@ -23,7 +23,7 @@ from floodmark.ledger.keys.records import I64, U64, Hashes
 from floodmark.ledger.keys.sealed import bad, open_sealed, write_sealed
 from floodmark.ledger.keys.search import BEFORE, UP_TO, Probes, bisect, bound
 
-PAGE_ROWS = 256
+PAGE_ROWS = 64
 _KEY = ("key_high", "key_low")
 _LOOKUP = ("lookup_high", "lookup_low")
 _VALUE = ("row_high", "row_low", "offset")

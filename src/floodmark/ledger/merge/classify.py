@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from floodmark.ledger.attributes import Tally
+from floodmark.ledger.keys import radix
 from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes
 from floodmark.ledger.merge.batch import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, Ops
 
@@ -74,7 +75,7 @@ class Groups:
 
 def group(key: Hashes) -> Groups:
     """Rows with one key, together."""
-    order = np.argsort(key.high)
+    order = radix.stable_order(key.high)
     high = key.high[order]
     new = np.ones(len(order), dtype=bool)
     new[1:] = high[1:] != high[:-1]
@@ -84,7 +85,7 @@ def group(key: Hashes) -> Groups:
         new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     last = np.ones(len(order), dtype=bool)
     last[:-1] = new[1:]
-    return Groups(order.astype(np.int64), new, last)
+    return Groups(order, new, last)
 
 
 def ledger(key: Hashes, row: Hashes, known: Known) -> Changes:
