@@ -183,6 +183,9 @@ def _mapped(objects: DatasetObjects, name: str) -> pa.RecordBatch | None:
             return None
         batch = reader.get_batch(0)
         batch.validate()
+        for column in batch.columns:
+            if pa.types.is_nested(column.type):
+                column.validate(full=True)  # once, when it is opened; text is checked where it is taken from
     except (OSError, pa.ArrowException, StorageError):
         return None
     return batch
@@ -204,11 +207,6 @@ def _is_within(column: pa.Array, at: I64) -> bool:
         bounds = np.frombuffer(offsets, np.int32)[column.offset :]
         low, high = bounds[at], bounds[at + 1]
         return bool(((low >= 0) & (low <= high) & (high <= values.size)).all())
-    if pa.types.is_nested(t):
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            return False
     return True
 
 
