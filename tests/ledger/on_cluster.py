@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import floodmark as fm
 from floodmark.engine import ArchiveUse, Profile, Session
 from floodmark.ledger import parts, spark_read, stage
+from floodmark.ledger.merge import buckets, intake
 
 
 def main(folder: Path, settings: dict[str, str]) -> None:
     """Print what came of it, as JSON."""
     stage.HERE_BYTES = 0  # all files are work for the cluster
-    parts.PART_BYTES = 1 << 13
+    parts.PART_BYTES = buckets.PART_BYTES = intake.PART_BYTES = 1 << 13
+    buckets.grouped.__defaults__ = (1 << 13,)
     with Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE) as session:
         lake = fm.Lake(folder / "lake", runtime=fm.Runtime(session=session))
         spark = session.get()
@@ -32,6 +34,10 @@ def main(folder: Path, settings: dict[str, str]) -> None:
         spark_read.NATIVE_SLICES = 0
         tasks = computed.read().selectExpr("sum(id)", "sum(twice)", "count(*)").collect()[0]
         changes = [row["offset"] for row in computed.changes(since=1990).collect()]
+        people = lake.create("people", key="id")
+        loaded = people.write(spark.range(0, 1000, 1, 4).selectExpr("id", "id * 2 as twice"))
+        upserted = people.write(spark.range(500, 1500, 1, 4).selectExpr("id", "id * if(id % 2 = 0, 2, 3) as twice"))
+        filed = people.write(str(folder / "*.parquet"))
         print(
             json.dumps(
                 {
@@ -41,6 +47,9 @@ def main(folder: Path, settings: dict[str, str]) -> None:
                     "tasks": list(tasks),
                     "changes": changes,
                     "ok": computed.verify().ok,
+                    "keyed": [[c.new, c.changed, c.unchanged] for c in (loaded, upserted, filed)],
+                    "people": list(people.read().selectExpr("sum(id)", "sum(twice)", "count(*)").collect()[0]),
+                    "people_ok": people.verify().ok,
                     "staging": [p.name for p in lake.store.staging().iterdir()],
                 }
             )

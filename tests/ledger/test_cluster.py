@@ -34,4 +34,6 @@ def test_two_workers_write_and_read_a_lake(tmp_path):
     total = sum(range(2500))
     assert result["native"] == result["tasks"] == [total, 2 * total, 2500]
     assert result["changes"] == list(range(1991, 2500))
-    assert (result["ok"], result["staging"]) == (True, [])
+    assert result["keyed"] == [[1000, 0, 0], [500, 250, 250], [1000, 250, 250]]
+    assert result["people"] == [total, 2 * total + sum(range(501, 1000, 2)), 2500]
+    assert (result["ok"], result["people_ok"], result["staging"]) == (True, True, [])

@@ -39,6 +39,15 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def local_cores(spark: SparkSession) -> int | None:
+    """How many cores of this machine a session works with, None when it works on others."""
+    if is_connect(spark):
+        return None
+    master = spark.sparkContext.master or ""
+    is_here = master == "local" or master.startswith("local[")
+    return spark.sparkContext.defaultParallelism if is_here else None
+
+
 def is_alive(spark: SparkSession) -> bool:
     """Whether a session can still run something."""
     if is_connect(spark):

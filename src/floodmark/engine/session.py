@@ -79,6 +79,10 @@ class Session:
             self._ours = self._start()
             return self._ours
 
+    def local_cores(self) -> int | None:
+        """How many cores of this machine the session works with, None when it works on others. Starts one if needed."""
+        return launch.local_cores(self.get())
+
     def stop(self) -> None:
         """Stop the session if it is ours; the next ``get`` starts a new one."""
         with self._lock:

@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 HERE_BYTES = 64 << 20
 """Files smaller than this together are read by this process: starting Spark would take longer."""
 
+FEW_CORES = 4
+"""So many cores of this machine are kept busy by threads of one Python process."""
+
 _QUICK_PARQUET = {
     "compression": "uncompressed",
     "parquet.enable.dictionary": "false",
@@ -82,7 +85,7 @@ def stage(data: Incoming, layout: Layout, folder: Path, objects: DatasetObjects,
             return Staged(list(parquet_parts(paths, origin="the data")), _here())
         case SparkFrame(frame):
             check_columns(arrow_schema(frame.schema), layout, "the data")
-            return Staged(_stage_spark(frame, folder, objects), partial(run, session=runtime.session))
+            return Staged(_stage_spark(frame, folder, objects), _beside_spark(runtime))
         case Files(paths, "parquet"):
             for path in paths:
                 check_columns(parquet_schema(str(path)), layout, str(path))
@@ -97,6 +100,17 @@ def stage(data: Incoming, layout: Layout, folder: Path, objects: DatasetObjects,
 def _runner(paths: Sequence[Path], runtime: Runtime) -> Callable[..., list[Any]]:
     if sum(path.stat().st_size for path in paths) < HERE_BYTES:
         return _here()
+    return partial(run, session=runtime.session)
+
+
+def _beside_spark(runtime: Runtime) -> Callable[..., list[Any]]:
+    """Spark's tasks, unless it has but few cores and those are ours: then threads do the same, with less to hand over.
+
+    Measured on 2 cores: 4.5 s against 5.6 s for the tasks of 10M rows. With many cores, Python's lock would show.
+    """
+    cores = runtime.session.local_cores()
+    if cores is not None and cores <= FEW_CORES:
+        return partial(run_here, threads=cores)
     return partial(run, session=runtime.session)
 
 
