@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from datetime import UTC, datetime
 
@@ -14,6 +15,7 @@ from floodmark.ledger import fold as folding
 from floodmark.ledger.keys import rows as row_copies
 from floodmark.ledger.merge import buckets, intake
 from floodmark.ledger.merge import write as merging
+from floodmark.storage.errors import StorageError
 from floodmark.storage.local import LocalStore
 
 
@@ -208,3 +210,34 @@ def test_reader_goes_on_while_writers_replace_the_files_of_the_index(lake, monke
         d.write(pa.table({"id": numbers.choice(50, 5, replace=False), "v": [value] * 5}))
     monkeypatch.setattr("floodmark.ledger.keys.index.rebuild", lambda *_: pytest.fail("made anew"))
     assert slow.get(range(50)).num_rows == 50
+
+
+def full(*_args, **_options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("step", ["write_copy", "write_slice", "write_piece"])
+def test_disk_that_is_full_before_the_commit_leaves_the_dataset_as_it_was(lake, monkeypatch, step):
+    d = lake.create("d", key="id")
+    d.write(pa.table({"id": [1, 2], "v": [0, 0]}))
+    with monkeypatch.context() as patch:
+        patch.setattr(f"floodmark.ledger.merge.slices.{step}", full)
+        with pytest.raises(StorageError, match="No space left") as refused:
+            d.write(pa.table({"id": [2, 3], "v": [1, 1]}))
+    assert "make room" in refused.value.hint
+    assert d.to_arrow().to_pylist() == [{"id": 1, "v": 0}, {"id": 2, "v": 0}]
+    assert list(lake.store.staging().iterdir()) == []
+    commit = d.write(pa.table({"id": [2, 3], "v": [1, 1]}))
+    assert (commit.new, commit.changed) == (1, 1)
+
+
+def test_disk_that_is_full_after_the_commit_does_not_undo_it(lake, monkeypatch):
+    d = lake.create("d", key="id")
+    d.write(pa.table({"id": [1, 2], "v": [0, 0]}))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put_derived_file", full)
+        patch.setattr(LocalStore, "put_derived", full)
+        assert d.write(pa.table({"id": [2, 3], "v": [1, 1]})).rows == 3
+        assert d.count() == 3
+    assert (d.write(pa.table({"id": [2, 3], "v": [1, 2]})).unchanged, d.count()) == (1, 3)
+    assert fm.Lake(lake.store)["d"].verify().ok

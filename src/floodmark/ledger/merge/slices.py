@@ -154,9 +154,9 @@ def _made(held: Held, task: MergeTask, batch: Batch) -> MadeSlice:
                 known_digests={},
                 ops=ops,
             )
-        lookup = None if strategy.lookup == strategy.key else hashing.hash_rows(data, strategy.lookup)
-        records = Records(task.start, changes.key.take(at), changes.row.take(at), ops, changes.old[at], lookup)
-        piece = write_piece(folder, records)
+            lookup = None if strategy.lookup == strategy.key else hashing.hash_rows(data, strategy.lookup)
+            records = Records(task.start, changes.key.take(at), changes.row.take(at), ops, changes.old[at], lookup)
+            piece = write_piece(folder, records)
     except BaseException:
         path.unlink(missing_ok=True)
         copy.unlink(missing_ok=True)
