@@ -26,7 +26,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
     files = write_files(root / "in", rows)
     with Session() as session:
         spark = session.get()
-        lake = fm.Lake(root / "lake", runtime=fm.Runtime(session=session))
+        lake = fm.Lake(root / "lake", runtime=fm.Runtime(session=session, fold_at=None))
         large = lake.create("large", event_time="pickup_at")
         large.write(files)
         small = lake.create("small", event_time="pickup_at")
