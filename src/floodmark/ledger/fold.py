@@ -32,6 +32,7 @@ from floodmark.ledger.fold_plan import Rule, Window, plan
 from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.keys.key_index import KeyIndex
 from floodmark.ledger.keys.records import I64
+from floodmark.ledger.keys.rows import drop_lifeless
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.runtime import Runtime
@@ -138,6 +139,7 @@ def _carry_out(name: str, snapshot: Snapshot, runtime: Runtime, work: _Work, los
     for key in {f.key(objects) for f in lost} - after.keys(objects):
         objects.store.delete(key)
     _sweep(objects, after, now)
+    drop_lifeless(objects, snapshot.slices, selection.dead)
     if (purged := _purged_meanwhile(snapshot)) > 0:
         drop_purged(objects, purged)
     return Fold(

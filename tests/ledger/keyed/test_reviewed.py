@@ -241,3 +241,22 @@ def test_disk_that_is_full_after_the_commit_does_not_undo_it(lake, monkeypatch):
         assert d.count() == 3
     assert (d.write(pa.table({"id": [2, 3], "v": [1, 2]})).unchanged, d.count()) == (1, 3)
     assert fm.Lake(lake.store)["d"].verify().ok
+
+
+def test_fold_removes_copies_of_rows_that_nobody_can_ask_for(lake):
+    d = lake.create("d", key="id")
+    for value in range(5):
+        d.write(pa.table({"id": [1, 2], "v": [value] * 2}))
+    kept = d.write(pa.table({"id": [1], "v": [9]}))
+    objects = d.snapshot().objects
+
+    def copies():
+        return len(list(lake.store.list(objects.folder + "/info/rows")))
+
+    assert copies() == 6
+    d.fold()
+    assert copies() == 2  # the newest row of 2 is in the fifth slice, that of 1 in the sixth
+    assert d.get([1, 2])["v"].to_pylist() == [4, 9]
+    assert d.write(pa.table({"id": [1, 2], "v": [9, 7]})).changed == 1
+    assert kept.rows == 2
+    assert d.verify().ok

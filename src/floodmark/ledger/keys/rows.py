@@ -174,6 +174,17 @@ def keep_copy(objects: DatasetObjects, physical_hash: Multihash, path: Path) -> 
     objects.store.put_derived_file(objects.rows_key(physical_hash.text), path)
 
 
+def drop_lifeless(objects: DatasetObjects, slices: pa.Table, dead: I64) -> None:
+    """Remove the copies of slices none of whose records is current: nobody will ask for their rows."""
+    starts, ends = (slices.column(name).to_numpy() for name in ("start", "end"))
+    lifeless = np.searchsorted(dead, ends) - np.searchsorted(dead, starts) == ends - starts
+    gone = slices.column("physical").filter(pa.array(lifeless)).to_pylist()
+    keys = {objects.rows_key(Multihash(SHA3_256, digest).text) for digest in gone}
+    for info in list(objects.store.list(objects.rows_key("").removesuffix("/"))) if keys else ():
+        if info.key in keys:
+            objects.store.delete(info.key)
+
+
 def _mapped(objects: DatasetObjects, name: str) -> pa.RecordBatch | None:
     path = objects.store.local_path(objects.rows_key(name))
     try:

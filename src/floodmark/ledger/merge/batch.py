@@ -111,9 +111,9 @@ def _operations(column: Any, name: str, where: str) -> Ops:
 def _check_no_nulls(column: Any, name: str, where: str) -> None:
     if column.null_count:
         first: Any = pc.index(column.is_null(), True)
+        rows = "1 row has" if column.null_count == 1 else f"{column.null_count} rows have"
         raise NullKey(
-            f"{column.null_count} rows of {where} have no value in the key column {name!r} (first at row "
-            f"{first.as_py()})",
+            f"{rows} no value in the key column {name!r} of {where} (first at row {first.as_py()})",
             hint="fill or drop them: every part of a key needs a value",
             column=name,
         )
