@@ -137,6 +137,27 @@ def test_purge_under_a_write_makes_it_begin_again(lake, monkeypatch):
     assert (commit.new, commit.changed) == (1, 1)
 
 
+def test_state_that_a_rival_brought_during_a_purge_is_not_written_again(lake, monkeypatch):
+    d = lake.create("d", key="id")
+    d.write(pa.table({"id": range(10), "v": [0] * 10}))
+    d.write(pa.table({"id": range(10, 20), "v": [0] * 10}))
+    prepared, rival = merging.Merge._prepared, []
+
+    def overtaken(self, *given):
+        if not rival:
+            rival.append(None)
+            other = fm.Lake(lake.store)["d"]
+            rival[0] = other.write(pa.table({"id": [1], "v": [5]}), source="s", state="1")
+            other.purge(before=10)
+            for info in list(lake.store.list(d.snapshot().objects.folder + "/info/rows")):
+                lake.store.delete(info.key)
+        return prepared(self, *given)
+
+    monkeypatch.setattr(merging.Merge, "_prepared", overtaken)
+    assert d.write(pa.table({"id": [1], "v": [7]}), source="s", state="1") == rival[0]
+    assert d.get([1])["v"].to_pylist() == [5]
+
+
 def test_folds_that_were_thrown_away_are_made_again_in_the_same_process(lake, tmp_path):
     d = lake.create("d", key="id")
     d.write(pa.table({"id": range(10), "v": [0] * 10}))

@@ -77,10 +77,10 @@ class Merge(Write):
         if snapshot.layout is None and isinstance(self.data, Frame) and self.data.table.num_rows == 0:
             raise self._nothing()  # before its columns, which often have no types then
         intake = Intake(self.data, objects, self.runtime, folder)
-        snapshot, prepared = self._prepare_at_head(snapshot, intake)
+        prepared = self._prepare(snapshot, intake, None)
         with objects.turn():
             for race in range(MAX_RACES):
-                if objects.read_head() == snapshot.head:
+                if prepared is not None and objects.read_head() == snapshot.head:
                     done = self._commit(snapshot, prepared)
                     if done is not None:
                         return done
@@ -92,26 +92,20 @@ class Merge(Write):
                 prepared = self._prepare(snapshot, intake, prepared)
         raise self._lost()
 
-    def _prepare_at_head(self, snapshot: Snapshot, intake: Intake) -> tuple[Snapshot, Prepared]:
-        """Prepare on top of a snapshot; when a purge takes away under us what it holds, on top of a newer one."""
-        for _ in range(MAX_RACES):
-            try:
-                return snapshot, self._prepare(snapshot, intake, None)
-            except (ObjectNotFound, UnreadableSlice):
-                if snapshot.objects.read_head() == snapshot.head:
-                    raise
-                snapshot = self._reloaded(snapshot)
-        raise self._lost()
-
     def _strategy(self, snapshot: Snapshot) -> Strategy:
         strategy = strategy_of(snapshot.state)
         return strategy if self.kind is None else replace(strategy, kind=self.kind, compare=None)
 
     # From the data to slices
 
-    def _prepare(self, snapshot: Snapshot, intake: Intake, before: Prepared | None) -> Prepared:
-        """Classify and make slices, with a key index that proves right."""
-        return key_index.mended(snapshot, self.cache, lambda index: self._prepared(snapshot, index, intake, before))
+    def _prepare(self, snapshot: Snapshot, intake: Intake, before: Prepared | None) -> Prepared | None:
+        """Classify and make slices, with a key index that proves right; None when a purge took them away under us."""
+        try:
+            return key_index.mended(snapshot, self.cache, lambda index: self._prepared(snapshot, index, intake, before))
+        except (ObjectNotFound, UnreadableSlice):
+            if snapshot.objects.read_head() == snapshot.head:
+                raise
+            return None
 
     def _prepared(self, snapshot: Snapshot, index: KeyIndex, intake: Intake, before: Prepared | None) -> Prepared:
         layout, definitions = self._layout(snapshot)
