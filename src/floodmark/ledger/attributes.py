@@ -6,6 +6,7 @@ The chain is complete without these notes; with them an index can be rebuilt wit
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from typing import Any
 
 from floodmark.chain.events import AddData, DataEvent, SourceState
@@ -60,11 +61,18 @@ def tally_of(event: DataEvent) -> Tally | None:
     said = _note(event, COMMIT_KEY).get("tally")
     if not isinstance(said, dict):
         return None
-    now = said.get("now")
     numbers = {f.name: said.get(f.name, 0) for f in fields(Tally) if f.name != "now"}
     if not all(isinstance(n, int) for n in numbers.values()):
         return None
-    return Tally(**numbers, now=now if isinstance(now, str) else None)
+    return Tally(**numbers, now=_time(said.get("now")))
+
+
+def _time(said: object) -> str | None:
+    """A time as `Tally` has it; what another writer put there may be anything."""
+    try:
+        return said if isinstance(said, str) and datetime.fromisoformat(said) else None
+    except ValueError:
+        return None
 
 
 def event_time_bounds(event: DataEvent) -> tuple[int | None, int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from floodmark.chain import codec, rules
 from floodmark.chain.events import (
@@ -208,14 +209,28 @@ def describe_commit(planned: Sequence[Planned], state: SourceState | None) -> Co
         watermark=None if newest.new_watermark is None else to_datetime(newest.new_watermark),
         source=state.source_name if state else None,
         state=state.value if state else None,
-        new=tally.new,
-        changed=tally.changed,
-        retracted=tally.retracted,
-        unchanged=tally.unchanged,
-        duplicates=tally.duplicates,
-        unknown=tally.unknown,
-        now=None if tally.now is None else datetime.fromisoformat(tally.now),
+        **_counts(tally),
     )
+
+
+def unneeded(head: Multihash, block: MetadataBlock, state: ChainState, tally: Tally) -> Commit:
+    """What a write answers that changed nothing: the present head."""
+    return Commit(
+        block=head,
+        sequence_number=block.sequence_number,
+        start=state.next_offset,
+        end=state.next_offset,
+        slices=0,
+        size=0,
+        system_time=to_datetime(block.system_time),
+        watermark=None if state.watermark is None else to_datetime(state.watermark),
+        **_counts(tally),
+    )
+
+
+def _counts(tally: Tally) -> dict[str, Any]:
+    now = None if tally.now is None else datetime.fromisoformat(tally.now)
+    return {**vars(tally), "now": now}
 
 
 def read_commit(objects: DatasetObjects, last: Multihash, state: SourceState | None) -> Commit:

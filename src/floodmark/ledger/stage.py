@@ -78,11 +78,11 @@ def stage(data: Incoming, layout: Layout, folder: Path, objects: DatasetObjects,
     match data:
         case Frame(table):
             check_columns(table.schema, layout, "the data")
-            return Staged(list(table_parts(table)), _here())
+            return Staged(list(table_parts(table)), here())
         case Batches(reader):
             check_columns(reader.schema, layout, "the data")
             paths = [str(p) for p in write_parquet(iter(reader), folder)]
-            return Staged(list(parquet_parts(paths, origin="the data")), _here())
+            return Staged(list(parquet_parts(paths, origin="the data")), here())
         case SparkFrame(frame):
             check_columns(arrow_schema(frame.schema), layout, "the data")
             return Staged(_stage_spark(frame, folder, objects), _beside_spark(runtime))
@@ -99,7 +99,7 @@ def stage(data: Incoming, layout: Layout, folder: Path, objects: DatasetObjects,
 
 def _runner(paths: Sequence[Path], runtime: Runtime) -> Callable[..., list[Any]]:
     if sum(path.stat().st_size for path in paths) < HERE_BYTES:
-        return _here()
+        return here()
     return partial(run, session=runtime.session)
 
 
@@ -114,7 +114,8 @@ def _beside_spark(runtime: Runtime) -> Callable[..., list[Any]]:
     return partial(run, session=runtime.session)
 
 
-def _here() -> Callable[..., list[Any]]:
+def here() -> Callable[..., list[Any]]:
+    """Threads of this process."""
     return partial(run_here, threads=os.cpu_count() or 1)
 
 

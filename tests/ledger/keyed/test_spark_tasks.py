@@ -22,7 +22,7 @@ def by_tasks(monkeypatch):
         monkeypatch.setattr(f"{module}.PART_BYTES", 1 << 12)
     monkeypatch.setattr(buckets.grouped, "__defaults__", (1 << 12,))
     here = []
-    monkeypatch.setattr(intake, "_here", lambda: here.append(True) or pytest.fail("not a task of Spark's"))
+    monkeypatch.setattr(intake, "here", lambda: here.append(True) or pytest.fail("not a task of Spark's"))
 
 
 def rows(start, end, value):

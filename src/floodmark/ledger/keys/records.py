@@ -34,6 +34,21 @@ class Hashes:
         result: npt.NDArray[np.bool_] = (self.high == other.high) & (self.low == other.low)
         return result
 
+    def among(self, others: Hashes) -> npt.NDArray[np.bool_]:
+        """Which of them are among the others."""
+        return np.isin(self._pairs, others._pairs)
+
+    def first_of_each(self) -> I64:
+        """The positions at which each hash stands for the first time, ascending."""
+        _, first = np.unique(self._pairs, return_index=True)
+        return np.sort(first)
+
+    @property
+    def _pairs(self) -> npt.NDArray[np.void]:
+        both = np.empty(len(self), np.dtype([("high", np.uint64), ("low", np.uint64)]))
+        both["high"], both["low"] = self.high, self.low
+        return both
+
     @staticmethod
     def joined(parts: list[Hashes]) -> Hashes:
         if not parts:

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.chain.hashes import SHA3_256, Multihash
-from floodmark.ledger.errors import UnreadableSlice
-from floodmark.ledger.keys.records import I64
+from floodmark.ledger.errors import BadIndex, UnreadableSlice
+from floodmark.ledger.keys import hashing
+from floodmark.ledger.keys.records import I64, Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.errors import StorageError
@@ -54,6 +55,18 @@ class Rows:
     def from_slices(self, offsets: I64) -> pa.Table:
         """The same from the ledger itself."""
         return self._gathered(offsets, self._from_slice)
+
+    def verified(self, offsets: I64, expected: Hashes) -> pa.Table:
+        """The rows at these offsets, which must have these hashes: neither a copy nor the index is believed alone."""
+        names = self.layout.data.names
+        found = self.copied(offsets)
+        if hashing.hash_rows(found, names).same(expected).all():
+            return found
+        found = self.from_slices(offsets)
+        wrong = np.flatnonzero(~hashing.hash_rows(found, names).same(expected))
+        if len(wrong):
+            raise BadIndex(f"the key index has another row at offset {offsets[wrong[0]]} than the ledger")
+        return found
 
     def only(self, columns: Sequence[str]) -> Rows:
         """The same rows with fewer columns, for reading from slices."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from floodmark.ledger.attributes import Tally
-from floodmark.ledger.keys import radix
+from floodmark.ledger.keys.entries import order_columns, stable_order, starts_of_groups
 from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes
 from floodmark.ledger.merge.batch import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, Ops
 
@@ -75,17 +75,10 @@ class Groups:
 
 def group(key: Hashes) -> Groups:
     """Rows with one key, together."""
-    order = radix.stable_order(key.high)
-    high = key.high[order]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = high[1:] != high[:-1]
-    if not new.all():  # several rows of one key, or two keys with one half in common: now the order counts
-        order = np.lexsort((key.low, key.high))
-        high, low = key.high[order], key.low[order]
-        new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    last = np.ones(len(order), dtype=bool)
-    last[:-1] = new[1:]
-    return Groups(order, new, last)
+    columns = order_columns(key, None)
+    order = stable_order(columns)
+    first = starts_of_groups([column[order] for column in columns])
+    return Groups(order, first, np.append(first[1:], np.True_)[: len(first)])
 
 
 def ledger(key: Hashes, row: Hashes, known: Known) -> Changes:

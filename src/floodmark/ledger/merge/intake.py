@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.engine import run, run_here
+from floodmark.engine import run
 from floodmark.ledger.conform import check_columns
 from floodmark.ledger.incoming import Incoming, SparkFrame
 from floodmark.ledger.layout import Layout
@@ -30,7 +29,7 @@ from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.parts import PART_BYTES
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.spark_types import arrow_schema
-from floodmark.ledger.stage import Staged, incoming_schema, stage
+from floodmark.ledger.stage import Staged, here, incoming_schema, stage
 from floodmark.ledger.strategy import Strategy
 
 Runner = Callable[..., list[Any]]
@@ -72,7 +71,7 @@ class Intake:
         if not staged.parts:
             return held(_no_rows(layout, strategy), layout, strategy)
         if len(staged.parts) == 1:
-            return Taken([hold(staged.parts, layout, strategy)], _here())
+            return Taken([hold(staged.parts, layout, strategy)], here())
         tasks = [SortTask(part, layout, strategy, self.folder, self.objects) for part in staged.parts]
         return self._divided(staged.run(tasks, sort_part), staged.run, layout, strategy)
 
@@ -87,18 +86,14 @@ class Intake:
         if not files:
             return held(_no_rows(layout, strategy), layout, strategy)
         small = sum(f.size for f in files) <= PART_BYTES
-        return Taken(grouped(files), _here() if small else runner)
+        return Taken(grouped(files), here() if small else runner)
 
 
 def held(table: pa.Table, layout: Layout, strategy: Strategy) -> Taken:
     """Rows in memory as one bucket."""
-    return Taken([HeldBucket(make_batch(table, layout, strategy, "the data"))], _here())
+    return Taken([HeldBucket(make_batch(table, layout, strategy, "the data"))], here())
 
 
 def _no_rows(layout: Layout, strategy: Strategy) -> pa.Table:
     table = pa.schema([f.with_nullable(True) for f in layout.data]).empty_table()
     return table.append_column(layout.vocab.op, pa.array([], pa.int32())) if strategy.takes_op else table
-
-
-def _here() -> Runner:
-    return partial(run_here, threads=os.cpu_count() or 1)

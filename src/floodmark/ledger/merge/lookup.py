@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.ledger.conform import cast_column
-from floodmark.ledger.errors import BadIndex, BadPrimaryKey, NullKey, UnsupportedData
+from floodmark.ledger.errors import BadPrimaryKey, NullKey, UnsupportedData
 from floodmark.ledger.incoming import Batches, Frame, SparkFrame, recognise
 from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.index import KeyIndex
@@ -159,7 +159,7 @@ def _scanned(
     for at in range(0, len(order), _SCANNED_ROWS):
         some = order[at : at + _SCANNED_ROWS]
         hashes = hashing.hash_rows(narrow.from_slices(entries.offset[some]), columns)
-        there.append(some[is_in(hashes, wanted)])
+        there.append(some[hashes.among(wanted)])
     found = np.concatenate([np.empty(0, np.int64), *there]).astype(np.int64)
     return entries.offset[found], entries.row.take(found)
 
@@ -169,20 +169,7 @@ def current_rows(snapshot: Snapshot, keys: pa.Table, index: KeyIndex) -> pa.Tabl
     rows = Rows(snapshot.objects, snapshot.slices, snapshot.require_layout(snapshot.objects.folder))
     matches = find_rows(snapshot, index, keys, rows)
     order = np.argsort(matches.offset)
-    return verified(rows, matches.offset[order], matches.row.take(order)).select(rows.layout.data.names)
-
-
-def verified(rows: Rows, offsets: I64, expected: Hashes) -> pa.Table:
-    """The rows at these offsets, which must have these hashes: neither a copy nor the index is believed alone."""
-    names = rows.layout.data.names
-    found = rows.copied(offsets)
-    if hashing.hash_rows(found, names).same(expected).all():
-        return found
-    found = rows.from_slices(offsets)
-    wrong = np.flatnonzero(~hashing.hash_rows(found, names).same(expected))
-    if len(wrong):
-        raise BadIndex(f"the key index has another row at offset {offsets[wrong[0]]} than the ledger")
-    return found
+    return rows.verified(matches.offset[order], matches.row.take(order)).select(rows.layout.data.names)
 
 
 def history_filter(keys: pa.Table) -> pc.Expression | None:
@@ -196,25 +183,9 @@ def history_filter(keys: pa.Table) -> pc.Expression | None:
 def with_keys(records: pa.Table, keys: pa.Table) -> pa.Table:
     """Those of the records that have one of these keys."""
     names = keys.column_names
-    return records.filter(pa.array(is_in(hashing.hash_rows(records, names), hashing.hash_rows(keys, names))))
-
-
-def is_in(hashes: Hashes, others: Hashes) -> Any:
-    """Which of the first are among the second."""
-    return np.isin(_paired(hashes), _paired(others))
+    return records.filter(pa.array(hashing.hash_rows(records, names).among(hashing.hash_rows(keys, names))))
 
 
 def distinct(keys: pa.Table) -> pa.Table:
     """Every key once."""
-    return keys.take(pa.array(_first_of(hashing.hash_rows(keys, keys.column_names))))
-
-
-def _first_of(hashes: Hashes) -> I64:
-    _, first = np.unique(_paired(hashes), return_index=True)
-    return np.sort(first)
-
-
-def _paired(hashes: Hashes) -> Any:
-    both = np.empty(len(hashes), np.dtype([("high", np.uint64), ("low", np.uint64)]))
-    both["high"], both["low"] = hashes.high, hashes.low
-    return both
+    return keys.take(pa.array(hashing.hash_rows(keys, keys.column_names).first_of_each()))

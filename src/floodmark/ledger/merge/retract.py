@@ -13,7 +13,7 @@ from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge.batch import APPEND, RETRACT
-from floodmark.ledger.merge.lookup import current_rows, distinct, given_keys, is_in, require_key
+from floodmark.ledger.merge.lookup import current_rows, distinct, given_keys, require_key
 from floodmark.ledger.snapshot import Snapshot
 
 
@@ -49,7 +49,7 @@ def chunk(data: pa.Table, processed: Any, name: str, snapshot: Snapshot, index: 
         return rows.append_column(op, ops)
     rows = cast_columns(rows, layout, "the data")
     found = _matching(given_keys(processed, snapshot, name), snapshot, index, strategy.key)
-    absent = ~is_in(hashing.hash_rows(found, strategy.key), hashing.hash_rows(rows, strategy.key))
+    absent = ~hashing.hash_rows(found, strategy.key).among(hashing.hash_rows(rows, strategy.key))
     gone = _gone(found.filter(pa.array(absent)), layout)
     return pa.concat_tables([gone, rows.append_column(op, ops).select(gone.column_names).cast(gone.schema)])
 

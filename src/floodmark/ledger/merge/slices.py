@@ -25,7 +25,6 @@ from floodmark.ledger.merge import classify
 from floodmark.ledger.merge.batch import APPEND, Batch
 from floodmark.ledger.merge.buckets import Bucket
 from floodmark.ledger.merge.classify import Changes, Conflict, Known
-from floodmark.ledger.merge.lookup import is_in, verified
 from floodmark.ledger.merge.order import slice_order
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.staging import explained
@@ -214,7 +213,7 @@ def _known(held: Held, batch: Batch) -> Known:
 def _missing(held: Held, bucket: Bucket, batch: Batch) -> tuple[Hashes, Known]:
     """The current rows in the bucket's range of hashes whose keys the batch does not have."""
     entries = held.index.live_between(bucket.low, bucket.high)
-    kept = ~is_in(entries.key, batch.key) & (entries.offset >= held.purged_before)
+    kept = ~entries.key.among(batch.key) & (entries.offset >= held.purged_before)
     offset = entries.offset[kept]
     return entries.key.take(kept), Known(offset, entries.row.take(kept), np.ones(len(offset), dtype=bool))
 
@@ -226,7 +225,7 @@ def _comparison(held: Held, batch: Batch, known: Known) -> classify.Differs:
 
     def differs(rows: I64, offsets: I64) -> Any:
         new = hashing.hash_rows(batch.table.select(list(columns)).take(pa.array(rows)), columns)
-        old = hashing.hash_rows(verified(held.rows, offsets, known.row.take(rows)), columns)
+        old = hashing.hash_rows(held.rows.verified(offsets, known.row.take(rows)), columns)
         return ~new.same(old)
 
     return differs
@@ -240,7 +239,7 @@ def _values(held: Held, batch: Batch, changes: Changes) -> pa.Table:
             return batch.table
         return batch.table.take(pa.array(changes.source))
     incoming = batch.table.take(pa.array(changes.source[~repeats]))
-    old = verified(held.rows, changes.old[repeats], changes.row.take(repeats))
+    old = held.rows.verified(changes.old[repeats], changes.row.take(repeats))
     position = np.empty(len(changes), np.int64)
     position[~repeats] = np.arange(incoming.num_rows)
     position[repeats] = incoming.num_rows + np.arange(old.num_rows)

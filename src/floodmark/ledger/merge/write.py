@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -15,15 +14,7 @@ import pyarrow as pa
 
 from floodmark.chain.events import MetadataEvent
 from floodmark.ledger.attributes import Tally, tally_attributes
-from floodmark.ledger.commit import (
-    Commit,
-    data_events,
-    describe_commit,
-    empty_event,
-    plan_blocks,
-    publish,
-    to_datetime,
-)
+from floodmark.ledger.commit import data_events, describe_commit, empty_event, plan_blocks, publish, unneeded
 from floodmark.ledger.errors import UnreadableSlice
 from floodmark.ledger.incoming import Frame
 from floodmark.ledger.keys import index as key_index
@@ -159,7 +150,7 @@ class Merge(Write):
             _log.warning("a later row of the same key replaced %s of the batch for %r", rows, self.name)
         if not prepared.made and self.source_state is None:
             snapshot.objects.confirm_head()  # what makes this write unnecessary must not be lost by a crash
-            return Written(_unneeded(snapshot, tally), snapshot)
+            return Written(unneeded(snapshot.head, snapshot.head_block, snapshot.state, tally), snapshot)
         if not prepared.made:
             assert self.source_state is not None
             empty = replace(empty_event(snapshot.state), extra=tally_attributes(tally))
@@ -209,25 +200,6 @@ def _planned(tasks: Sequence[MergeTask], outlooks: Sequence[Outlook], start: int
         for task, outlook, first in zip(tasks, outlooks, starts, strict=False)
         if outlook.records
     ]
-
-
-def _unneeded(snapshot: Snapshot, tally: Tally) -> Commit:
-    """What a write answers that changed nothing: the present head."""
-    state = snapshot.state
-    return Commit(
-        block=snapshot.head,
-        sequence_number=snapshot.head_block.sequence_number,
-        start=snapshot.next_offset,
-        end=snapshot.next_offset,
-        slices=0,
-        size=0,
-        system_time=to_datetime(snapshot.head_block.system_time),
-        watermark=None if state.watermark is None else to_datetime(state.watermark),
-        unchanged=tally.unchanged,
-        duplicates=tally.duplicates,
-        unknown=tally.unknown,
-        now=None if tally.now is None else datetime.fromisoformat(tally.now),
-    )
 
 
 def _weight(task: MergeTask) -> int:
