@@ -1,4 +1,4 @@
-"""Imports point downwards: chain → storage → ledger → compute → transform, timeline → lake → pipeline → cli."""
+"""Imports point downwards: chain → storage → ledger → compute → transform, timeline → dataset → lake → pipeline → cli."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compute": _LEDGER | {"compute"},
     "transform": _LEDGER | {"compute", "transform"},
     "timeline": _LEDGER | {"compute", "timeline"},
-    "lake": _DERIVED,
-    "pipeline": _DERIVED | {"lake", "floodmark", "pipeline"},
-    "cli": _DERIVED | {"lake", "floodmark", "pipeline", "cli"},
-    "floodmark": _DERIVED | {"lake", "pipeline"},
+    "dataset": _DERIVED,
+    "lake": _DERIVED | {"dataset"},
+    "pipeline": _DERIVED | {"dataset", "lake", "floodmark", "pipeline"},
+    "cli": _DERIVED | {"dataset", "lake", "floodmark", "pipeline", "cli"},
+    "floodmark": _DERIVED | {"dataset", "lake", "pipeline"},
 }
 """For each package or module of the first level, those that it may import; `floodmark` is the root's own names."""
 

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from floodmark.chain.hashes import Multihash as Multihash
     from floodmark.chain.ids import DatasetId as DatasetId
+    from floodmark.compute.backfill import Backfill as Backfill
+    from floodmark.compute.on_error import Retry as Retry
+    from floodmark.compute.on_error import Skip as Skip
+    from floodmark.compute.survey import BackfillPlan as BackfillPlan
+    from floodmark.compute.udf import Udf as Udf
+    from floodmark.compute.udf import udf as udf
+    from floodmark.dataset import Dataset as Dataset
     from floodmark.errors import FloodmarkError as FloodmarkError
     from floodmark.lake import Lake as Lake
     from floodmark.ledger.commit import Commit as Commit
-    from floodmark.ledger.dataset import Dataset as Dataset
     from floodmark.ledger.errors import CommitConflict as CommitConflict
     from floodmark.ledger.errors import CommitUnknown as CommitUnknown
     from floodmark.ledger.errors import NothingToWrite as NothingToWrite
@@ -30,10 +36,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Backfill": "compute.backfill",
+    "BackfillPlan": "compute.survey",
     "Commit": "ledger.commit",
     "CommitConflict": "ledger.errors",
     "CommitUnknown": "ledger.errors",
-    "Dataset": "ledger.dataset",
+    "Dataset": "dataset",
     "DatasetId": "chain.ids",
     "FloodmarkError": "errors",
     "Fold": "ledger.fold",
@@ -43,9 +51,13 @@ _HOMES = {
     "NothingToWrite": "ledger.errors",
     "Purge": "ledger.purge",
     "Purged": "ledger.errors",
+    "Retry": "compute.on_error",
     "Runtime": "ledger.runtime",
+    "Skip": "compute.on_error",
+    "Udf": "compute.udf",
     "UnknownDataset": "ledger.errors",
     "Verification": "ledger.verify",
+    "udf": "compute.udf",
 }
 
 __all__ = [

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from floodmark.chain.hashes import Multihash
+from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.ledger import names
 from floodmark.ledger.create import create, dataset_objects, remove
-from floodmark.ledger.dataset import Dataset
 from floodmark.ledger.errors import BadName, CommitConflict, DatasetExists
 from floodmark.ledger.query import query_duckdb, query_spark
 from floodmark.ledger.runtime import Runtime

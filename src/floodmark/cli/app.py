@@ -10,7 +10,10 @@ import click
 
 from floodmark.cli.exits import INTERRUPTED, Verbs
 from floodmark.cli.verbs import (
+    backfill,
     changes,
+    checkpoints,
+    columns,
     delete,
     drop,
     fold,
@@ -31,7 +34,7 @@ from floodmark.cli.verbs import list as listing
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="floodmark", prog_name="floodmark")
 def floodmark() -> None:
-    """Append-only and keyed datasets with record offsets on a hash chain.
+    """Append-only and keyed datasets with record offsets on a hash chain, and columns computed from them.
 
     \b
     floodmark init
@@ -67,6 +70,9 @@ for _verb in (
     history.history,
     sql.sql,
     schema.schema,
+    columns.columns,
+    backfill.backfill,
+    checkpoints.checkpoints,
     delete.delete,
     fold.fold,
     verify.verify,

@@ -47,10 +47,32 @@ class BadKeyValue(CommandError):
     column: str
 
 
+class NoFunction(CommandError):
+    """The function of a column cannot be imported, or is not where it was."""
+
+    column: str
+    module: str
+
+
+class OtherVersion(CommandError):
+    """The function of a column is not the one that the column was given."""
+
+    column: str
+    version: str
+
+
 class NotConfirmed(click.ClickException):
     """Something that is done only when it is asked for twice."""
 
     exit_code = 2
+
+
+class Stopped(click.Abort):
+    """Ctrl-C during work that can be gone on with; says how."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 class OutputClosed(Exception):

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from floodmark.cli import document, interrupts
-from floodmark.cli.errors import OutputClosed
+from floodmark.cli.errors import OutputClosed, Stopped
 from floodmark.errors import FloodmarkError
 
 FAILED = 1
@@ -25,12 +25,16 @@ Report = Callable[[str, str, str], None]
 """Says what went wrong: the message, what to do about it, and the kind of error."""
 
 
-class Verbs(click.Group):
-    """A group whose verbs raise errors; here they become a message and an exit code."""
+class InOrder(click.Group):
+    """A group that shows its commands as they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's signature
         """In the order in which one meets them, not by the alphabet."""
         return list(self.commands)
+
+
+class Verbs(InOrder):
+    """A group whose verbs raise errors; here they become a message and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -57,12 +61,12 @@ class Verbs(click.Group):
             try:
                 try:
                     code = super().main(arguments, prog_name, complete_var, standalone_mode=False, **extra)
-                except (click.Abort, KeyboardInterrupt):
-                    code = _interrupted(report)
+                except (click.Abort, KeyboardInterrupt) as error:
+                    code = _interrupted(report, error)
                 except OutputClosed:
                     raise
                 except Exception as error:
-                    code = _interrupted(report) if interrupts.pressed() else _failed(error, report)
+                    code = _interrupted(report, error) if interrupts.pressed() else _failed(error, report)
                 sys.stdout.flush()
             except (OutputClosed, BrokenPipeError):
                 # The interpreter flushes stdout once more when it ends; that must not complain.
@@ -71,8 +75,8 @@ class Verbs(click.Group):
         sys.exit(code or 0)
 
 
-def _interrupted(report: Report) -> int:
-    report("interrupted", "", "Interrupted")
+def _interrupted(report: Report, error: BaseException) -> int:
+    report(error.message if isinstance(error, Stopped) else "interrupted", "", "Interrupted")
     return INTERRUPTED
 
 
@@ -82,7 +86,7 @@ def _failed(error: Exception, report: Report) -> int:
             report(error.message, error.hint, type(error).__name__)
             return FAILED
         case click.NoSuchCommand():
-            report(error.format_message(), "`floodmark --help` lists the verbs", "UsageError")
+            report(error.format_message(), f"`{_path(error)} --help` lists the verbs", "UsageError")
             return error.exit_code
         case click.UsageError() if report is _report_text:
             error.show()
@@ -115,6 +119,10 @@ def _report_json(message: str, hint: str, kind: str) -> None:
 
 def _usage(error: click.UsageError) -> str:
     return "" if error.ctx is None else f"`{error.ctx.command_path} --help` shows how"
+
+
+def _path(error: click.UsageError) -> str:
+    return "floodmark" if error.ctx is None else error.ctx.command_path
 
 
 def _described(error: OSError) -> str:

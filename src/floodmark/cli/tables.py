@@ -38,8 +38,8 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     from rich.console import Console
 
     console = Console(file=sys.stdout, highlight=False)
-    # rich puts one space left and right of each column, and one at either end
-    if sum(widths) + 2 * len(widths) + 2 <= console.width:
+    # rich puts one space left and right of each column, and one between two
+    if sum(widths) + 3 * len(widths) - 1 <= console.width:
         _print_drawn(console, columns, heads, cells)
     else:
         _print_long(console, heads, cells)

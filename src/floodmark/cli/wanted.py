@@ -11,8 +11,8 @@ from floodmark.cli.errors import OtherEventTime, OtherStrategy
 from floodmark.ledger.errors import BadPrimaryKey
 
 if TYPE_CHECKING:
+    from floodmark.dataset import Dataset
     from floodmark.lake import Lake
-    from floodmark.ledger.dataset import Dataset
     from floodmark.ledger.strategy import Strategy
 
 

@@ -24,6 +24,11 @@ def size(count: int) -> str:
     return f"{value:,.1f} TB"
 
 
+def short(version: str) -> str:
+    """The version of a function; of a fingerprint, enough to tell it from others."""
+    return version if len(version) <= 16 else f"{version[:12]}…"
+
+
 def ago(moment: datetime, now: datetime) -> str:
     """``3 minutes ago``; a time that is yet to come is given as it is, for some clock must be wrong."""
     passed = int((now - moment).total_seconds())

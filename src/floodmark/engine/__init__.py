@@ -6,9 +6,10 @@ Importing this package imports neither Spark nor pyarrow, and nothing starts a J
 from __future__ import annotations
 
 from floodmark.engine.attempts import Cancel
-from floodmark.engine.errors import Cancelled, EngineError, JavaNotFound, SessionLost, TaskFailed
+from floodmark.engine.errors import Cancelled, EngineError, JavaNotFound, SessionLost, TaskFailed, WorkersNotStarted
 from floodmark.engine.here import run_here
 from floodmark.engine.java import Java, find_java
+from floodmark.engine.processes import run_in_processes
 from floodmark.engine.progress import LineProgress, Progress, SilentProgress, TerminalProgress, progress_for
 from floodmark.engine.run import run
 from floodmark.engine.session import ArchiveUse, Session
@@ -31,8 +32,10 @@ __all__ = [
     "SilentProgress",
     "TaskFailed",
     "TerminalProgress",
+    "WorkersNotStarted",
     "find_java",
     "progress_for",
     "run",
     "run_here",
+    "run_in_processes",
 ]

@@ -1,4 +1,4 @@
-"""What can go wrong between asking for work and having it done by Spark."""
+"""What can go wrong between asking for work and having it done."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class JavaNotFound(EngineError):
 
 class SessionLost(EngineError):
     """The Spark session that was given has been stopped or has died."""
+
+
+class WorkersNotStarted(EngineError):
+    """A worker process of our own ended before it could take a task."""
+
+    python: str
 
 
 class TaskFailed(EngineError):

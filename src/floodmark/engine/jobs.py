@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Task = TypeVar("Task")
-_CONNECT_PARALLELISM = 16
-"""Spark Connect does not say how many tasks a cluster runs at once; more than it can run does no harm."""
 _CANCEL_PATIENCE = 15.0
 
 
@@ -65,9 +63,7 @@ class Jobs(Generic[Task]):
     def parallelism(self) -> int:
         """How many tasks Spark runs at once."""
         if self._parallelism is None:
-            spark = self._session.get()
-            connect = launch.is_connect(spark)
-            self._parallelism = _CONNECT_PARALLELISM if connect else spark.sparkContext.defaultParallelism
+            self._parallelism = self._session.parallelism()
         return self._parallelism
 
     @property

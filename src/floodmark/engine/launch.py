@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _environment = threading.RLock()
+_CONNECT_PARALLELISM = 16
+"""Spark Connect does not say how many tasks a cluster runs at once; more than it can run does no harm."""
 
 
 def spark_home() -> Path:
@@ -46,6 +48,11 @@ def local_cores(spark: SparkSession) -> int | None:
     master = spark.sparkContext.master or ""
     is_here = master == "local" or master.startswith("local[")
     return spark.sparkContext.defaultParallelism if is_here else None
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks a session runs at once."""
+    return _CONNECT_PARALLELISM if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
 def is_alive(spark: SparkSession) -> bool:

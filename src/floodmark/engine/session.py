@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -79,9 +80,20 @@ class Session:
             self._ours = self._start()
             return self._ours
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether ``get`` would answer at once, because a session is there: the caller's, ours or an active one."""
+        if self._given is not None or self.started:
+            return True
+        return "pyspark" in sys.modules and launch.active() is not None
+
     def local_cores(self) -> int | None:
         """How many cores of this machine the session works with, None when it works on others. Starts one if needed."""
         return launch.local_cores(self.get())
+
+    def parallelism(self) -> int:
+        """How many tasks the session runs at once. Starts one if needed."""
+        return launch.parallelism(self.get())
 
     def stop(self) -> None:
         """Stop the session if it is ours; the next ``get`` starts a new one."""

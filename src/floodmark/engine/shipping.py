@@ -55,7 +55,7 @@ def _pack(value: object, *, modules: list[ModuleType]) -> bytes:
     except Exception:
         name = getattr(value, "__qualname__", None) or type(value).__qualname__
         raise NotShippable(
-            f"{name} cannot be sent to Spark's workers: {by_value}",
+            f"{name} cannot be sent to a worker process: {by_value}",
             hint="Open files, locks and connections inside the function, not around it.",
         ) from by_value
     finally:

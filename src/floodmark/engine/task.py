@@ -1,4 +1,4 @@
-"""What happens inside one Spark task: a task is unpacked, its function called, and what came of it packed."""
+"""What happens where a task is done: it is unpacked, its function called, and what came of it packed."""
 
 from __future__ import annotations
 
@@ -66,16 +66,18 @@ class Shipment:
         _settle_in()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                outcome = pa.array([self._do(number)], pa.binary())
+                outcome = pa.array([do(self.function, self.tasks[number])], pa.binary())
                 yield pa.RecordBatch.from_arrays([pa.array([number], pa.int64()), outcome], ["task", "outcome"])
 
-    def _do(self, number: int) -> bytes:
-        try:
-            function = _function(self.function)
-            task = pickle.loads(self.tasks[number])  # noqa: S301  our own bytes, sent by the driver
-        except Exception as error:
-            return pack(Raised(error, traceback.format_exc()))
-        return pack(call(function, task))
+
+def do(function: bytes, task: bytes) -> bytes:
+    """Unpack a function and a task, call the one with the other, and pack what came of it."""
+    try:
+        unpacked = _function(function)
+        argument = pickle.loads(task)  # noqa: S301  our own bytes, sent by the driver
+    except Exception as error:
+        return pack(Raised(error, traceback.format_exc()))
+    return pack(call(unpacked, argument))
 
 
 def pack(outcome: Outcome) -> bytes:
@@ -97,8 +99,11 @@ def pack(outcome: Outcome) -> bytes:
 
 
 def unpack(outcome: bytes) -> Outcome:
-    """What a task packed."""
-    unpacked = pickle.loads(outcome)  # noqa: S301  our own bytes, made by a task of this run
+    """What a task packed; a result that cannot be unpickled becomes a failure that says so."""
+    try:
+        unpacked = pickle.loads(outcome)  # noqa: S301  our own bytes, made by a task of this run
+    except Exception as problem:
+        return Raised(RemoteError(f"the result cannot be read: {problem}"), traceback.format_exc())
     assert isinstance(unpacked, Returned | Raised)
     return unpacked
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,7 @@ from floodmark.chain.ids import DatasetId
 from floodmark.ledger import log as logs
 from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.attributes import PURGE_SOURCE
+from floodmark.ledger.beside import Beside, check_apart, joined
 from floodmark.ledger.commit import Commit, describe_commit, to_datetime, to_nanos
 from floodmark.ledger.current import current
 from floodmark.ledger.errors import BadIndex, ReservedSource, UnknownDataset, UnreadableSlice
@@ -27,7 +29,15 @@ from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import fields_from
-from floodmark.ledger.merge.lookup import current_rows, frame_table, given_keys, held_keys, history_filter, with_keys
+from floodmark.ledger.merge.lookup import (
+    LocatedRows,
+    frame_table,
+    given_keys,
+    held_keys,
+    history_filter,
+    located_rows,
+    with_keys,
+)
 from floodmark.ledger.merge.retract import check_can_retract, deletion
 from floodmark.ledger.merge.retract import chunk as chunk_batch
 from floodmark.ledger.merge.write import Merge
@@ -245,13 +255,14 @@ class Dataset:
 
     # Reading
 
-    def read(self, *, as_of: AsOf = None, system: bool = False) -> DataFrame:
-        """The data columns as a Spark frame; `system=True` adds offset, op and system_time.
+    def read(self, *, as_of: AsOf = None, system: bool = False, columns: Sequence[str] | None = None) -> DataFrame:
+        """The data columns, or those named, as a Spark frame; `system=True` adds offset, op and system_time.
 
         `as_of` an offset, a block's hash or a time reads the past.
         """
-        snapshot = self.snapshot()
-        scan = self._scan(snapshot, self._current(snapshot, as_of), self._columns(snapshot) if system else None)
+        scan = self._current_scan(as_of, columns)
+        if system:
+            scan = replace(scan, columns=tuple(dict.fromkeys([*scan.layout.vocab.reserved, *scan.columns])))
         frame: DataFrame = spark_frame(scan, self._runtime.session.get())
         return frame
 
@@ -266,8 +277,7 @@ class Dataset:
 
     def to_arrow(self, *, as_of: AsOf = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The data as an Arrow table in offset order, without a JVM."""
-        snapshot = self.snapshot()
-        return self._scan(snapshot, self._current(snapshot, as_of), columns).to_table()
+        return self._current_scan(as_of, columns).to_table()
 
     def to_pandas(self, *, as_of: AsOf = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The data as a pandas frame in offset order, without a JVM."""
@@ -281,13 +291,12 @@ class Dataset:
 
         `columns` may name system columns too; `where` is the WHERE part of SQL or an Arrow expression.
         """
-        snapshot = self.snapshot()
-        return self._scan(snapshot, self._current(snapshot, as_of), columns).to_reader(where)
+        return self._current_scan(as_of, columns).to_reader(where)
 
     def scan(self, *, as_of: AsOf = None) -> Scan:
         """All columns, system columns included, for those who push filters and columns down themselves."""
-        snapshot = self.snapshot()
-        return self._scan(snapshot, self._current(snapshot, as_of), self._columns(snapshot))
+        scan = self._current_scan(as_of, None)
+        return replace(scan, columns=tuple(scan.full_schema.names))
 
     def count(self) -> int:
         """How many rows there are: current ones of a dataset with a key, else records; reads no data."""
@@ -304,6 +313,21 @@ class Dataset:
         """
         snapshot = self.snapshot()
         return fold(self._name, snapshot, self._dead(snapshot, snapshot.next_offset), self._runtime, Rule())
+
+    def _current_scan(self, as_of: AsOf, columns: Sequence[str] | None) -> Scan:
+        """The current rows, with the columns beside them."""
+        snapshot = self.snapshot()
+        selection = self._current(snapshot, as_of)
+        layout = snapshot.require_layout(self._name)
+        beside = self._beside(snapshot)
+        if beside is not None:
+            check_apart(layout.read_schema, beside, self._name)
+        wanted = checked_columns(layout, columns, self._name, beside)
+        return Scan(self._objects, layout, selection, wanted, beside)
+
+    def _beside(self, snapshot: Snapshot) -> Beside | None:  # noqa: ARG002  for those who have such columns
+        """The columns that lie beside the records as of now; the ledger itself has none."""
+        return None
 
     def _current(self, snapshot: Snapshot, as_of: AsOf) -> Selection:
         start, end = present(snapshot, self._name, as_of)
@@ -336,7 +360,14 @@ class Dataset:
         its values alone.
         """
         wanted = given_keys(keys, self.snapshot(), self._name)
-        return self._ask_keys(lambda snapshot, index: current_rows(snapshot, wanted, index))
+        return self._ask_keys(lambda snapshot, index: self._found(located_rows(snapshot, wanted, index), snapshot))
+
+    def _found(self, rows: LocatedRows, snapshot: Snapshot) -> pa.Table:
+        beside = self._beside(snapshot)
+        if beside is None:
+            return rows.table
+        check_apart(rows.table.schema, beside, self._name)
+        return joined(rows.table, beside.open(beside.schema.names).take(rows.offsets), beside.schema)
 
     def history(self, keys: Any) -> pa.Table:
         """Every record with these keys in offset order: what became of a row, when, and by which operation."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from floodmark.ledger.dataset import Dataset
 from floodmark.ledger.errors import BadName, BadQuery, UnknownDataset
+from floodmark.ledger.scan import Scan
 from floodmark.ledger.spark_read import spark_frame
 
 _QUOTING = "table names are dataset names; put quotes around one with '-' or '.' in it"
@@ -29,17 +30,23 @@ def query_duckdb(datasets: Datasets, query: str) -> pa.Table:
     """The answer as an Arrow table. Columns and filters are pushed down into the slices."""
     import duckdb
 
+    from floodmark.ledger.duckdb_table import raise_failure  # late, as duckdb: it imports pandas
+
     connection = duckdb.connect()
     connection.execute("set timezone = 'UTC'")
+    tables = []
     try:
         _refuse_all_but_questions(connection, query)
         for name, dataset in _tables(connection, datasets, query).items():
             scan = dataset.scan()
-            columns = ", ".join('"' + c.replace('"', '""') + '"' for c in scan.layout.data.names)
-            connection.register("records of " + name, scan.filtered())
+            tables.append(scan.filtered())
+            columns = ", ".join('"' + c.replace('"', '""') + '"' for c in scan.data_names)
+            connection.register("records of " + name, tables[-1])
             connection.execute(f'create view "{name}" as select {columns} from "records of {name}"')
         return _interruptible(connection, lambda: connection.sql(query).to_arrow_table())
     except duckdb.Error as error:
+        for table in tables:
+            raise_failure(table, error)
         raise BadQuery(f"DuckDB cannot answer: {str(error).strip()}", hint=_QUOTING) from error
     finally:
         connection.close()
@@ -69,14 +76,49 @@ def query_spark(datasets: Datasets, query: str, spark: Any) -> Any:
     from pyspark.errors import AnalysisException, ParseException
 
     isolated = spark.newSession() if hasattr(spark, "newSession") else spark
+    tree = _parsed(query)
     for name, dataset in _tables_for_spark(datasets, query).items():
-        scan = dataset.scan()
-        frame = spark_frame(replace(scan, columns=tuple(scan.layout.data.names)), isolated)
+        frame = spark_frame(_meant(dataset.scan(), query, tree), isolated)
         frame.createOrReplaceTempView(name if name.isidentifier() else f"`{name}`")
     try:
         return isolated.sql(query)
     except (AnalysisException, ParseException) as error:
         raise BadQuery(f"Spark cannot answer: {str(error).strip()}", hint=_QUOTING) from error
+
+
+def _meant(scan: Scan, query: str, tree: Any) -> Scan:
+    """The scan with its data columns, less those beside the records that a query cannot mean.
+
+    Spark reads records alone by itself, but columns beside them through Python, whether the query uses them or not.
+    """
+    if tree is None or _means_all_columns(tree):
+        return replace(scan, columns=scan.data_names)
+    said = query.lower()
+    others = [name for name in scan.data_names if name not in scan.layout.data.names]
+    return replace(scan, columns=(*scan.layout.data.names, *[name for name in others if name.lower() in said]))
+
+
+def _means_all_columns(node: Any) -> bool:
+    """Whether columns may play a part in a query that are not named in it."""
+    if isinstance(node, list):
+        return any(map(_means_all_columns, node))
+    if not isinstance(node, dict):
+        return False
+    unnamed = (
+        node.get("class") == "STAR" or node.get("type") in ("PIVOT", "SHOW_REF") or node.get("ref_type") == "NATURAL"
+    )
+    return unnamed or any(map(_means_all_columns, node.values()))
+
+
+def _parsed(query: str) -> Any:
+    """A query as DuckDB parses it, None when it is nothing that DuckDB knows."""
+    import duckdb
+
+    try:
+        with duckdb.connect() as connection:
+            return _tree(connection, query)
+    except duckdb.Error:
+        return None
 
 
 def _tables_for_spark(datasets: Datasets, query: str) -> Mapping[str, Dataset]:
@@ -106,14 +148,19 @@ def _tables(connection: Any, datasets: Datasets, query: str) -> Mapping[str, Dat
 def _table_names(connection: Any, query: str) -> tuple[set[str], set[str]]:
     """The tables that a query reads and the names that it defines itself (WITH), both in lower case."""
     # Parsed, not bound: DuckDB's own get_table_names refuses joins with USING while there are no tables yet.
-    [(text,)] = connection.execute("select json_serialize_sql(?)", [query]).fetchall()
-    tree = json.loads(text)
-    if tree["error"]:  # it does not parse, which this call then says, or is no plain SELECT
+    tree = _tree(connection, query)
+    if tree is None:  # it does not parse, which this call then says, or is no plain SELECT
         return {name.lower() for name in connection.get_table_names(query)}, set()
     named: set[str] = set()
     defined: set[str] = set()
     _collect(tree, named, defined)
     return named, defined
+
+
+def _tree(connection: Any, query: str) -> Any:
+    [(text,)] = connection.execute("select json_serialize_sql(?)", [query]).fetchall()
+    tree = json.loads(text)
+    return None if tree["error"] else tree
 
 
 def _collect(node: Any, named: set[str], defined: set[str]) -> None:

@@ -19,4 +19,5 @@ class Runtime:
     random_bytes: Callable[[int], bytes] = os.urandom
     sleep: Callable[[float], None] = time.sleep
     progress: Callable[[], Progress] = SilentProgress
+    checkpoint_seconds: float = 10.0  # how long one checkpoint of a backfill should take
     fold_at: float | None = 0.10  # fold after a write when this part of the records is dead; None: only fold() does

@@ -13,7 +13,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodmark.ledger.beside import (
+    Beside,
+    Located,
+    WholeColumns,
+    counted,
+    is_dense,
+    joined,
+    no_columns,
+    side_by_side,
+)
 from floodmark.ledger.errors import BadQuery, UnreadableSlice
+from floodmark.ledger.expressions import check_fits, fields_of, fits
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
@@ -32,19 +43,42 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Scan:
-    """Some columns of a selection, in offset order."""
+    """Some columns of a selection, in offset order: those of the records, and those that lie beside them."""
 
     objects: DatasetObjects
     layout: Layout
     selection: Selection
     columns: tuple[str, ...]
+    beside: Beside | None = None
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([self.layout.read_schema.field(name) for name in self.columns])
+        full = self.full_schema
+        return pa.schema([full.field(name) for name in self.columns])
+
+    @property
+    def full_schema(self) -> pa.Schema:
+        """All columns that can be asked for."""
+        return pa.schema([*self.layout.read_schema, *self._beside_schema])
+
+    @property
+    def data_names(self) -> tuple[str, ...]:
+        """All columns but those of the system."""
+        return (*self.layout.data.names, *self._beside_schema.names)
+
+    @property
+    def _beside_schema(self) -> pa.Schema:
+        return pa.schema([]) if self.beside is None else self.beside.schema
+
+    def needs_beside(self, where: pc.Expression | None = None) -> bool:
+        """Whether a column that is asked for, or looked at by the filter, does not lie in the records' own files."""
+        if self.beside is None:
+            return False
+        known = set(self.beside.schema.names)
+        return not known.isdisjoint(self.columns) or (where is not None and not fits(where, self.layout.read_schema))
 
     def dataset(self) -> pa_ds.Dataset:
-        """The files as one Arrow dataset, into which scanners and DuckDB push columns and filters.
+        """The records' own files as one Arrow dataset, into which scanners and DuckDB push columns and filters.
 
         It may hold records outside of the selection: `filter` leaves them out.
         """
@@ -82,12 +116,27 @@ class Scan:
 
     def scanner(self, where: pc.Expression | None = None) -> pa_ds.Scanner:
         """Arrow's own scanner over the records, with a filter of the caller's."""
+        if not self.needs_beside(where):
+            return self.records_scanner(where)
+        import pyarrow.dataset as pa_ds
+
+        return pa_ds.Scanner.from_batches(self.batches(where), schema=self.schema)
+
+    def records_scanner(self, where: pc.Expression | None) -> pa_ds.Scanner:
+        """The same when no column beside the records is needed."""
         mine = self.filter()
         both = mine if where is None else where if mine is None else mine & where
         return self.dataset().scanner(columns=list(self.columns), filter=both)
 
     def batches(self, where: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
         """The records batch by batch in offset order, those that an Arrow expression keeps."""
+        if self.needs_beside(where):
+            yield from self._wide_batches(where)
+        else:
+            yield from self._records(where)
+
+    def _records(self, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+        """The same when no column beside the records is needed."""
         bounds = self._bounds()
         both = bounds if where is None else where if bounds is None else bounds & where
         if not self.selection.has_dead:
@@ -100,15 +149,62 @@ class Scan:
             living = batch if kept is None else batch.filter(pa.array(kept))
             yield living.select(list(self.columns))
 
+    def _wide_batches(self, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+        """The records with columns beside them. Only a filter that fits the records is left to the reader of files."""
+        import pyarrow.dataset as pa_ds
+
+        assert self.beside is not None
+        early = where is None or fits(where, self.layout.read_schema)
+        looked_at = [] if early or where is None else fields_of(where, self.full_schema)
+        own, others = self._apart([*self.columns, *looked_at])
+        located = self._located(own, where if early else None)
+        beside = pa.schema([self.beside.schema.field(name) for name in others])
+        for table in side_by_side(located, self.beside.open(others), beside):
+            if early:
+                yield from table.select(list(self.columns)).to_batches()
+            else:
+                # A scanner keeps the order, which Table.filter does not promise.
+                found = pa_ds.InMemoryDataset(table).scanner(columns=list(self.columns), filter=where)
+                yield from found.to_batches()
+
+    def _apart(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The columns of the records among these, each once, and those beside them."""
+        beside = set(self._beside_schema.names)
+        once = dict.fromkeys(names)
+        return tuple(n for n in once if n not in beside), tuple(n for n in once if n in beside)
+
+    def _located(self, columns: tuple[str, ...], where: pc.Expression | None) -> Iterator[Located]:
+        """Columns of the records with the offset of each, which are not read where counting gives them."""
+        start, end = self.selection.start, self.selection.end
+        if where is None and is_dense(self.selection):
+            own = replace(self, columns=columns, beside=None)
+            return counted(start, own._records(None) if columns else no_columns(end - start))
+        offset = self.layout.vocab.offset
+        own = replace(self, columns=tuple(dict.fromkeys([*columns, offset])), beside=None)
+        return (Located(batch.column(offset).to_numpy(), batch) for batch in own._records(where))
+
+    def _wide_table(self) -> pa.Table:
+        """All records with columns beside them; where counting gives their offsets, everything is read at once."""
+        assert self.beside is not None
+        own, others = self._apart(self.columns)
+        if not is_dense(self.selection):
+            return pa.Table.from_batches(self.batches(), self.schema)
+        reading = WholeColumns(self.beside, others, range(self.selection.start, self.selection.end))
+        records = replace(self, columns=own, beside=None)._records_table() if own else pa.table({})
+        beside = pa.schema([self.beside.schema.field(name) for name in others])
+        return joined(records, reading.result(), beside).select(list(self.columns))
+
+    def _records_table(self) -> pa.Table:
+        if self.selection.has_dead:
+            return pa.Table.from_batches(self._records(None))
+        return self.dataset().scanner(columns=list(self.columns), filter=self._bounds()).to_table()
+
     def to_table(self) -> pa.Table:
         if self.selection.is_empty:
             return self.schema.empty_table()
         try:
             with self.readable():
-                if self.selection.has_dead:
-                    table = pa.Table.from_batches(self.batches())
-                else:
-                    table = self.dataset().scanner(columns=list(self.columns), filter=self._bounds()).to_table()
+                table = self._wide_table() if self.needs_beside() else self._records_table()
         except UnreadableSlice as error:
             if (instead := self._unfolded()) is None:
                 raise
@@ -129,7 +225,7 @@ class Scan:
             return self._sql_reader(where)
         try:
             if where is not None:
-                self.layout.read_schema.empty_table().filter(where)  # wrong now, not when the stream is read
+                check_fits(where, self.full_schema)  # wrong now, not when the stream is read
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
             raise BadQuery(
                 f"the filter {where} does not work: {error}", hint="give SQL text or a pyarrow.compute expression"
@@ -139,7 +235,7 @@ class Scan:
     def _sql_reader(self, where: str) -> pa.RecordBatchReader:
         try:
             batches = self._sql_batches(where)
-        except BadQuery as error:
+        except (BadQuery, UnreadableSlice) as error:
             # DuckDB has one kind of error for a wrong filter and for a damaged file; slices tell which it is.
             if (instead := self._unfolded()) is None:
                 raise
@@ -151,21 +247,29 @@ class Scan:
     def _sql_batches(self, where: str) -> Iterable[pa.RecordBatch]:
         import duckdb
 
+        from floodmark.ledger.duckdb_table import raise_failure
+
+        connection = duckdb.connect()
+        records = self.filtered()
         try:
-            connection = duckdb.connect()
             connection.execute("set timezone = 'UTC'")  # not the machine's: an answer depends on the data alone
-            connection.register("records", self.filtered())
+            connection.register("records", records)
             names = ", ".join(_quoted(name) for name in self.columns)
-            relation = connection.sql(f"select {names} from records where {where}")
-            reader: Iterable[pa.RecordBatch] = relation.to_arrow_reader()
+            reader = connection.sql(f"select {names} from records where {where}").to_arrow_reader()
         except duckdb.Error as error:
+            connection.close()
+            raise_failure(records, error)
             raise BadQuery(
                 f"the filter {where!r} does not work: {error}", hint="it is the WHERE part of SQL"
             ) from error
-        return reader
+        return _answers(reader, connection, records)
 
     def filtered(self) -> pa_ds.Dataset:
         """The records of the selection and no others, for DuckDB, which filters and joins them as it likes."""
+        if self.beside is not None:
+            from floodmark.ledger.duckdb_table import ScanTable
+
+            return ScanTable(self)
         mine = self.filter()
         return self.dataset() if mine is None else self.dataset().filter(mine)
 
@@ -224,11 +328,28 @@ def alive(offsets: I64, dead: I64) -> npt.NDArray[np.bool_] | None:
     return kept
 
 
-def checked_columns(layout: Layout, columns: Sequence[str] | None, name: str) -> tuple[str, ...]:
-    """The columns to read: all data columns, or those asked for, system columns included."""
+def _answers(reader: pa.RecordBatchReader, connection: Any, records: pa_ds.Dataset) -> Iterator[pa.RecordBatch]:
+    """What DuckDB answers; nothing of it, nor of the records that it was given, outlives the stream."""
+    from floodmark.ledger.duckdb_table import raise_failure
+
+    try:
+        yield from reader
+    except (pa.ArrowException, OSError) as error:
+        raise_failure(records, error)
+        raise
+    finally:
+        reader.close()
+        connection.close()
+
+
+def checked_columns(
+    layout: Layout, columns: Sequence[str] | None, name: str, beside: Beside | None = None
+) -> tuple[str, ...]:
+    """The columns to read: all but those of the system, or those asked for."""
+    others = [] if beside is None else beside.schema.names
     if columns is None:
-        return tuple(layout.data.names)
-    known = layout.read_schema.names
+        return (*layout.data.names, *others)
+    known = [*layout.read_schema.names, *others]
     unknown = [c for c in columns if c not in known]
     if unknown:
         raise BadQuery(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial, reduce
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import Selection
 from floodmark.ledger.spark_mask import alive_filter, masked_stretches, total_bytes, unmasked
 from floodmark.ledger.spark_types import spark_ready, spark_schema
+from floodmark.storage.slices import ROW_GROUP_ROWS
 
 NATIVE_SLICES = 1000
 """Spark lists every file that it reads; past this many, reading tasks are quicker."""
@@ -27,12 +28,18 @@ _VERIFY_PAGES = ("parquet.page.verify-checksum.enabled", "true")
 TASK_BYTES = 128 << 20
 TASK_SLICES = 500
 
+LEAST_BYTES = 8 << 20
+"""Below this, the work of a task is no more than the trouble of starting it."""
+
+TASKS = 8
+"""As many tasks there are at least where files are large enough, so that no core waits long for the last one."""
+
 
 def spark_frame(scan: Scan, spark: Any) -> Any:
     """The records of a scan as a Spark frame, in no particular order."""
     if scan.selection.is_empty:
         return spark.createDataFrame([], spark_schema(scan.schema))
-    by_tasks = not scan.objects.is_local or len(scan.selection.files) > NATIVE_SLICES
+    by_tasks = scan.needs_beside() or not scan.objects.is_local or len(scan.selection.files) > NATIVE_SLICES
     if by_tasks or any(pa.types.is_time(t) for t in scan.layout.data.types):  # Spark's reader has no times of day
         return ordered_frame(scan, spark)
     stretches = masked_stretches(scan.selection)
@@ -60,7 +67,7 @@ def ordered_frame(scan: Scan, spark: Any) -> Any:
         return spark.createDataFrame([], spark_schema(scan.schema))
     stretches = _stretches(scan.selection)
     frame = spark.range(0, len(stretches), 1, len(stretches))
-    read = partial(_read_stretches, [Scan(scan.objects, scan.layout, s, scan.columns) for s in stretches])
+    read = partial(_read_stretches, [replace(scan, selection=s) for s in stretches])
     return frame.mapInArrow(read, spark_schema(scan.schema))
 
 
@@ -74,16 +81,38 @@ def _read_stretches(scans: list[Scan], batches: Iterator[pa.RecordBatch]) -> Ite
 
 
 def _stretches(selection: Selection) -> list[Selection]:
-    """The selection cut at files into tasks of bounded size; at least one file each."""
+    """The selection cut into tasks of bounded size, between files and in large ones between row groups."""
+    total = sum(f.size for f in selection.files)
+    most = min(TASK_BYTES, max(LEAST_BYTES, total // TASKS))
+    return [piece for part in _groups(selection, most) for piece in _pieces(part, most)]
+
+
+def _groups(selection: Selection, most: int) -> Iterator[Selection]:
+    """The selection cut at files; at least one file each."""
     sizes = np.cumsum([f.size for f in selection.files])
-    cuts, done = [0], 0
-    while cuts[-1] < len(selection.files):
-        first = cuts[-1]
-        last = int(np.searchsorted(sizes, done + TASK_BYTES, side="right"))
+    first, done = 0, 0
+    while first < len(selection.files):
+        last = int(np.searchsorted(sizes, done + most, side="right"))
         last = min(max(last, first + 1), first + TASK_SLICES, len(selection.files))
-        cuts.append(last)
-        done = int(sizes[last - 1])
-    return [selection.part(first, last) for first, last in pairwise(cuts)]
+        yield selection.part(first, last)
+        first, done = last, int(sizes[last - 1])
+
+
+def _pieces(part: Selection, most: int) -> Iterator[Selection]:
+    """One large file cut where its row groups end.
+
+    Not one from which records were left out: how many of the dead are in a piece of it, nobody knows.
+    """
+    file = part.files[0]
+    count = -(-file.size // most)
+    if len(part.files) > 1 or count < 2 or file.absent:
+        yield part
+        return
+    step = -(-file.rows // count // ROW_GROUP_ROWS) * ROW_GROUP_ROWS
+    for start in range(file.start, file.end, step):
+        low, high = max(start, part.start), min(start + step, part.end)
+        if low < high:
+            yield part.of(part.files, low, high)
 
 
 def _quoted(name: str) -> str:

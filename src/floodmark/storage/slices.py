@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -104,7 +104,7 @@ def write_slice(
         to_hash = [name for name in table.column_names if name not in known_digests]
         pending = {name: hashing.submit(column_digests, table.column(name)) for name in to_hash}
         sink = _HashingFile(path)
-        with sink, pq.ParquetWriter(sink, schema, **_parquet_options(data, vocab)) as writer:
+        with sink, pq.ParquetWriter(sink, schema, **_parquet_options(data, vocab.reserved)) as writer:
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
             fresh = {name: future.result() for name, future in pending.items()}
             digests = {**known_digests, **fresh}
@@ -141,11 +141,20 @@ def write_rows(path: Path, tables: Iterator[pa.Table], schema: pa.Schema, vocab:
     returned.
     """
     first = next(tables, schema.empty_table())
+    return _write_pages(path, chain([first], tables), schema, _parquet_options(first, vocab.reserved))
+
+
+def write_columns(path: Path, tables: Iterator[pa.Table], schema: pa.Schema) -> RowsFile:
+    """The same for columns that stand beside the records: there are no system columns among them."""
+    first = next(tables, schema.empty_table())
+    return _write_pages(path, chain([first], tables), schema, _parquet_options(first, ()))
+
+
+def _write_pages(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, options: Mapping[str, Any]) -> RowsFile:
     rows = 0
     sink = _PagesFile(path)
-    options = _parquet_options(first, vocab)
     with sink, pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
-        for table in chain([first], tables):
+        for table in tables:
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
             rows += table.num_rows
         writer.add_key_value_metadata({HEADERS_KEY: sink.end_of_pages().encode()})
@@ -178,10 +187,10 @@ def recorded_digests(metadata: pq.FileMetaData) -> dict[str, list[str]] | None:
     return None if raw is None else json.loads(raw)
 
 
-def _parquet_options(data: pa.Table, vocab: Vocabulary) -> dict[str, Any]:
+def _parquet_options(data: pa.Table, steady: Sequence[str]) -> dict[str, Any]:
     """Encodings chosen per column from a sample: dictionaries only where they pay, deltas for steady integers."""
     dictionary: list[str] = []
-    delta = dict.fromkeys(vocab.reserved, "DELTA_BINARY_PACKED")
+    delta = dict.fromkeys(steady, "DELTA_BINARY_PACKED")
     for name in data.column_names:
         sample = data.column(name).slice(0, _SAMPLE_ROWS)
         if _repeats(sample):

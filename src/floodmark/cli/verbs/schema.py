@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from floodmark.cli import document
 from floodmark.cli.call import Call, verb
+from floodmark.cli.computed import catalog_of
 from floodmark.cli.tables import Column, print_table
+
+if TYPE_CHECKING:
+    from floodmark.compute.catalog import Column as ComputedColumn
 
 
 @verb("schema")
@@ -22,6 +28,7 @@ def schema(call: Call, name: str) -> None:
     event_time, strategy = dataset.event_time, dataset.strategy
     found = dataset.schema
     fields = [] if found is None else list(found)
+    computed = catalog_of(dataset).columns
     if call.as_json:
         columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in fields]
         document.emit(
@@ -32,6 +39,7 @@ def schema(call: Call, name: str) -> None:
             compare=strategy.compare,
             lookup=strategy.lookup,
             columns=columns,
+            computed=[_computed(c) for c in computed],
         )
         return
     if strategy.is_keyed:
@@ -43,6 +51,7 @@ def schema(call: Call, name: str) -> None:
     rows = [
         [f.name, str(f.type), "yes" if f.nullable else "no", _role(f.name, event_time, strategy.key)] for f in fields
     ]
+    rows += [[c.name, str(c.type), "yes", f"computed from {', '.join(c.inputs)}"] for c in computed]
     print_table(heads, rows)
     if event_time is None:
         call.note("The event time is the time of writing (system_time).")
@@ -50,3 +59,8 @@ def schema(call: Call, name: str) -> None:
 
 def _role(column: str, event_time: str | None, key: tuple[str, ...]) -> str:
     return ", ".join([*(["key"] if column in key else []), *(["event time"] if column == event_time else [])])
+
+
+def _computed(column: ComputedColumn) -> dict[str, Any]:
+    function = {"name": column.function.name, "version": column.function.version}
+    return {"name": column.name, "type": str(column.type), "inputs": column.inputs, "function": function}

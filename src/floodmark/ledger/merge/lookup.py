@@ -164,12 +164,26 @@ def _scanned(
     return entries.offset[found], entries.row.take(found)
 
 
+@dataclass(frozen=True)
+class LocatedRows:
+    """Rows in offset order, and the offset of each."""
+
+    offsets: I64
+    table: pa.Table
+
+
 def current_rows(snapshot: Snapshot, keys: pa.Table, index: KeyIndex) -> pa.Table:
     """The current rows with these keys in offset order, with the dataset's data columns."""
+    return located_rows(snapshot, keys, index).table
+
+
+def located_rows(snapshot: Snapshot, keys: pa.Table, index: KeyIndex) -> LocatedRows:
+    """The same with their offsets."""
     rows = Rows(snapshot.objects, snapshot.slices, snapshot.require_layout(snapshot.objects.folder))
     matches = find_rows(snapshot, index, keys, rows)
     order = np.argsort(matches.offset)
-    return rows.verified(matches.offset[order], matches.row.take(order)).select(rows.layout.data.names)
+    offsets = matches.offset[order]
+    return LocatedRows(offsets, rows.verified(offsets, matches.row.take(order)).select(rows.layout.data.names))
 
 
 def history_filter(keys: pa.Table) -> pc.Expression | None:

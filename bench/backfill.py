@@ -1,0 +1,189 @@
+"""Backfilling a computed column, again with nothing to do, after new rows, and reading it: against Spark and lance.
+
+Run: python bench/backfill.py --rows 10000000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+import floodmark as fm
+from floodmark.engine import Session
+from measuring import Figure, alternate, measured, seconds
+from tipping import SCHEMA, tip, tip_of, tips
+from trips import trips, write_files
+
+LANCE_ROWS = 1_000_000
+LARGE_BATCH = 100_000
+SUMS = ["sum(id)", "max(pickup_at)", "sum(distance)", "sum(fare)", "sum(passengers)", "max(payment)", "sum(tip)"]
+NOTHING_TO_DO = """
+import json, sys, time
+import pyarrow.compute
+import floodmark as fm
+fm.Lake, fm.Dataset
+from tipping import tip
+began = time.perf_counter()
+done = fm.Lake(sys.argv[1])["trips"].backfill("tip")
+seconds = time.perf_counter() - began
+assert (done.computed, done.reused, done.called) == (0, 0, 0), done
+print(json.dumps({"seconds": seconds, "spark": "pyspark" in sys.modules}))
+"""
+
+
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+    files = write_files(root / "in", args.rows)
+    with Session() as session:
+        lake = fm.Lake(root / "lake", runtime=fm.Runtime(session=session, fold_at=None))
+        dataset = lake.create("trips", event_time="pickup_at")
+        dataset.write(files)
+        full, plain = _full(dataset, session, root, args.repeats)
+        dataset.add_column("tip", tip)
+        assert dataset.backfill("tip").computed == args.rows
+        again = _nothing_to_do(root / "lake", args.repeats)
+        reading = _reading(dataset, session, root, args.repeats)
+        more = _more_rows(dataset, args.rows, args.repeats)
+        against_lance = _against_lance(lake, root, args)
+    return [
+        Figure(
+            "backfill ÷ plain mapInArrow and write of the same column",
+            full / plain,
+            0.7,
+            f"{full:.2f} s ÷ {plain:.2f} s; {args.rows:,} rows",
+        ),
+        Figure("nothing to do: seconds beyond the import", again, 0.4, f"no Spark; median of {args.repeats} processes"),
+        Figure(
+            "backfill of 1 % new rows ÷ of all", more / full, 0.05, f"{more * 1000:.0f} ms ÷ {full:.2f} s, session warm"
+        ),
+        *against_lance,
+        *reading,
+    ]
+
+
+def _full(dataset: fm.Dataset, session: Session, root: Path, repeats: int) -> tuple[float, float]:
+    """A whole column, each time under a name that nothing is known of, and what Spark makes of the same."""
+    spark, number = session.get(), count()
+    names: list[str] = []
+
+    def ours() -> None:
+        names.append(f"tip{next(number)}")
+        dataset.add_column(names[-1], tip)
+        dataset.backfill(names[-1])
+
+    def theirs() -> None:
+        inputs = spark.read.parquet(str(root / "in")).select("distance", "fare")
+        inputs.mapInArrow(tips, "tip double").write.parquet(str(root / f"plain{next(number)}"))
+
+    ours()
+    theirs()
+    took = alternate(ours, theirs, repeats)
+    for name in names:
+        dataset.drop_column(name)
+    return took
+
+
+def _nothing_to_do(lake: Path, repeats: int) -> float:
+    """A process of its own that finds everything done, timed by itself from after its imports."""
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    times = []
+    for _ in range(repeats + 1):
+        command = [sys.executable, "-c", NOTHING_TO_DO, str(lake)]
+        answer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, env=variables, check=True).stdout)
+        assert not answer["spark"]
+        times.append(answer["seconds"])
+    return median(times[1:])
+
+
+def _more_rows(dataset: fm.Dataset, rows: int, repeats: int) -> float:
+    """One per cent more, several times over."""
+    added = rows // 100
+    times = []
+    for number in range(repeats + 1):
+        dataset.write(trips(rows + number * added, added))
+        times.append(seconds(lambda: dataset.backfill("tip")))
+    table = dataset.to_arrow(columns=["distance", "fare", "tip"])
+    assert table.column("tip").equals(tip(table.column("distance"), table.column("fare")))
+    return median(times[1:])
+
+
+def _against_lance(lake: fm.Lake, root: Path, args: argparse.Namespace) -> list[Figure]:
+    """Both warm: the session and its workers are there, and each has added such a column before."""
+    rows = min(LANCE_ROWS, args.rows)
+    table = trips(0, rows)
+    dataset = lake.create("small", event_time="pickup_at")
+    dataset.write(table)
+    theirs = lance.write_dataset(table, str(root / "trips.lance"))
+    number = count()
+
+    def ours() -> None:
+        name = f"tip{next(number)}"
+        dataset.add_column(name, tip)
+        dataset.backfill(name)
+
+    def add_by_lance(batch_size: int | None) -> Callable[[], None]:
+        def add() -> None:
+            name = f"tip{next(number)}"
+            schema = pa.schema([SCHEMA.field(0).with_name(name)])
+
+            @lance.batch_udf(output_schema=schema, checkpoint_file=root / f"{name}.checkpoint")
+            def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
+                return tip_of(batch).rename_columns([name])
+
+            theirs.add_columns(compute, read_columns=["distance", "fare"], batch_size=batch_size)
+
+        return add
+
+    figures = []
+    for batch_size, bar, what in ((None, 0.5, "with a checkpoint file"), (LARGE_BATCH, None, "in large batches")):
+        lances = add_by_lance(batch_size)
+        ours()
+        lances()
+        one, two = alternate(ours, lances, args.repeats)
+        detail = f"{one:.3f} s ÷ {two:.3f} s; {rows:,} rows, {batch_size or 'its default of'} rows a batch"
+        figures.append(Figure(f"backfill ÷ lance's add_columns {what}", one / two, bar, detail))
+    return figures
+
+
+def _reading(dataset: fm.Dataset, session: Session, root: Path, repeats: int) -> list[Figure]:
+    """All columns, the computed one among them, against the same columns in one Parquet file."""
+    spark, one = session.get(), root / "one.parquet"
+    table = dataset.to_arrow()
+    pq.write_table(table, one)
+    assert table.num_columns == len(SUMS)
+
+    def batches(source: Iterator[pa.RecordBatch]) -> None:
+        assert sum(batch.num_rows for batch in source) == table.num_rows
+
+    def sums(frame: Any) -> None:
+        frame.selectExpr(*SUMS).collect()
+
+    ways: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "to_arrow()": (dataset.to_arrow, lambda: pq.read_table(one)),
+        "to_batches()": (lambda: batches(dataset.to_batches()), lambda: batches(pads.dataset(one).to_batches())),
+        "read()": (lambda: sums(dataset.read()), lambda: sums(spark.read.parquet(str(one)))),
+    }
+    figures = []
+    for name, (ours, plain) in ways.items():
+        ours()
+        plain()
+        first, second = alternate(ours, plain, 2 * repeats + 1)
+        detail = f"{first:.2f} s ÷ {second:.2f} s; {table.num_rows:,} rows, {table.num_columns} columns"
+        figures.append(Figure(f"{name} with a computed column ÷ one plain file", first / second, 1.4, detail))
+    return figures
+
+
+if __name__ == "__main__":
+    measured(__doc__ or "", _measure, rows=2_000_000, repeats=3)

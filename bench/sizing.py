@@ -1,0 +1,111 @@
+"""How long checkpoints take when a function becomes a hundred times slower, or faster, in the middle of a backfill.
+
+Run: python bench/sizing.py --target-ms 10000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import floodmark as fm
+from floodmark.compute.keys import parse_key
+from floodmark.compute.objects import ColumnObjects
+from measuring import Figure, measured
+
+FACTOR = 100
+FAST_ROWS = 20_000
+"""How many rows take the target duration while the function is fast."""
+SETTLED = 3
+"""From which checkpoint after the change on durations count; the first begins after the change."""
+BAR = 3.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a row costs before the change and from it on, in seconds."""
+
+    before: float
+    after: float
+    change: int
+
+    def of(self, rows: np.ndarray) -> float:
+        later = int(np.count_nonzero(rows >= self.change))
+        return later * self.after + (len(rows) - later) * self.before
+
+
+def changing(cost: Cost, calls: str) -> fm.Udf:
+    """A function that takes as long as its rows cost, and notes when it was given which."""
+
+    @fm.udf(returns="int64", version="1")
+    def work(id: pa.Array) -> pa.Array:  # noqa: A002  the column's name
+        rows = id.to_numpy()
+        began = time.monotonic()
+        time.sleep(cost.of(rows))
+        log = os.open(calls, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(log, f"{json.dumps([int(rows[0]), began, time.monotonic()])}\n".encode())
+        os.close(log)
+        return pc.add(id, 1)
+
+    return work
+
+
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+    target = args.target_ms / 1000
+    fast, slow = target / FAST_ROWS, FACTOR * target / FAST_ROWS
+    fast_rows, slow_rows = args.checkpoints * FAST_ROWS, args.checkpoints * FAST_ROWS // FACTOR
+    # The rows that the first slow checkpoints take were counted out while the function was fast.
+    surprise = FAST_ROWS // 2
+    cases = {
+        "slower": (Cost(fast, slow, fast_rows), fast_rows + surprise + slow_rows),
+        "faster": (Cost(slow, fast, slow_rows), slow_rows + fast_rows),
+    }
+    return [_case(root / name, name, cost, rows, target) for name, (cost, rows) in cases.items()]
+
+
+def _case(root: Path, name: str, cost: Cost, rows: int, target: float) -> Figure:
+    runtime = fm.Runtime(checkpoint_seconds=target)
+    dataset = fm.Lake(root / "lake", runtime=runtime).create("numbers")
+    dataset.write(pa.table({"id": np.arange(rows)}))
+    calls = root / "calls"
+    function = changing(cost, str(calls))
+    dataset.add_column("next", function)
+    # One task, so that its checkpoints follow one another.
+    assert dataset.backfill("next", udf=function, task_size=rows).computed == rows
+    starts = sorted(
+        parsed.start
+        for key in ColumnObjects(dataset._objects).checkpoints.list_keys()
+        if (parsed := parse_key(key)) and parsed.kind == "range"
+    )
+    after = np.searchsorted(starts, cost.change)
+    durations = _durations(calls, starts)
+    counted = durations[after + SETTLED - 1 : -1]  # the last one ends with the rows, not by the sizer's choice
+    assert len(counted) >= SETTLED, (starts, durations)
+    off = max(max(d / target, target / d) for d in counted)
+    around = ", ".join(f"{d / target:.2f}" for d in durations[max(0, after - 2) : after + SETTLED + 3])
+    return Figure(
+        f"{FACTOR} times {name} midway: duration ÷ target, or the reverse, the worst from the third checkpoint on",
+        off,
+        BAR,
+        f"{len(counted)} checkpoints, target {target:g} s; ÷ target around the change: {around}",
+    )
+
+
+def _durations(calls: Path, starts: list[int]) -> np.ndarray:
+    """How long each checkpoint took, storing it included: from its first call to that of the next."""
+    log = [json.loads(line) for line in calls.read_text().splitlines()]
+    first = {row: began for row, began, _ in log}
+    last = max(ended for _, _, ended in log)
+    return np.diff([*[first[start] for start in starts], last])
+
+
+if __name__ == "__main__":
+    measured(__doc__ or "", _measure, target_ms=200, checkpoints=12)

@@ -1,0 +1,111 @@
+"""Sets of row addresses: bitmaps to and from arrays, ranges and bytes, without a step per row."""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import struct
+
+import numpy as np
+from pyroaring import BitMap
+
+from floodmark.ledger.keys.records import I64
+
+_LIMIT = 1 << 32  # a BitMap holds unsigned 32-bit numbers
+_MAGIC = b"FMROWS1\n"
+_HEADER = struct.Struct("<8sQ16s")
+_FEW_RUNS = 16  # rows per run from which adding runs is quicker than adding rows
+
+
+def span(start: int, end: int) -> BitMap:
+    """All addresses of [start, end)."""
+    _check_bounds(start, max(start, end))
+    return BitMap(range(start, max(start, end)))
+
+
+def from_array(addresses: I64) -> BitMap:
+    """The set of these addresses, which may be in any order."""
+    if len(addresses) == 0:
+        return BitMap()
+    first, last = int(addresses.min()), int(addresses.max())
+    _check_bounds(first, last + 1)
+    starts, ends = _runs(addresses)
+    if len(starts) * _FEW_RUNS <= len(addresses):
+        result = BitMap()
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            result.add_range(start, end)
+        return result
+    # array.array is what pyroaring takes without a look at each element; it must hold exactly 32 bits.
+    items = array.array("I")
+    items.frombytes(np.ascontiguousarray(addresses, dtype=np.uint32).tobytes())
+    return BitMap(items)
+
+
+def to_array(rows: BitMap) -> I64:
+    """The addresses in ascending order."""
+    return np.frombuffer(rows.to_array(), dtype=np.uint32).astype(np.int64)
+
+
+def ranges(rows: BitMap) -> list[tuple[int, int]]:
+    """The longest [start, end) ranges that together are exactly this set, in ascending order."""
+    starts, ends = _runs(to_array(rows))
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def cut(rows: BitMap, most: int) -> list[tuple[int, int]]:
+    """Ascending [start, end) ranges with at most `most` members each that together hold every member.
+
+    A range begins at a member and ends behind one; what lies between two of its members and is not in the
+    set is covered too.
+    """
+    if most < 1:
+        raise ValueError(f"a range cannot hold at most {most} rows")
+    members = to_array(rows)
+    starts = members[::most]
+    lasts = members[np.minimum(np.arange(len(starts)) * most + most, len(members)) - 1]
+    return list(zip(starts.tolist(), (lasts + 1).tolist(), strict=True))
+
+
+def pack(rows: BitMap) -> bytes:
+    """The set as bytes that `unpack` can trust: equal sets give equal bytes."""
+    body = rows.copy()
+    body.run_optimize()  # besides being small, it makes the bytes forget how the set came about
+    data = body.serialize()
+    return _HEADER.pack(_MAGIC, len(data), _digest(data)) + data
+
+
+def unpack(data: bytes) -> BitMap:
+    """The set that `pack` made these bytes of; `ValueError` when they are damaged.
+
+    Damaged bytes never reach the bitmap library, which would take many of them for another set.
+    """
+    if len(data) < _HEADER.size:
+        raise ValueError("the set of rows is cut short")
+    magic, length, digest = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise ValueError("this is no set of rows")
+    body = bytes(data[_HEADER.size :])
+    if len(body) != length:
+        raise ValueError(f"the set of rows has {len(body)} bytes instead of {length}")
+    if _digest(body) != digest:
+        raise ValueError("the set of rows does not have the checksum it was written with")
+    return BitMap.deserialize(body)
+
+
+def _runs(addresses: I64) -> tuple[I64, I64]:
+    """Where stretches of consecutive addresses begin and end."""
+    if len(addresses) == 0:
+        return addresses, addresses
+    breaks = np.flatnonzero(np.diff(addresses) != 1)
+    starts = addresses[np.concatenate(([0], breaks + 1))]
+    ends = addresses[np.concatenate((breaks, [len(addresses) - 1]))] + 1
+    return starts, ends
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:16]
+
+
+def _check_bounds(start: int, end: int) -> None:
+    if start < 0 or end > _LIMIT:
+        raise ValueError(f"row addresses [{start}, {end}) are not within [0, {_LIMIT})")

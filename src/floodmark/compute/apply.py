@@ -1,0 +1,208 @@
+"""Apply: one task calls the function on its rows and keeps what comes out in checkpoints of about the target duration.
+
+A task that will be done within the target duration keeps everything in memory and stores it once, as the finished file
+when it has all that the file needs. One that will take longer stores checkpoint after checkpoint, and gives back what
+it has not begun when its patience ends, so that others can share it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from floodmark.compute import addresses
+from floodmark.compute.assemble import store_segment
+from floodmark.compute.batches import Source, checkpoint_batch
+from floodmark.compute.call import Computed
+from floodmark.compute.found import find_ranges
+from floodmark.compute.keys import range_key
+from floodmark.compute.sizing import CheckpointSizer
+from floodmark.compute.work import Applied, MapBatchCheckpoint, RangeTask, Work, Written
+from floodmark.ledger.keys.records import I64
+
+CALL_BYTES = 64 << 20
+"""How many bytes of input it is handed at once at most."""
+
+HELD_BYTES = 64 << 20
+"""How much a task keeps in memory before it is stored."""
+
+_LITTLE = 0.1
+"""Work of so small a part of the target duration is not worth a checkpoint."""
+
+_CUT = 1.5
+"""A checkpoint that has taken so many times the target is stored as it is."""
+
+
+def apply(work: Work, task: RangeTask, clock: Callable[[], float] = time.perf_counter) -> Applied:
+    """Compute what is missing of a share; what an earlier attempt has stored is not computed again."""
+    share = task.share
+    found = find_ranges(work.objects.checkpoints, work.prefix, share.fragment, work.column, (share.start, share.end))
+    todo = share.rows - BitMap.union(*[c.rows for c in found], BitMap(), BitMap())
+    run = _Run(work, task, todo, clock)
+    run.compute()
+    stored = [MapBatchCheckpoint(c.key, c.start, len(c.rows), c.end - c.start, 0) for c in found]
+    return run.finish(stored)
+
+
+@dataclass
+class _Held:
+    """Computed rows that are not stored yet."""
+
+    addresses: list[I64] = field(default_factory=list)
+    batches: list[Computed] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def add(self, at: I64, computed: Computed, seconds: float) -> None:
+        self.addresses.append(at)
+        self.batches.append(computed)
+        self.rows += len(at)
+        self.bytes += computed.values.nbytes
+        self.seconds += seconds
+
+
+class _Run:
+    """One attempt at a task."""
+
+    def __init__(self, work: Work, task: RangeTask, todo: BitMap, clock: Callable[[], float]) -> None:
+        self._work, self._task, self._clock = work, task, clock
+        self._base = task.base
+        self._todo = todo
+        sizes = task.sizes
+        self._sizer = CheckpointSizer(sizes.minimum, sizes.maximum, sizes.target_seconds, sizes.start)
+        self._adaptive = sizes.minimum < sizes.maximum
+        self._held = _Held()
+        self._cursor = todo.min() if todo else task.share.end  # everything before it is stored
+        self._checkpoints: list[MapBatchCheckpoint] = []
+        self._left = len(todo)
+        self._computed = self._failed = self._called = 0
+        self._seconds = 0.0
+        self._began = clock()
+
+    def compute(self) -> None:
+        """Call the function until all is done or patience ends."""
+        if not self._left:
+            return
+        caller = self._work.caller()
+        step_rows, step_seconds = 0, 0.0  # of the checkpoint in the making, stored in the end or not
+        rows = _Rows(self._work, self._task, self._todo)
+        while self._left:
+            batch, at = rows.take(self._next_call(self._sizer.size - step_rows))
+            before = self._clock()
+            computed = caller.compute(batch, at + self._base)
+            seconds = self._clock() - before
+            self._count(computed, len(at), seconds)
+            self._held.add(at, computed, seconds)
+            step_rows, step_seconds = step_rows + len(at), step_seconds + seconds
+            late = self._adaptive and step_seconds >= _CUT * self._task.sizes.target_seconds
+            if step_rows < self._sizer.size and not late and self._held.bytes < HELD_BYTES and self._left:
+                continue
+            self._sizer.record(step_rows, step_seconds)
+            rate = step_rows / max(step_seconds, 1e-9)
+            step_rows, step_seconds = 0, 0.0
+            if self._left and not self._waits(rate):
+                self._store(int(at[-1]) + 1)
+                if self._clock() - self._began >= self._task.patience:
+                    return
+
+    def _next_call(self, room: int) -> int:
+        """How many rows to hand over: never past the checkpoint's end, and so few that it can be ended early."""
+        most = min(room, self._task.call_rows)
+        return max(1, min(most, -(-self._sizer.size // 4))) if self._adaptive else most
+
+    def _waits(self, rate: float) -> bool:
+        """Whether storing can wait: so little would be lost, or the whole task is done within the target duration."""
+        sizes, held = self._task.sizes, self._held
+        if sizes.maximum < len(self._todo) or held.bytes >= HELD_BYTES:
+            return False
+        if held.seconds < _LITTLE * sizes.target_seconds:
+            return True  # the first calls say little about the function's speed, too
+        return not self._checkpoints and self._seconds + self._left / rate <= sizes.target_seconds
+
+    def _count(self, computed: Computed, rows: int, seconds: float) -> None:
+        self._left -= rows
+        self._computed += rows - len(computed.errors)
+        self._failed += len(computed.errors)
+        self._called += computed.called
+        self._seconds += seconds
+
+    def _store(self, end: int) -> None:
+        """Make a checkpoint of what is held; it covers everything up to the address `end`."""
+        held, self._held = self._held, _Held()
+        share = self._task.share
+        key = range_key(self._work.prefix.text, share.fragment, self._cursor, end)
+        batch = checkpoint_batch(self._work.column, held.addresses, held.batches)
+        self._work.objects.checkpoints.put(key, batch)
+        stored = MapBatchCheckpoint(key, self._cursor, batch.num_rows, end - self._cursor, batch.num_rows)
+        self._checkpoints.append(stored)
+        self._cursor = end
+
+    def finish(self, found: list[MapBatchCheckpoint]) -> Applied:
+        """Store what is held, as the finished file if it is all of it."""
+        share = self._task.share
+        rest = BitMap() if not self._left else self._todo & addresses.span(self._cursor, share.end)
+        written = None
+        if self._held.rows:
+            if self._task.direct is not None and not found and not self._checkpoints:
+                written = self._write_segment(*self._task.direct)
+            else:
+                self._store(share.end)
+        checkpoints = (*found, *self._checkpoints)
+        counts = (self._computed, self._failed, self._called, self._seconds)
+        return Applied(share, tuple(checkpoints), *counts, rest, written)
+
+    def _write_segment(self, start: int, end: int) -> Written:
+        batch = checkpoint_batch(self._work.column, self._held.addresses, self._held.batches)
+        return store_segment(self._work, self._task.share.fragment, start, end, Source.of(batch, self._base))
+
+
+class _Rows:
+    """The rows of a task that are to be computed, as a stream from which any number can be taken."""
+
+    def __init__(self, work: Work, task: RangeTask, todo: BitMap) -> None:
+        self._inputs = list(work.inputs)
+        self._offset = work.offset_name
+        self._base = task.base
+        self._wanted = np.zeros(task.share.end, np.bool_)
+        self._wanted[addresses.to_array(todo)] = True
+        self._batches = work.read(task.selection)
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def take(self, rows: int) -> tuple[pa.RecordBatch, I64]:
+        """The next rows, at least one and at most so many, with their addresses; ends only when there are none."""
+        while self._rows < rows and (batch := next(self._batches, None)) is not None:
+            chosen = self._chosen(batch)
+            if chosen.num_rows:
+                self._waiting.append(chosen)
+                self._rows += chosen.num_rows
+        first = self._waiting[0]
+        if first.num_rows < min(rows, self._rows):
+            first = _joined(self._waiting)
+            self._waiting = [first]
+        rows = min(rows, first.num_rows, _rows_of(first, CALL_BYTES))
+        taken = first.slice(0, rows)
+        self._waiting[:1] = [first.slice(rows)] if rows < first.num_rows else []
+        self._rows -= rows
+        at: I64 = taken.column(self._offset).to_numpy() - self._base
+        return taken.select(self._inputs), at
+
+    def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        at = batch.column(self._offset).to_numpy() - self._base
+        kept = self._wanted[at]
+        return batch if kept.all() else batch.filter(pa.array(kept))
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.concat_batches(batches)
+
+
+def _rows_of(batch: pa.RecordBatch, size: int) -> int:
+    """How many rows have about so many bytes."""
+    return max(1, int(batch.num_rows * size) // max(int(batch.nbytes), 1))

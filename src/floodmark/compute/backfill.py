@@ -1,0 +1,243 @@
+"""Backfill: plan, compute what is missing, assemble, commit. The place to start reading.
+
+Each wave of fragments is computed by tasks on workers, assembled into files and committed in one swap. What a killed
+run has stored is found by the next one; nothing is visible before its commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from floodmark.compute import addresses, manifest, row_errors
+from floodmark.compute.assemble import Assembled, AssembleTask, assemble
+from floodmark.compute.catalog import Column
+from floodmark.compute.errors import CheckpointCoverageError, ColumnChanged, ManifestMoved
+from floodmark.compute.install import install
+from floodmark.compute.manifest import Fragment, Manifest
+from floodmark.compute.options import Options
+from floodmark.compute.pinned import Pinned
+from floodmark.compute.plan import FragmentPlan
+from floodmark.compute.rounds import compute
+from floodmark.compute.runner import Runner
+from floodmark.compute.survey import BackfillPlan, prefix_of, survey
+from floodmark.compute.udf import Udf
+from floodmark.compute.work import Applied, Work
+from floodmark.engine import Progress
+
+_TRIES = 20
+"""How often a backfill plans again, when checkpoints prove damaged or somebody else commits."""
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """What a backfill did, in rows.
+
+    `computed` by calling the function, `failed` rows were skipped and read as null, `reused` came from checkpoints, and
+    `done` were there before. `called` counts rows handed to the function, repeats included. `waiting` rows need a
+    computed column that is not there yet.
+    """
+
+    column: str
+    computed: int = 0
+    failed: int = 0
+    reused: int = 0
+    done: int = 0
+    waiting: int = 0
+    called: int = 0
+    checkpoints_reused: int = 0
+    commits: int = 0
+
+
+def backfill(
+    column: Column,
+    udf: Udf,
+    options: Options,
+    pin: Callable[[], Pinned],
+    runner: Runner,
+    progress: Callable[[], Progress],
+) -> Backfill:
+    """Bring a column up to date; `pin` takes the present state of the dataset."""
+    objects = pin().objects
+    options.checkpoint_sizes(udf, 1)  # refused before anything is done
+    counts = _Counts()
+    waiting = progress()
+    waiting.start(f"waiting for another backfill of {column.name}", None)
+    with objects.store.turn(objects.turn_key(column.field_id)):  # who comes second finds it done
+        waiting.finish()
+        for _ in range(_TRIES):
+            pinned = pin()
+            column = _same(column, pinned)
+            plan = survey(pinned, column, options.where, options.retry_errors)
+            counts.see(plan)
+            if plan.nothing_to_do:
+                return counts.result(column.name)
+            try:
+                _carry_out(pinned, column, udf, plan, options, runner, progress(), counts)
+                return counts.result(column.name)
+            except (ManifestMoved, CheckpointCoverageError) as error:
+                # Somebody else committed, or a checkpoint proved damaged and is gone: plan again with what there is.
+                problem = error
+        raise problem
+
+
+def _same(column: Column, pinned: Pinned) -> Column:
+    """The column as it is now, if it is still the one whose function is at hand."""
+    present = pinned.catalog.column(column.name)
+    if present.field_id != column.field_id or present.function.version != column.function.version:
+        raise ColumnChanged(
+            f"column {column.name!r} of {pinned.name!r} was altered or replaced while its backfill was waiting",
+            hint="run the backfill again",
+            column=column.name,
+        )
+    return present
+
+
+@dataclass
+class _Counts:
+    """Adds up what happened, over all plans and waves."""
+
+    total: dict[str, int] = field(default_factory=dict)
+    first: BackfillPlan | None = None
+
+    def see(self, plan: BackfillPlan) -> None:
+        self.first = self.first or plan
+
+    def add(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self.total[name] = self.total.get(name, 0) + count
+
+    def result(self, column: str) -> Backfill:
+        assert self.first is not None
+        return Backfill(column, done=self.first.done, waiting=self.first.waiting, **self.total)
+
+
+def _carry_out(
+    pinned: Pinned,
+    column: Column,
+    udf: Udf,
+    plan: BackfillPlan,
+    options: Options,
+    runner: Runner,
+    progress: Progress,
+    counts: _Counts,
+) -> None:
+    to_do = [f for f in plan.fragments if not f.is_done]
+    reused = sum(len(f.ranges) + len(f.data) for f in to_do)
+    told = f", {reused} checkpoints reused" if reused else ""
+    base = pinned.manifest(column)
+    work = work_of(pinned, column, udf, options)
+    progress.start(f"computing {column.name} of {pinned.name}{told}", plan.missing)
+    try:
+        for wave in _waves(to_do, options.commit_granularity):
+            applied = compute(work, pinned, wave, options, runner, progress)
+            counts.add(
+                computed=sum(a.computed for a in applied),
+                failed=sum(a.failed for a in applied),
+                called=sum(a.called for a in applied),
+            )
+            written = _assemble(work, wave, applied, runner)
+            base = _commit(pinned, column, base, wave, written)
+            counts.add(
+                reused=sum(len(f.reused) for f in wave),
+                checkpoints_reused=sum(len(f.ranges) + len(f.data) for f in wave),
+                commits=1,
+            )
+    finally:
+        progress.finish()
+
+
+def _waves(plans: Sequence[FragmentPlan], size: int) -> Iterator[Sequence[FragmentPlan]]:
+    for first in range(0, len(plans), size):
+        yield plans[first : first + size]
+
+
+def work_of(pinned: Pinned, column: Column, udf: Udf, options: Options) -> Work:
+    prefix = prefix_of(pinned, column, options.where)
+    return Work(
+        objects=pinned.objects,
+        fragment_rows=pinned.catalog.fragment_rows,
+        layout=pinned.layout,
+        beside=pinned.beside,
+        column=column.field.remove_metadata(),
+        field_id=column.field_id,
+        inputs=column.inputs,
+        prefix=prefix,
+        sources=prefix.srcfiles,
+        udf=udf,
+    )
+
+
+def _assemble(
+    work: Work, wave: Sequence[FragmentPlan], applied: Sequence[Applied], runner: Runner
+) -> dict[int, list[Assembled]]:
+    """The files of each fragment: those that tasks wrote by themselves, and those put together from checkpoints."""
+    written: dict[int, list[Assembled]] = {f.number: [] for f in wave}
+    plans = {f.number: f for f in wave}
+    for a in applied:
+        if a.written is not None:
+            [target] = plans[a.share.fragment].targets
+            written[a.share.fragment].append(Assembled(target, a.written, a.share.rows, BitMap()))
+    tasks = [task for f in wave if not written[f.number] for task in _assemble_tasks(f)]
+    for task, made in zip(tasks, runner.run_light(tasks, partial(assemble, work)), strict=True):
+        written[task.fragment].append(made)
+    return written
+
+
+def _assemble_tasks(plan: FragmentPlan) -> Iterator[AssembleTask]:
+    base = plan.window.base
+    for target in plan.targets:
+        inside = addresses.span(target.start - base, target.end - base)
+        rows = plan.to_store & inside
+        visible = (plan.before.done | plan.before.kept) & inside
+        yield AssembleTask(plan.number, target, rows, (plan.before.done & inside) - rows, visible)
+
+
+def _commit(
+    pinned: Pinned, column: Column, base: Manifest, wave: Sequence[FragmentPlan], written: dict[int, list[Assembled]]
+) -> Manifest:
+    fragments = [_committed(pinned, plan, written[plan.number]) for plan in wave]
+    changed = {number: BitMap.union(*[a.changed for a in made], BitMap()) for number, made in written.items()}
+    catalog = install(
+        pinned.objects,
+        pinned.dataset_id,
+        column,
+        base,
+        fragments,
+        {number: rows for number, rows in changed.items() if rows},
+        pinned.identity(column),
+    )
+    return manifest.load(pinned.objects, catalog.column(column.name))
+
+
+def _committed(pinned: Pinned, plan: FragmentPlan, made: Sequence[Assembled]) -> Fragment:
+    """A fragment with its new files in the place of those that they replace."""
+    before = plan.before
+    replaced = {s for a in made for s in a.target.replaced}
+    segments = sorted(
+        [*[s for s in before.segments if s not in replaced], *[a.written.segment for a in made]], key=lambda s: s.start
+    )
+    rows = BitMap.union(*[a.rows for a in made], BitMap())
+    errors = _errors(pinned, plan, rows, [a.written.errors for a in made])
+    return replace(
+        before,
+        segments=tuple(segments),
+        done=before.done | rows,
+        kept=before.kept - rows,
+        hidden=before.hidden - rows,
+        errors=errors,
+    )
+
+
+def _errors(pinned: Pinned, plan: FragmentPlan, rows: BitMap, found: Sequence[pa.Table]) -> str | None:
+    """The errors of a fragment after some rows were computed: theirs anew, all others as before."""
+    before = plan.before.errors
+    if before is None and not any(table.num_rows for table in found):
+        return None
+    stay = (plan.before.done | plan.before.kept) - rows
+    kept = row_errors.only(row_errors.load(pinned.objects, before), stay, plan.window.base)
+    return row_errors.put(pinned.objects, row_errors.merged([kept, *found]))

@@ -1,0 +1,95 @@
+"""Computed rows as a checkpoint stores them: address, value, and the error of a row that was skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from floodmark.compute import addresses
+from floodmark.compute.call import Computed
+from floodmark.compute.failures import RowError
+from floodmark.ledger.keys.records import I64
+
+Mask = npt.NDArray[np.bool_]
+
+ROWADDR = "_rowaddr"
+ERROR = "_error"
+ERROR_TYPE = pa.struct(
+    [("type", pa.string()), ("message", pa.string()), ("traceback", pa.string()), ("attempts", pa.int32())]
+)
+
+
+def checkpoint_batch(column: pa.Field, places: Sequence[I64], computed: Sequence[Computed]) -> pa.RecordBatch:
+    """What some calls of the function gave, as one batch; `places` are the addresses of each call's rows."""
+    at = np.concatenate(places)
+    values = pa.concat_arrays([c.values for c in computed]) if len(computed) > 1 else computed[0].values
+    schema = pa.schema([(ROWADDR, pa.int64()), (column.name, column.type), (ERROR, ERROR_TYPE)])
+    return pa.RecordBatch.from_arrays([pa.array(at), values, _error_column(computed, len(at))], schema=schema)
+
+
+def _error_column(computed: Sequence[Computed], rows: int) -> pa.Array:
+    found: list[tuple[int, RowError]] = []
+    first = 0
+    for batch in computed:
+        found += [(first + error.at, error) for error in batch.errors]
+        first += len(batch.values)
+    if not found:
+        return pa.nulls(rows, ERROR_TYPE)
+    details = pa.array([_described(error) for _, error in found], ERROR_TYPE)
+    places = np.full(rows, -1, np.int64)
+    places[[at for at, _ in found]] = np.arange(len(found))
+    return details.take(pa.array(places, mask=places < 0))
+
+
+def _described(error: RowError) -> dict[str, object]:
+    return {"type": error.type, "message": error.message, "traceback": error.traceback, "attempts": error.attempts}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Values of some offsets, in order, wherever they come from; `errors` says which rows were skipped and why."""
+
+    offsets: I64
+    values: pa.Array | pa.ChunkedArray
+    errors: pa.Array | None = None
+
+    @staticmethod
+    def of(batch: pa.RecordBatch, base: int) -> Source:
+        """What a checkpoint holds; `base` is the offset of its fragment's address 0. Other columns are left behind."""
+        name = next(n for n in batch.schema.names if n not in (ROWADDR, ERROR))
+        errors = batch.column(ERROR) if ERROR in batch.schema.names else None
+        if errors is not None and errors.null_count == len(errors):
+            errors = None
+        return Source(batch.column(ROWADDR).to_numpy() + base, batch.column(name), errors)
+
+    def only(self, offsets: BitMap, base: int) -> Source:
+        """Those of its rows whose addresses are among the given ones."""
+        return self.where(np.isin(self.offsets - base, addresses.to_array(offsets)))
+
+    def where(self, kept: Mask) -> Source:
+        """Those of its rows that a mask keeps."""
+        if kept.all():
+            return self
+        mask = pa.array(kept)
+        errors = None if self.errors is None else self.errors.filter(mask)
+        return Source(self.offsets[kept], self.values.filter(mask), errors)
+
+    def within(self, start: int, end: int) -> Source:
+        """Those of its rows with offsets in [start, end)."""
+        low, high = np.searchsorted(self.offsets, [start, end])
+        errors = None if self.errors is None else self.errors.slice(low, high - low)
+        return Source(self.offsets[low:high], self.values.slice(low, high - low), errors)
+
+    @cached_property
+    def failed(self) -> Mask:
+        """Which of its rows were skipped."""
+        if self.errors is None:
+            return np.zeros(len(self.offsets), np.bool_)
+        found: Mask = self.errors.is_valid().to_numpy(zero_copy_only=False)
+        return found

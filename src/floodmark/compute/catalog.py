@@ -1,0 +1,270 @@
+"""The catalog: which computed columns a dataset has, what computes them, and the manifest of each.
+
+It is one small object that is swapped as a whole, so that a column and everything that depends on it change together.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.compute.errors import BadCatalog, UnknownColumn
+from floodmark.compute.objects import ColumnObjects
+from floodmark.ledger.errors import CommitConflict, CommitUnknown
+from floodmark.storage.errors import ObjectNotFound, StorageError, SwapUnknown
+
+FRAGMENT_ROWS = 1 << 20
+FIRST_FIELD_ID = 1
+FIELD_ID = b"PARQUET:field_id"
+MAGIC = b"FMCOLS1\n"
+MAX_RACES = 50
+
+_SETTLE_TRIES = 5
+_MARKS = 64  # of so many last swaps it is known whose they were
+
+
+@dataclass(frozen=True)
+class FunctionRef:
+    """What is known of the function that computes a column, without the function itself."""
+
+    name: str
+    version: str
+    kind: str
+    module: str = ""
+    qualname: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A computed column: what it is made of, and which manifest names its values."""
+
+    name: str
+    field_id: int
+    type: pa.DataType
+    nullable: bool
+    inputs: tuple[str, ...]
+    function: FunctionRef
+    min_checkpoint_size: int = 1
+    max_checkpoint_size: int | None = None
+    generation: int = 0
+    manifest: str | None = None
+    origin: str = ""  # what its values depended on when it was added
+    altered: bool = False  # whether it had another function since
+
+    @property
+    def field(self) -> pa.Field:
+        """The column as its files have it, with its field id."""
+        return pa.field(self.name, self.type, self.nullable, {FIELD_ID: str(self.field_id).encode()})
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The computed columns of one dataset, in the order in which they were added."""
+
+    fragment_rows: int = FRAGMENT_ROWS
+    next_field_id: int = FIRST_FIELD_ID
+    columns: tuple[Column, ...] = ()
+    purged_before: int = 0  # no file may hold values of records before this offset
+    spent: tuple[str, ...] = ()  # origins that no column may have again
+
+    def find(self, name: str) -> Column | None:
+        """The column of this name, if there is one."""
+        return next((c for c in self.columns if c.name == name), None)
+
+    def column(self, name: str) -> Column:
+        """The column of this name; `UnknownColumn` otherwise."""
+        if (found := self.find(name)) is not None:
+            return found
+        names = [c.name for c in self.columns]
+        close = difflib.get_close_matches(name, names, 1)
+        known = f"the computed columns are {', '.join(names)}" if names else "there are no computed columns yet"
+        hint = f"did you mean {close[0]!r}?" if close else f"{known}; add_column() adds one"
+        raise UnknownColumn(f"there is no computed column {name!r}", hint=hint, column=name, columns=names)
+
+    def dependents(self, name: str) -> tuple[Column, ...]:
+        """The columns computed from this one, directly or not, each after those that it is computed from."""
+        reached = {name}
+        while grown := {c.name for c in self.columns if c.name not in reached and reached & set(c.inputs)}:
+            reached |= grown
+        return _in_order([c for c in self.columns if c.name in reached - {name}])
+
+    def with_column(self, changed: Column) -> Catalog:
+        """The catalog with another column in the place of the one that has its field id."""
+        return replace(self, columns=tuple(changed if c.field_id == changed.field_id else c for c in self.columns))
+
+
+def _in_order(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Columns sorted so that inputs come first; the catalog holds no cycles."""
+    ordered: list[Column] = []
+    waiting = list(columns)
+    while waiting:
+        names = {c.name for c in waiting}
+        ready = [c for c in waiting if not names & set(c.inputs)]
+        ordered += ready
+        waiting = [c for c in waiting if c not in ready]
+    return tuple(ordered)
+
+
+def srcfiles(catalog: Catalog, dataset_id: str, column: Column) -> str:
+    """What stands for a column's inputs in the keys of its checkpoints: which values they are, not where they lie."""
+    return _hash(dataset_id, catalog.fragment_rows, _inputs(catalog, column.inputs))
+
+
+def identity(catalog: Catalog, dataset_id: str, column: Column) -> str:
+    """Everything that a column's values depend on: the function's version and its inputs."""
+    return f"{column.function.version}-{srcfiles(catalog, dataset_id, column)}"
+
+
+def origin(catalog: Catalog, name: str, version: str, inputs: Sequence[str]) -> str:
+    """What the values of a column depend on that is added now.
+
+    A column that is dropped and added again begins at generation 0 anew and has the same origin, so that those which
+    are computed from it find their checkpoints. But an origin under which values have changed, or came from several
+    functions, is spent: generation 0 of it would not say which values are meant.
+    """
+    found = _hash(name, version, catalog.fragment_rows, _inputs(catalog, inputs))
+    return _hash(found, catalog.next_field_id) if found in catalog.spent else found
+
+
+def _inputs(catalog: Catalog, names: Sequence[str]) -> list[list[str | int]]:
+    computed = {c.name: (c.origin, c.generation) for c in catalog.columns}
+    return [[name, *computed.get(name, ())] for name in names]
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.md5(json.dumps(parts, separators=(",", ":")).encode(), usedforsecurity=False).hexdigest()
+
+
+def load(objects: ColumnObjects) -> Catalog:
+    """The present catalog; an empty one when no column was ever added."""
+    data = _content(objects)
+    return Catalog() if data is None else _decode(data, objects.catalog_key).catalog
+
+
+def change(objects: ColumnObjects, build: Callable[[Catalog], Catalog]) -> Catalog:
+    """Swap in what `build` makes of the present catalog; a lost race builds again, and no change swaps nothing."""
+    store, key = objects.store, objects.catalog_key
+    with store.turn(key):
+        for _ in range(MAX_RACES):
+            old = _content(objects)
+            before = _Written() if old is None else _decode(old, key)
+            after = before.followed_by(build(before.catalog))
+            if after.catalog == before.catalog:
+                if old is None or store.compare_and_swap(key, old, old):  # what makes it unnecessary must be durable
+                    return before.catalog
+                continue
+            if _swap(objects, old, after):
+                return after.catalog
+    raise CommitConflict(f"the change of {key} lost {MAX_RACES} races and did not happen", hint="try again")
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A catalog as it is stored: with the marks of the last swaps, by which a swapper finds its own again."""
+
+    catalog: Catalog = Catalog()
+    swaps: int = 0
+    marks: tuple[str, ...] = ()
+
+    def followed_by(self, catalog: Catalog) -> _Written:
+        return _Written(catalog, self.swaps + 1, (*self.marks[1 - _MARKS :], uuid.uuid4().hex))
+
+
+def _swap(objects: ColumnObjects, old: bytes | None, after: _Written) -> bool:
+    """True when the catalog was swapped, False when somebody else was first; an answer that was lost is looked for."""
+    store, key, new = objects.store, objects.catalog_key, _encode(after)
+    try:
+        return store.compare_and_swap(key, old, new)
+    except SwapUnknown as error:
+        cause: StorageError = error
+    for _ in range(_SETTLE_TRIES):
+        try:
+            data = _content(objects)
+            if data == old:
+                return store.compare_and_swap(key, old, new)
+            if data is None:  # the dataset is being dropped
+                return False
+            found = _decode(data, key)
+            if after.marks[-1] in found.marks:
+                if store.compare_and_swap(key, data, data):  # visible, and what we acknowledge must be durable too
+                    return True
+            elif found.swaps - after.swaps < _MARKS:
+                return False
+            else:
+                break  # so many swaps later nobody can tell
+        except StorageError as error:
+            cause = error
+    raise CommitUnknown(
+        f"the change of {key} may or may not have happened: {cause.message}",
+        hint="look at columns() to see; doing it again is safe either way",
+        key=key,
+    ) from cause
+
+
+def _content(objects: ColumnObjects) -> bytes | None:
+    try:
+        return objects.store.get(objects.catalog_key)
+    except ObjectNotFound:
+        return None
+
+
+def _encode(written: _Written) -> bytes:
+    """A catalog as bytes: readable JSON between a format mark and its checksum."""
+    catalog = written.catalog
+    columns = [{**vars(c), "function": vars(c.function), "type": _type_text(c.type)} for c in catalog.columns]
+    document = {
+        "fragment_rows": catalog.fragment_rows,
+        "next_field_id": catalog.next_field_id,
+        "columns": columns,
+        "purged_before": catalog.purged_before,
+        "spent": catalog.spent,
+        "swaps": written.swaps,
+        "marks": written.marks,
+    }
+    body = MAGIC + json.dumps(document).encode()
+    return body + hashlib.sha3_256(body).digest()
+
+
+def _decode(data: bytes, key: str) -> _Written:
+    body, checksum = data[:-32], data[-32:]
+    if not body.startswith(MAGIC) or hashlib.sha3_256(body).digest() != checksum:
+        raise BadCatalog(
+            f"the catalog of computed columns {key!r} is damaged, or of a format that this release does not know",
+            hint="upgrade, or restore it from a copy; without it, computed columns must be added again",
+            key=key,
+        )
+    document = json.loads(body[len(MAGIC) :])
+    columns = tuple(map(_column, document["columns"]))
+    catalog = Catalog(
+        fragment_rows=document["fragment_rows"],
+        next_field_id=document["next_field_id"],
+        columns=columns,
+        purged_before=document["purged_before"],
+        spent=tuple(document["spent"]),
+    )
+    return _Written(catalog, document["swaps"], tuple(document["marks"]))
+
+
+def _column(entry: dict[str, Any]) -> Column:
+    function = FunctionRef(**entry["function"])
+    return Column(
+        **{**entry, "type": _parsed_type(entry["type"]), "inputs": tuple(entry["inputs"]), "function": function}
+    )
+
+
+def _type_text(data_type: pa.DataType) -> str:
+    """A type in Arrow's own form, which has a place for every one of them."""
+    return base64.b64encode(pa.schema([pa.field("", data_type)]).serialize()).decode()
+
+
+def _parsed_type(text: str) -> pa.DataType:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type

@@ -1,0 +1,104 @@
+"""Checking computed columns: catalog, manifests and files against their hashes and against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+
+from pyroaring import BitMap
+
+from floodmark.compute import addresses, column_file, row_errors
+from floodmark.compute import catalog as catalogs
+from floodmark.compute import manifest as manifests
+from floodmark.compute.catalog import Catalog, Column
+from floodmark.compute.errors import BadCatalog, BadColumn, BadRowErrors, UnreadableColumn
+from floodmark.compute.manifest import Fragment, Segment
+from floodmark.compute.objects import ColumnObjects
+from floodmark.ledger.slice_check import Problem
+
+_THREADS = 2
+_TRIES = 5
+
+
+def column_problems(objects: ColumnObjects) -> list[Problem]:
+    """Everything that is wrong with a dataset's computed columns; every byte of their files is read.
+
+    Backfills, purges and gc may go on meanwhile: what they replaced is no reason to complain.
+    """
+    try:
+        catalog = catalogs.load(objects)
+        for _ in range(_TRIES):
+            problems = [p for column in catalog.columns for p in _column_problems(objects, catalog, column)]
+            before, catalog = catalog, catalogs.load(objects)
+            if not problems or catalog == before:
+                break
+    except BadCatalog as error:
+        return [Problem("column", error.key, error.message)]
+    return problems
+
+
+def _column_problems(objects: ColumnObjects, catalog: Catalog, column: Column) -> Iterator[Problem]:
+    if column.manifest is None:
+        return
+    key = objects.manifest_key(column.manifest)
+    try:
+        manifest = manifests.load(objects, column)
+    except BadColumn as error:
+        yield Problem("column", key, error.message, column=column.name)
+        return
+    rows = catalog.fragment_rows
+    for fragment in manifest.fragments:
+        for contradiction in _contradictions(fragment, rows):
+            message = f"fragment {fragment.number} of the computed column {column.name!r} {contradiction}"
+            yield Problem("column", key, message, column=column.name)
+    segments = [s for f in manifest.fragments for s in f.segments]
+    with ThreadPoolExecutor(_THREADS) as hashing:  # hashing and reading both release the GIL
+        for found in hashing.map(partial(_segment_problem, objects, column), segments):
+            if found is not None:
+                yield found
+    for fragment in manifest.fragments:
+        yield from _error_problems(objects, column, fragment, rows)
+
+
+def _contradictions(fragment: Fragment, rows: int) -> Iterator[str]:
+    """What a fragment says of itself that cannot be."""
+    start, end = fragment.number * rows, (fragment.number + 1) * rows
+    for segment in fragment.segments:
+        if not start <= segment.start < segment.end <= end:
+            yield f"has a file for offsets {segment.start}–{segment.end - 1}, outside of its window {start}–{end - 1}"
+            return
+    for one, other in pairwise(fragment.segments):
+        if one.end > other.start:
+            yield f"has two files for offset {other.start}, or its files are out of order"
+    if twice := (fragment.done & fragment.kept) | (fragment.done & fragment.hidden) | (fragment.kept & fragment.hidden):
+        yield f"says two things of {len(twice)} rows, the first at offset {start + twice.min()}"
+    spans = [addresses.span(s.start - start, s.end - start) for s in fragment.segments]
+    if homeless := (fragment.done | fragment.kept | fragment.hidden) - BitMap.union(BitMap(), BitMap(), *spans):
+        yield f"has no file for {len(homeless)} rows that are computed, the first at offset {start + homeless.min()}"
+
+
+def _segment_problem(objects: ColumnObjects, column: Column, segment: Segment) -> Problem | None:
+    try:
+        column_file.open_segment(objects, segment, column.field)
+        if not column_file.is_whole(objects, segment):
+            raise column_file.unreadable(
+                segment.key(objects), segment, column.field, "was changed or damaged", column_file.DELETE_FIRST
+            )
+    except UnreadableColumn as error:
+        return Problem("column", error.key, f"{error.message}; {error.hint}", column=column.name)
+    return None
+
+
+def _error_problems(objects: ColumnObjects, column: Column, fragment: Fragment, rows: int) -> Iterator[Problem]:
+    if fragment.errors is None:
+        return
+    key = objects.errors_key(fragment.errors)
+    try:
+        offsets = row_errors.load(objects, fragment.errors).column("offset").to_numpy()
+    except BadRowErrors as error:
+        yield Problem("column", key, f"{error.message}; {error.hint}", column=column.name)
+        return
+    if len(offsets) and (offsets.min() // rows != fragment.number or offsets.max() // rows != fragment.number):
+        yield Problem("column", key, f"errors of fragment {fragment.number} are of other rows", column=column.name)

@@ -1,0 +1,153 @@
+"""The checkpoint store: record batches under readable keys, each put whole or not at all, each checked when read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.compute.checkpoint_file import seal, unseal
+from floodmark.compute.checkpoint_paths import Group, Place, fragment_folder, place_of
+from floodmark.compute.keys import parse_key
+from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.store import ObjectInfo, Store
+
+_MAPPED_BYTES = 1 << 18  # from here on mapping a local file is quicker than reading it
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """One checkpoint: its key, its size in bytes and when it was put (epoch seconds)."""
+
+    key: str
+    size: int
+    modified: float
+
+
+class CheckpointStore:
+    """Checkpoints in a folder of a store. Threads and processes may share it, and it can be pickled into tasks.
+
+    `list_keys` is the truth about what is there. Checkpoints can be lost (a crash of the machine may tear the last
+    ones); what is lost is computed again.
+    """
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self.store = store
+        self.folder = folder
+        self._named: set[str] = set()  # groups whose text is known to be there
+        self._groups: dict[str, Group] = {}  # by the names of their folders; what a name means never changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CheckpointStore, (self.store, self.folder)
+
+    def __repr__(self) -> str:
+        return f"CheckpointStore({self.store!r}, {self.folder!r})"
+
+    def put(self, key: str, batch: pa.RecordBatch) -> None:
+        """Store a batch, in place of what the key had."""
+        place = place_of(key)
+        self._name(place.group)
+        self.store.put_derived(self._object(place), seal(key, batch))
+
+    def get(self, key: str) -> pa.RecordBatch:
+        """The batch of a key; `ObjectNotFound` when there is none, `BadCheckpoint` when it cannot be trusted."""
+        return unseal(key, self._read(self._object(place_of(key))))
+
+    def has(self, key: str) -> bool:
+        """Whether there is a checkpoint under this key; it may still prove bad."""
+        return self.store.stat(self._object(place_of(key))) is not None
+
+    def delete(self, key: str) -> None:
+        """Remove a checkpoint; one that is not there is fine."""
+        self.store.delete(self._object(place_of(key)))
+
+    def list_keys(self, prefix: str = "") -> list[str]:
+        """Every key that begins with this text, sorted."""
+        return sorted(info.key for info in self.infos(prefix))
+
+    def list_fragment(self, prefix: str, fragment: int) -> list[str]:
+        """The keys of one fragment of a computation, sorted; `prefix` is the whole text of a prefix."""
+        begin = f"{prefix}_frag-{fragment}_"
+        return [key for key in self.list_any_where(prefix, fragment) if key.startswith(begin)]
+
+    def list_any_where(self, prefix: str, fragment: int) -> list[str]:
+        """The keys of one fragment of a computation and of the same one under every other `where`, sorted."""
+        group = Group.of(prefix)
+        return sorted(key for _, key in self._listed(group, fragment_folder(fragment)) if key is not None)
+
+    def infos(self, prefix: str = "") -> Iterator[CheckpointInfo]:
+        """Every checkpoint whose key begins with this text."""
+        for group in self._all_groups():
+            if group.may_hold(prefix):
+                for info, key in self._listed(group):
+                    if key is not None and key.startswith(prefix):
+                        yield CheckpointInfo(key, info.size, info.modified)
+
+    def prefixes(self) -> list[str]:
+        """The text of every prefix that has checkpoints, sorted."""
+        parsed = (parse_key(info.key) for info in self.infos())
+        return sorted({found.prefix for found in parsed if found is not None})
+
+    def strays(self) -> Iterator[ObjectInfo]:
+        """What lies in the folder and no key can mean: names of groups without checkpoints, and what others put there.
+
+        Its keys are the store's, not checkpoints'.
+        """
+        groups = {group.name: group for group in self._all_groups()}
+        used = set()
+        folder = f"{self.folder}/batches/"
+        for info in self.store.list(folder):
+            name, _, leaf = info.key.removeprefix(folder).partition("/")
+            used.add(name)
+            if name not in groups or groups[name].key_at(leaf) is None:
+                yield info
+        for info in self.store.list(f"{self.folder}/names"):
+            if info.key.rpartition("/")[2] not in used:
+                yield info
+
+    def _listed(self, group: Group, within: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
+        """The objects in a group's folder, or in one folder of it, with the key that each belongs to."""
+        folder = f"{self.folder}/batches/{group.name}/"
+        for info in self.store.list(folder + within):
+            yield info, group.key_at(info.key.removeprefix(folder))
+
+    def _all_groups(self) -> Iterator[Group]:
+        for info in self.store.list(f"{self.folder}/names"):
+            name = info.key.rpartition("/")[2]
+            if name not in self._groups:
+                try:
+                    group = Group.from_bytes(self.store.get(info.key), name)
+                except ObjectNotFound:
+                    continue  # removed meanwhile
+                if group is None:
+                    continue  # damaged; the next put of the group mends it
+                self._groups[name] = group
+            yield self._groups[name]
+
+    def _name(self, group: Group) -> None:
+        """Make sure that the group's text can be read: without it nobody could list its keys."""
+        if group.name in self._named:
+            return
+        key, text = f"{self.folder}/names/{group.name}", group.to_bytes()
+        try:
+            there = self.store.get(key)
+        except ObjectNotFound:
+            # Durable, unlike the checkpoints themselves: there is one name, and thousands of them may depend on it.
+            self.store.put_if_absent(key, text)
+        else:
+            if there != text:
+                self.store.put_derived(key, text)
+        self._named.add(group.name)
+
+    def _object(self, place: Place) -> str:
+        return f"{self.folder}/batches/{place.group.name}/{place.leaf}"
+
+    def _read(self, key: str) -> pa.Buffer:
+        path = self.store.local_path(key)
+        if path is not None and path.is_file() and path.stat().st_size >= _MAPPED_BYTES:
+            # Replacing or deleting it takes its name away, not what is mapped.
+            with pa.memory_map(str(path)) as file:
+                return file.read_buffer()
+        return pa.py_buffer(self.store.get(key))

@@ -1,0 +1,203 @@
+"""Which checkpoints serve a fragment: those of the same computation, whatever filter they were made under.
+
+A value is a value: what one `where` had computed is not computed again for another. A checkpoint that cannot be trusted
+is deleted with a warning and left out, so that its rows count as missing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from floodmark.compute import addresses, legacy
+from floodmark.compute.batches import ERROR, ERROR_TYPE, ROWADDR
+from floodmark.compute.checkpoints import CheckpointStore
+from floodmark.compute.errors import BadCheckpoint
+from floodmark.compute.keys import DATA, RANGE, ParsedKey, Prefix, parse_key
+from floodmark.compute.manifest import Segment
+from floodmark.ledger.keys.records import I64
+from floodmark.storage.errors import ObjectNotFound
+
+_DATA_FIELDS = {
+    "file": pa.string(),
+    "src_data_files": pa.string(),
+    "output_field_ids": pa.string(),
+    "segment": pa.string(),
+    "done": pa.binary(),
+    "errors": pa.binary(),
+}
+_ERROR_NAMES = [field.name for field in ERROR_TYPE]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RangeCheckpoint:
+    """A stored batch that covers the addresses [start, end) and holds values (or errors) of `rows`."""
+
+    key: str
+    start: int
+    end: int
+    rows: BitMap
+
+
+@dataclass(frozen=True)
+class DataCheckpoint:
+    """A finished file of the addresses [start, end) that may not be committed yet; `done` are the rows computed in it.
+
+    `segment` is the file as a manifest would name it, in JSON; `errors` are the rows that were skipped, if any.
+    """
+
+    key: str
+    start: int
+    end: int
+    file: str
+    sources: str
+    segment: str
+    field_ids: tuple[int, ...]
+    done: BitMap
+    errors: pa.Table | None
+
+    def error_column(self, offsets: I64) -> pa.Array | None:
+        """The errors of some records, null where there is none; None when there are none at all."""
+        if self.errors is None or not self.errors.num_rows:
+            return None
+        at = self.errors.column("offset").to_numpy()
+        order = np.argsort(at, kind="stable")
+        places = np.minimum(np.searchsorted(at, offsets, sorter=order), len(at) - 1)
+        parts = [self.errors.column(name).combine_chunks() for name in _ERROR_NAMES]
+        details = pa.StructArray.from_arrays(parts, fields=list(ERROR_TYPE))
+        return details.take(pa.array(order[places], mask=at[order[places]] != offsets))
+
+
+def data_batch(
+    *, file: str, sources: str, field_ids: Sequence[int], segment: str, done: BitMap, errors: pa.Table | None
+) -> pa.RecordBatch:
+    """What a data checkpoint holds."""
+    skipped = None if errors is None or not errors.num_rows else _to_ipc(errors)
+    row = [file, sources, json.dumps(sorted(field_ids)), segment, addresses.pack(done), skipped]
+    arrays = [pa.array([value], kind) for value, kind in zip(row, _DATA_FIELDS.values(), strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(list(_DATA_FIELDS.items())))
+
+
+def find_ranges(
+    store: CheckpointStore,
+    prefix: Prefix,
+    fragment: int,
+    column: pa.Field,
+    within: tuple[int, int] | None = None,
+    *,
+    dataset_id: str | None = None,
+) -> list[RangeCheckpoint]:
+    """The range checkpoints of a fragment that are whole and right, by their start.
+
+    `within` leaves out, unread, those that have nothing in these addresses. With the dataset's id, finished fragments
+    of the oldest format are found, too.
+    """
+    legacy.adopt(store, prefix, fragment, column, dataset_id)
+    keys = store.list_any_where(prefix.text, fragment) + legacy.range_keys(store, prefix, fragment)
+    found = []
+    for key in keys:
+        parsed = parse_key(key)
+        if parsed is None or parsed.kind != RANGE or not _overlap(parsed, within):
+            continue
+        batch = _trusted(store, key)
+        if batch is None:
+            continue
+        rows = _rows_of(batch, parsed, column)
+        if isinstance(rows, str):
+            _discard(store, key, rows)
+        else:
+            found.append(RangeCheckpoint(key, parsed.start, parsed.end, rows))
+    return sorted(found, key=lambda checkpoint: (checkpoint.start, checkpoint.end, checkpoint.key))
+
+
+def find_data(store: CheckpointStore, prefix: Prefix, fragment: int) -> list[DataCheckpoint]:
+    """The data checkpoints of a fragment that are whole and right, by their start. Their files are not looked at."""
+    found = []
+    for key in store.list_any_where(prefix.text, fragment):
+        parsed = parse_key(key)
+        if parsed is None or parsed.kind != DATA:
+            continue
+        batch = _trusted(store, key)
+        if batch is None:
+            continue
+        try:
+            found.append(_data_of(batch, parsed, key))
+        except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
+            _discard(store, key, f"it does not describe a file ({error})")
+    return sorted(found, key=lambda checkpoint: (checkpoint.start, checkpoint.end, checkpoint.key))
+
+
+def _trusted(store: CheckpointStore, key: str) -> pa.RecordBatch | None:
+    try:
+        return store.get(key)
+    except ObjectNotFound:
+        return None  # collected between the listing and now
+    except BadCheckpoint as error:
+        _discard(store, key, error.problem)
+        return None
+
+
+def _discard(store: CheckpointStore, key: str, problem: str) -> None:
+    _log.warning("The checkpoint %r is deleted and its rows will be computed again: %s.", key, problem)
+    store.delete(key)
+
+
+def _overlap(parsed: ParsedKey, within: tuple[int, int] | None) -> bool:
+    return within is None or (parsed.start < within[1] and within[0] < parsed.end)
+
+
+def _rows_of(batch: pa.RecordBatch, parsed: ParsedKey, column: pa.Field) -> BitMap | str:
+    """The addresses that a range checkpoint holds, or what is wrong with it."""
+    expected = {ROWADDR: pa.int64(), column.name: column.type, ERROR: ERROR_TYPE}
+    for name, kind in expected.items():
+        at = batch.schema.get_field_index(name)
+        if at < 0:
+            return f"it has no column {name!r}"
+        if not batch.schema.field(at).type.equals(kind):
+            return f"its column {name!r} is {batch.schema.field(at).type} and not {kind}"
+    if batch.column(ROWADDR).null_count:
+        return "a row has no address"
+    rows: I64 = batch.column(ROWADDR).to_numpy()
+    if not len(rows):
+        return BitMap()
+    if rows[0] < parsed.start or rows[-1] >= parsed.end:
+        return f"its rows {rows[0]} to {rows[-1]} are not within [{parsed.start}, {parsed.end})"
+    if (np.diff(rows) <= 0).any():
+        return "its rows are not in order"
+    return addresses.from_array(rows)
+
+
+def _data_of(batch: pa.RecordBatch, parsed: ParsedKey, key: str) -> DataCheckpoint:
+    if batch.num_rows != 1:
+        raise ValueError(f"it has {batch.num_rows} rows")
+    row = {name: batch.column(name).cast(kind)[0].as_py() for name, kind in _DATA_FIELDS.items()}
+    if missing := [name for name, value in row.items() if value is None and name != "errors"]:
+        raise ValueError(f"it has no {missing[0]}")
+    Segment.from_json(row["segment"])  # whoever uses it need not doubt it
+    done = addresses.unpack(row["done"])
+    if done and (done.min() < parsed.start or done.max() >= parsed.end):
+        raise ValueError(f"its rows {done.min()} to {done.max()} are not within [{parsed.start}, {parsed.end})")
+    field_ids = tuple(int(number) for number in json.loads(row["output_field_ids"]))
+    errors = None if row["errors"] is None else _from_ipc(row["errors"])
+    names = (row["file"], row["src_data_files"], row["segment"])
+    return DataCheckpoint(key, parsed.start, parsed.end, *names, field_ids, done, errors)
+
+
+def _to_ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _from_ipc(data: bytes) -> pa.Table:
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()

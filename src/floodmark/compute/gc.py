@@ -1,0 +1,193 @@
+"""Collecting garbage: checkpoints and files that no column needs any more, once they are old enough.
+
+What is young stays, whatever it is: a backfill that is running now names its files only when it commits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from floodmark.compute import addresses
+from floodmark.compute import catalog as catalogs
+from floodmark.compute import manifest as manifests
+from floodmark.compute.batches import ROWADDR
+from floodmark.compute.catalog import Catalog
+from floodmark.compute.checkpoint_paths import Group
+from floodmark.compute.checkpoints import CheckpointInfo, CheckpointStore
+from floodmark.compute.errors import BadCheckpoint
+from floodmark.compute.keys import DATA, ParsedKey, Prefix, hash_text, parse_key
+from floodmark.compute.legacy import range_prefix
+from floodmark.compute.manifest import Manifest
+from floodmark.compute.objects import ColumnObjects
+from floodmark.ledger.keys.records import I64
+from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.store import ObjectInfo
+
+GRACE_NANOS = 7 * 86_400 * 10**9
+"""How long what nobody names stays."""
+
+_AT_ONCE = 256
+"""So many deletions between two looks at the catalog."""
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Everything that is stored beside the records, and what of it is in use as of a catalog."""
+
+    catalog: Catalog
+    files: tuple[ObjectInfo, ...]  # manifests, values, errors, and what lies among checkpoints and is none
+    checkpoints: tuple[CheckpointInfo, ...]
+    named: frozenset[str]  # the files that the catalog and its manifests name
+    needed: frozenset[str]  # the checkpoints that a backfill would use
+    staged: Mapping[str, str]  # the file that each data checkpoint names
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What is of no use as of a catalog: objects by their keys in the store, checkpoints by their own."""
+
+    catalog: Catalog
+    files: tuple[ObjectInfo, ...] = ()
+    checkpoints: tuple[CheckpointInfo, ...] = ()
+
+    @property
+    def keys(self) -> list[str]:
+        return [c.key for c in self.checkpoints] + [f.key for f in self.files]
+
+    @property
+    def bytes(self) -> int:
+        return sum(c.size for c in self.checkpoints) + sum(f.size for f in self.files)
+
+
+def plan(inventory: Inventory, oldest: float) -> Garbage:
+    """What of an inventory can go: neither in use nor modified since a moment (epoch seconds)."""
+    needed = inventory.needed
+    checkpoints = tuple(c for c in inventory.checkpoints if c.key not in needed and c.modified < oldest)
+    gone = {c.key for c in checkpoints}
+    wanted = inventory.named | {file for key, file in inventory.staged.items() if key not in gone}
+    files = tuple(f for f in inventory.files if f.key not in wanted and f.modified < oldest)
+    return Garbage(inventory.catalog, files, checkpoints)
+
+
+def find_garbage(
+    objects: ColumnObjects, dataset_id: str, dead: I64, now_nanos: int, grace_nanos: int = GRACE_NANOS
+) -> Garbage:
+    """What can go; `dead` are the offsets, sorted, of rows that nobody will compute again."""
+    oldest = (now_nanos - grace_nanos) / 10**9
+    return plan(take_inventory(objects, dataset_id, dead, oldest), oldest)
+
+
+def remove(objects: ColumnObjects, garbage: Garbage) -> Garbage:
+    """Delete garbage; what was deleted. It stops when the catalog changes: a new one may need what the old did not."""
+    checkpoints: list[CheckpointInfo] = []
+    for some in _portions(garbage.checkpoints):
+        if catalogs.load(objects) != garbage.catalog:
+            break
+        for checkpoint in some:
+            objects.checkpoints.delete(checkpoint.key)
+        checkpoints += some
+    files: list[ObjectInfo] = []
+    for more in _portions(garbage.files):
+        if catalogs.load(objects) != garbage.catalog:
+            break
+        for file in more:
+            if objects.store.stat(file.key) == file:  # a put that finds its object there makes it young again
+                objects.store.delete(file.key)
+                files.append(file)
+    return Garbage(garbage.catalog, tuple(files), tuple(checkpoints))
+
+
+def _portions(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    return (items[at : at + _AT_ONCE] for at in range(0, len(items), _AT_ONCE))
+
+
+def take_inventory(objects: ColumnObjects, dataset_id: str, dead: I64, oldest: float) -> Inventory:
+    """What is there; checkpoints modified since a moment are not looked into, since they stay anyway.
+
+    The catalog is read last: what was committed before the listing is named by it.
+    """
+    checkpoints = tuple(objects.checkpoints.infos())
+    strays = [info for info in objects.checkpoints.strays() if "/checkpoints/batches/" in info.key]
+    files = (*objects.manifests(), *objects.files(), *objects.errors(), *strays)
+    catalog = catalogs.load(objects)
+    held = {c.name: manifests.load(objects, c) for c in catalog.columns}
+    named = {key for manifest in held.values() for key in manifest.keys(objects)}
+    named |= {objects.manifest_key(c.manifest) for c in catalog.columns if c.manifest is not None}
+    settled = _Settled.of(catalog, dataset_id, held, dead)
+    needed, staged = set(), {}
+    for info in checkpoints:
+        parsed = parse_key(info.key)
+        if info.modified < oldest and _is_needed(objects.checkpoints, info.key, parsed, settled):
+            needed.add(info.key)
+        if (parsed is None or parsed.kind == DATA) and (file := _file_of(objects.checkpoints, info.key)) is not None:
+            staged[info.key] = file
+    return Inventory(catalog, files, checkpoints, frozenset(named), frozenset(needed), staged)
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """Which rows need no checkpoint any more, for each computation of a present column."""
+
+    manifests: Mapping[str, Manifest]  # by the text of a computation's group
+    fragment_rows: int
+    dead: I64
+
+    @staticmethod
+    def of(catalog: Catalog, dataset_id: str, held: Mapping[str, Manifest], dead: I64) -> _Settled:
+        found: dict[str, Manifest] = {}
+        for column in catalog.columns:
+            sources = catalogs.srcfiles(catalog, dataset_id, column)
+            any_where = hash_text(None)  # a group does not tell one from another
+            function = column.function
+            prefix = Prefix(function.name, function.version, column.name, any_where, hash_text(dataset_id), sources)
+            manifest = held[column.name].under(catalogs.identity(catalog, dataset_id, column))
+            found |= dict.fromkeys((Group.of(prefix.text).text, Group.of(range_prefix(prefix)).text), manifest)
+        return _Settled(found, catalog.fragment_rows, dead)
+
+    def rows(self, key: ParsedKey) -> BitMap | None:
+        """The rows of a key's fragment that are committed or dead; None when it is no present column's."""
+        manifest = self.manifests.get(Group.of(key.prefix).text)
+        if manifest is None:
+            return None
+        base = key.fragment * self.fragment_rows
+        low, high = np.searchsorted(self.dead, [base, base + self.fragment_rows])
+        return manifest.fragment(key.fragment).done | addresses.from_array(self.dead[low:high] - base)
+
+
+def _is_needed(store: CheckpointStore, key: str, parsed: ParsedKey | None, settled: _Settled) -> bool:
+    """Whether a backfill would use a checkpoint: it is a present column's, and has rows that are not committed."""
+    if parsed is None:
+        return True  # of an older format, which does not say what it belongs to; who adopts it deletes it
+    rows = settled.rows(parsed)
+    if rows is None or addresses.span(parsed.start, parsed.end) <= rows:
+        return False
+    try:
+        batch = store.get(key)
+        held = _rows_of(batch, parsed)
+    except (ObjectNotFound, BadCheckpoint, KeyError, ValueError):
+        return False  # a backfill would delete it
+    return not held <= rows
+
+
+def _rows_of(batch: pa.RecordBatch, parsed: ParsedKey) -> BitMap:
+    """The rows that a checkpoint has values of."""
+    if parsed.kind == DATA:
+        return addresses.unpack(batch.column("done")[0].as_py())
+    return addresses.from_array(batch.column(ROWADDR).to_numpy())
+
+
+def _file_of(store: CheckpointStore, key: str) -> str | None:
+    """The file that a checkpoint names, if it can be read and names one."""
+    try:
+        batch = store.get(key)
+    except (ObjectNotFound, BadCheckpoint):
+        return None
+    return str(batch.column("file")[0]) if "file" in batch.schema.names and batch.num_rows else None

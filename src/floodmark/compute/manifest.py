@@ -1,0 +1,179 @@
+"""Manifests: which files hold the values of a computed column, and what is known of every row, fragment by fragment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+
+from pyroaring import BitMap
+
+from floodmark.compute.addresses import pack, unpack
+from floodmark.compute.catalog import Column
+from floodmark.compute.errors import BadColumn
+from floodmark.compute.objects import ColumnObjects
+from floodmark.storage.errors import ObjectNotFound
+
+MAGIC = b"FMCOLM1\n"
+_PREFIX = struct.Struct("<8sQ")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A file with one value for each of the offsets [start, end), null where nothing was computed."""
+
+    start: int
+    end: int
+    digest: str  # SHA3-256 of the file
+    size: int
+    tail: int  # so many bytes follow its last page: indexes and footer
+    tail_checksum: int  # their CRC-32
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+    def key(self, objects: ColumnObjects) -> str:
+        return objects.file_key(self.digest)
+
+    def to_json(self) -> str:
+        return json.dumps(vars(self))
+
+    @staticmethod
+    def from_json(text: str) -> Segment:
+        """The segment of a text that `to_json` made; ValueError for any other."""
+        try:
+            return Segment(**json.loads(text))
+        except TypeError as error:
+            raise ValueError(f"no segment: {text!r}") from error
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A window of offsets: its files in offset order, and three disjoint sets of row addresses."""
+
+    number: int
+    segments: tuple[Segment, ...] = ()
+    done: BitMap = field(default_factory=BitMap)  # computed under the manifest's identity
+    kept: BitMap = field(default_factory=BitMap)  # a value of an older version, which is shown until it is replaced
+    hidden: BitMap = field(default_factory=BitMap)  # a value whose computed input has changed: it reads as null
+    errors: str | None = None  # the errors of skipped rows
+
+    def outdated(self) -> Fragment:
+        """The fragment as the manifest of another identity has it: every value is one of an older version."""
+        return replace(self, done=BitMap(), kept=self.done | self.kept) if self.done else self
+
+    def hiding(self, addresses: BitMap) -> Fragment:
+        """The fragment with the values of some rows hidden."""
+        gone = addresses & (self.done | self.kept)
+        return replace(self, done=self.done - gone, kept=self.kept - gone, hidden=self.hidden | gone) if gone else self
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything that one version of a column's values consists of."""
+
+    field_id: int
+    identity: str
+    fragments: tuple[Fragment, ...] = ()
+    digest: str | None = field(default=None, compare=False)  # of the stored manifest that it is, or was made from
+
+    def fragment(self, number: int) -> Fragment:
+        """A fragment by its number; an empty one where nothing was computed."""
+        place = bisect_left(self.fragments, number, key=lambda f: f.number)
+        found = self.fragments[place : place + 1]
+        return found[0] if found and found[0].number == number else Fragment(number)
+
+    def keys(self, objects: ColumnObjects) -> set[str]:
+        """All files that the manifest names."""
+        files = {s.key(objects) for f in self.fragments for s in f.segments}
+        return files | {objects.errors_key(f.errors) for f in self.fragments if f.errors is not None}
+
+    def with_fragments(self, fragments: Iterable[Fragment]) -> Manifest:
+        """The manifest with some fragments added or replaced."""
+        merged = {f.number: f for f in (*self.fragments, *fragments)}
+        return replace(self, fragments=tuple(merged[number] for number in sorted(merged)))
+
+    def under(self, identity: str) -> Manifest:
+        """The manifest of another identity: values that were computed under this one are older ones there."""
+        if identity == self.identity:
+            return self
+        return replace(self, identity=identity, fragments=tuple(f.outdated() for f in self.fragments))
+
+
+def encode(manifest: Manifest) -> bytes:
+    """A manifest as bytes: JSON, then the bitmaps, whose lengths it gives."""
+    blobs: list[bytes] = []
+    fragments = []
+    for fragment in manifest.fragments:
+        packed = [pack(fragment.done), pack(fragment.kept), pack(fragment.hidden)]
+        blobs += packed
+        segments = [list(vars(s).values()) for s in fragment.segments]
+        fragments.append([fragment.number, segments, [len(blob) for blob in packed], fragment.errors])
+    document = {"field_id": manifest.field_id, "identity": manifest.identity, "fragments": fragments}
+    header = json.dumps(document, separators=(",", ":")).encode()
+    return b"".join([_PREFIX.pack(MAGIC, len(header)), header, *blobs])
+
+
+def decode(data: bytes) -> Manifest:
+    """The manifest that these bytes hold; ValueError for any that `encode` did not make."""
+    try:
+        magic, length = _PREFIX.unpack_from(data)
+        at = _PREFIX.size + length
+        document = json.loads(data[_PREFIX.size : at]) if magic == MAGIC else None
+        fragments = []
+        for number, segments, lengths, errors in document["fragments"] if document else ():
+            ends = list(accumulate(lengths, initial=at))
+            done, kept, hidden = (unpack(data[start:end]) for start, end in pairwise(ends))
+            fragments.append(Fragment(number, tuple(Segment(*s) for s in segments), done, kept, hidden, errors))
+            at = ends[-1]
+    except (struct.error, TypeError, KeyError) as error:
+        raise ValueError("cut short, damaged or of another format") from error
+    if document is None or at != len(data):
+        raise ValueError("cut short, damaged or of another format")
+    return Manifest(document["field_id"], document["identity"], tuple(fragments), digest_of(data))
+
+
+def digest_of(data: bytes) -> str:
+    """The name of a manifest: the hash of what it holds."""
+    return hashlib.sha3_256(data).hexdigest()
+
+
+def put(objects: ColumnObjects, manifest: Manifest) -> Manifest:
+    """Store a manifest durably; the same one with its name."""
+    data = encode(manifest)
+    digest = digest_of(data)
+    objects.put(objects.manifest_key(digest), data)
+    return replace(manifest, digest=digest)
+
+
+def load(objects: ColumnObjects, column: Column) -> Manifest:
+    """The manifest of a column's present values, an empty one before anything was computed."""
+    if column.manifest is None:
+        return Manifest(column.field_id, "")
+    key = objects.manifest_key(column.manifest)
+    try:
+        data = objects.store.get(key)
+        if digest_of(data) != column.manifest:
+            raise _bad(column, key, "was changed or damaged")
+        manifest = decode(data)
+    except ObjectNotFound as error:
+        raise _bad(column, key, "is missing") from error
+    except ValueError as error:
+        raise _bad(column, key, f"is {error}") from error
+    if manifest.field_id != column.field_id:
+        raise _bad(column, key, f"belongs to field {manifest.field_id}, not to {column.field_id}")
+    return manifest
+
+
+def _bad(column: Column, key: str, problem: str) -> BadColumn:
+    return BadColumn(
+        f"the manifest {key!r} of the computed column {column.name!r} {problem}",
+        hint=f"drop_column({column.name!r}) and add it again: what its checkpoints hold is not computed anew",
+        column=column.name,
+        key=key,
+    )

@@ -1,0 +1,64 @@
+"""The objects of a dataset's computed columns in its store: the catalog, manifests, files of values, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from floodmark.compute.checkpoints import CheckpointStore
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.store import ObjectInfo, Store
+
+
+@dataclass(frozen=True)
+class ColumnObjects:
+    """Where the computed columns of a dataset are kept: beside its chain, never in it."""
+
+    dataset: DatasetObjects
+
+    @property
+    def store(self) -> Store:
+        return self.dataset.store
+
+    @property
+    def folder(self) -> str:
+        return f"{self.dataset.folder}/columns"
+
+    @property
+    def catalog_key(self) -> str:
+        """The one object that changes: which columns there are, and the manifest of each."""
+        return f"{self.folder}/catalog"
+
+    def manifest_key(self, digest: str) -> str:
+        return f"{self.folder}/manifests/{digest}"
+
+    def file_key(self, digest: str) -> str:
+        """A segment's values."""
+        return f"{self.folder}/files/{digest}"
+
+    def errors_key(self, digest: str) -> str:
+        """The errors of skipped rows."""
+        return f"{self.folder}/errors/{digest}"
+
+    def turn_key(self, field_id: int) -> str:
+        """What those who fill one column take turns by."""
+        return f"{self.folder}/turns/{field_id}"
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        return CheckpointStore(self.store, f"{self.folder}/checkpoints")
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object that is named by its hash, durably; one that is there and damaged is replaced."""
+        if not self.store.put_if_absent(key, data) and self.store.get(key) != data:
+            self.store.delete(key)
+            self.store.put_if_absent(key, data)
+
+    def manifests(self) -> Iterator[ObjectInfo]:
+        return self.store.list(f"{self.folder}/manifests")
+
+    def files(self) -> Iterator[ObjectInfo]:
+        return self.store.list(f"{self.folder}/files")
+
+    def errors(self) -> Iterator[ObjectInfo]:
+        return self.store.list(f"{self.folder}/errors")

@@ -1,0 +1,96 @@
+"""The errors of skipped rows: which row, what its function raised, and when; one small file per fragment."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from floodmark.compute import addresses
+from floodmark.compute.errors import BadRowErrors
+from floodmark.compute.objects import ColumnObjects
+from floodmark.ledger.keys.records import I64
+from floodmark.storage.errors import ObjectNotFound
+
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("type", pa.string()),
+        pa.field("message", pa.string()),
+        pa.field("traceback", pa.string()),
+        pa.field("attempts", pa.int32()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+    ]
+)
+EMPTY = SCHEMA.empty_table()
+
+
+def table(offsets: I64, errors: pa.StructArray, at: datetime | None = None) -> pa.Table:
+    """Error rows from the `_error` column of a checkpoint, one for each offset; rows without an error are left out."""
+    moment = pa.scalar(datetime.now(UTC) if at is None else at, SCHEMA.field("at").type)
+    columns = [pa.array(offsets, pa.int64()), *errors.flatten(), pa.repeat(moment, len(offsets))]
+    return pa.Table.from_arrays(columns, schema=SCHEMA).filter(errors.is_valid())
+
+
+def merged(tables: Sequence[pa.Table]) -> pa.Table:
+    """All errors in offset order, one for each row: that of the last table which has one."""
+    together = pa.concat_tables([EMPTY, *tables])
+    offsets = together.column("offset").to_numpy()
+    _, from_behind = np.unique(offsets[::-1], return_index=True)
+    return together.take(pa.array(len(offsets) - 1 - from_behind))
+
+
+def only(errors: pa.Table, rows: BitMap, base: int) -> pa.Table:
+    """The errors of some row addresses; `base` is the offset of address 0."""
+    wanted = addresses.to_array(rows) + base
+    return errors.filter(pa.array(np.isin(errors.column("offset").to_numpy(), wanted)))
+
+
+def put(objects: ColumnObjects, errors: pa.Table) -> str | None:
+    """Store error rows durably; their name, or None for no rows."""
+    if errors.num_rows == 0:
+        return None
+    data = encode(errors)
+    digest = hashlib.sha3_256(data).hexdigest()
+    objects.put(objects.errors_key(digest), data)
+    return digest
+
+
+def load(objects: ColumnObjects, digest: str | None) -> pa.Table:
+    """The error rows of this name; `BadRowErrors` when they are missing or damaged."""
+    if digest is None:
+        return EMPTY
+    key = objects.errors_key(digest)
+    try:
+        data = objects.store.get(key)
+    except ObjectNotFound as error:
+        raise _bad(key, "is missing") from error
+    if hashlib.sha3_256(data).hexdigest() != digest:
+        raise _bad(key, "was changed or damaged")
+    return decode(data)
+
+
+def encode(errors: pa.Table) -> bytes:
+    """Error rows as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        writer.write_table(errors.cast(SCHEMA).combine_chunks())
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode(data: bytes) -> pa.Table:
+    """The error rows of an Arrow stream."""
+    return pa.ipc.open_stream(data).read_all()
+
+
+def _bad(key: str, problem: str) -> BadRowErrors:
+    return BadRowErrors(
+        f"the file {key!r} with the errors of skipped rows {problem}",
+        hint="the values are not touched by it; backfill(…, retry_errors=True) tries the skipped rows again",
+        key=key,
+    )

@@ -1,0 +1,65 @@
+"""Where the tasks of a backfill run: on Spark, or for a little work in worker processes of this machine.
+
+A user's function never runs in the driver: what it leaks, or the memory limit it hits, is its worker's affair.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from floodmark.engine import Progress, Session, run, run_here, run_in_processes
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+LITTLE_ROWS = 1 << 18
+"""So few rows are begun without Spark when there is no session yet: starting one would take longer."""
+
+LIGHT_TASKS = 64
+"""So few files are put together by threads of this process."""
+
+_THREADS = 2
+
+
+@dataclass
+class Runner:
+    """Runs tasks for one backfill. `begun` is set once there were too many rows to do it without Spark."""
+
+    session: Session
+    begun: bool = False
+
+    @property
+    def cores(self) -> int:
+        """How many tasks are worked on at once, as far as is known without starting Spark."""
+        here = len(os.sched_getaffinity(0))
+        return self.session.parallelism() if self._on_spark else here
+
+    @property
+    def _on_spark(self) -> bool:
+        return self.begun or self.session.at_hand
+
+    def run(
+        self,
+        tasks: Sequence[Task],
+        function: Callable[[Task], Result],
+        *,
+        halve: Callable[[Task], tuple[Task, Task] | None],
+        weight: Callable[[Task], int],
+        progress: Progress,
+        rows: int,
+    ) -> list[Result]:
+        """Call a user's function on every task, away from this process."""
+        self.begun = self.begun or rows > LITTLE_ROWS
+        if self._on_spark:
+            return run(tasks, function, session=self.session, halve=halve, weight=weight, progress=progress)
+        processes = min(self.cores, len(tasks))
+        return run_in_processes(tasks, function, processes=processes, halve=halve, weight=weight, progress=progress)
+
+    def run_light(self, tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
+        """Call a function of our own on every task."""
+        if len(tasks) > LIGHT_TASKS and self._on_spark:
+            return run(tasks, function, session=self.session)
+        return run_here(tasks, function, threads=_THREADS)

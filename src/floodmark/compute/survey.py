@@ -1,0 +1,146 @@
+"""Looks at what there is of a column (files, checkpoints, errors) and makes the plan of a backfill from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pyroaring import BitMap
+
+from floodmark.compute import addresses, row_errors
+from floodmark.compute.catalog import Column, srcfiles
+from floodmark.compute.column_file import looks_whole
+from floodmark.compute.found import find_data, find_ranges
+from floodmark.compute.keys import Prefix, hash_text
+from floodmark.compute.manifest import Fragment, Manifest, Segment
+from floodmark.compute.pinned import Pinned
+from floodmark.compute.plan import FragmentPlan, Missing, Window, plan_fragment
+from floodmark.ledger.scan import Where
+
+
+@dataclass(frozen=True)
+class MissingRange:
+    """Records that have to be computed: so many rows between two offsets, and why."""
+
+    start: int
+    end: int
+    rows: int
+    why: str
+
+
+@dataclass(frozen=True)
+class BackfillPlan:
+    """What a backfill would do: rows that are done, that lie in checkpoints, that are missing, and why they are.
+
+    `rows` are all current ones, `wanted` those that `where` keeps and whose inputs are there. `waiting` rows cannot be
+    computed yet, because a computed column they are made from is not there.
+    """
+
+    column: str
+    rows: int
+    wanted: int
+    done: int
+    reused: int
+    missing: int
+    waiting: int
+    fragments: tuple[FragmentPlan, ...]
+
+    @cached_property
+    def ranges(self) -> list[MissingRange]:
+        """The missing rows as ranges of offsets, in order."""
+        found = [r for plan in self.fragments for r in _ranges(plan)]
+        return sorted(found, key=lambda r: (r.start, r.why))
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return all(plan.is_done for plan in self.fragments)
+
+
+def _ranges(plan: FragmentPlan) -> Iterator[MissingRange]:
+    base = plan.window.base
+    for missing in plan.missing:
+        for start, end in addresses.ranges(missing.rows):
+            yield MissingRange(start + base, end + base, end - start, missing.why)
+
+
+def prefix_of(pinned: Pinned, column: Column, where: Where) -> Prefix:
+    """Under which keys a backfill of this column stores its checkpoints."""
+    return Prefix(
+        udf=column.function.name,
+        version=column.function.version,
+        column=column.name,
+        where=hash_text(None if where is None else str(where)),
+        uri=hash_text(pinned.dataset_id),
+        srcfiles=srcfiles(pinned.catalog, pinned.dataset_id, column),
+    )
+
+
+def survey(pinned: Pinned, column: Column, where: Where = None, retried: bool = False) -> BackfillPlan:
+    """The plan of a backfill; with `retried`, rows that were skipped before are tried again."""
+    base = pinned.manifest(column).under(pinned.identity(column))
+    prefix = prefix_of(pinned, column, where)
+    fragments, rows, waiting = [], 0, 0
+    for window in pinned.windows(column, where):
+        rows += len(window.live)
+        waiting += len(window.live) - len(window.wanted) if where is None else 0
+        fragments.append(_fragment(pinned, column, prefix, window, base, retried))
+    return BackfillPlan(
+        column=column.name,
+        rows=rows,
+        wanted=sum(len(f.window.wanted) for f in fragments),
+        done=sum(len(f.done) for f in fragments),
+        reused=sum(len(f.reused) for f in fragments),
+        missing=sum(len(f.to_compute) for f in fragments),
+        waiting=waiting,
+        fragments=tuple(fragments),
+    )
+
+
+def _fragment(
+    pinned: Pinned, column: Column, prefix: Prefix, window: Window, base: Manifest, retried: bool
+) -> FragmentPlan:
+    before, lost = _readable(pinned, base.fragment(window.number), window)
+    again = _skipped(pinned, before, window) if retried else BitMap()
+    done = before.done - again
+    if done >= window.wanted:
+        return plan_fragment(window, before, done, (), (), ())
+    store = pinned.objects.checkpoints
+    field = column.field.remove_metadata()
+    ranges = find_ranges(store, prefix, window.number, field, dataset_id=pinned.dataset_id)
+    data = [
+        d for d in find_data(store, prefix, window.number) if looks_whole(pinned.objects, Segment.from_json(d.segment))
+    ]
+    if again:  # what was stored for these rows is that they failed
+        ranges = [replace(r, rows=r.rows - again) for r in ranges]
+        data = [replace(d, done=d.done - again) for d in data]
+    return plan_fragment(window, before, done, list(_reasons(before, base, window, lost, again)), ranges, data)
+
+
+def _readable(pinned: Pinned, before: Fragment, window: Window) -> tuple[Fragment, BitMap]:
+    """The fragment without the files that are gone or damaged, and the rows that were in them."""
+    whole = tuple(s for s in before.segments if looks_whole(pinned.objects, s))
+    if len(whole) == len(before.segments):
+        return before, BitMap()
+    gone = [s for s in before.segments if s not in whole]
+    lost = BitMap.union(*[addresses.span(s.start - window.base, s.end - window.base) for s in gone], BitMap())
+    done, kept, hidden = before.done - lost, before.kept - lost, before.hidden - lost
+    return replace(before, segments=whole, done=done, kept=kept, hidden=hidden), lost
+
+
+def _skipped(pinned: Pinned, before: Fragment, window: Window) -> BitMap:
+    if before.errors is None:
+        return BitMap()
+    offsets = row_errors.load(pinned.objects, before.errors).column("offset").to_numpy()
+    return addresses.from_array(offsets - window.base) & window.wanted
+
+
+def _reasons(before: Fragment, base: Manifest, window: Window, lost: BitMap, again: BitMap) -> Iterator[Missing]:
+    yield Missing(lost, "the file with their values is lost or damaged")
+    yield Missing(again, "they failed before and are tried again")
+    yield Missing(before.hidden, "a computed column they are made from has changed")
+    yield Missing(before.kept, "the function has changed")
+    seen = max((s.end for f in base.fragments for s in f.segments), default=0)
+    if seen:
+        fresh = addresses.span(max(seen, window.start) - window.base, max(window.end, seen) - window.base)
+        yield Missing(fresh, "the records are new")

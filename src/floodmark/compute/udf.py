@@ -1,0 +1,275 @@
+"""Functions that compute a column: what they take, what they return, and which version they are."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.compute.errors import BadCheckpointSize, BadFunction, NoVersion, UnpicklableFunction
+from floodmark.compute.fingerprint import Versioned, fingerprint
+from floodmark.compute.instances import instance_of
+from floodmark.compute.on_error import Handler, Retry, Skip
+from floodmark.compute.parameters import Kind, Parameters, parameters_of
+from floodmark.compute.source_text import source_or_nothing
+from floodmark.engine.shipping import NotShippable, packing
+from floodmark.ledger.errors import UnsupportedType
+from floodmark.ledger.types import canonical, check_supported
+
+_defined: dict[str, weakref.WeakSet[Udf]] = {}
+_defining = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class Udf(Versioned):
+    """A function of columns. It can be called like the function it was made of."""
+
+    function: Callable[..., Any]
+    name: str
+    inputs: tuple[str, ...] | None
+    """The columns it takes; None if only the one who adds the column can say."""
+    type: pa.DataType
+    nullable: bool
+    parameters: Parameters
+    min_checkpoint_size: int
+    max_checkpoint_size: int | None
+    on_error: tuple[Handler, ...]
+    given_version: str | None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.callable()(*args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.function
+
+    @property
+    def kind(self) -> Kind:
+        """What one call takes: the values of one row, one array per column, or a record batch."""
+        return self.parameters.kind
+
+    @functools.cached_property
+    def version(self) -> str:
+        """The version that was given, or else a fingerprint of the code and of the values it uses.
+
+        It is taken when it is first needed and stays: what the function reads should not change after that.
+        """
+        if self.given_version is not None:
+            return self.given_version
+        return fingerprint(self.function, self.name, self.kind)
+
+    @functools.cached_property
+    def source(self) -> str:
+        """The text of the function, or nothing if it is not at hand."""
+        return source_or_nothing(self.function)
+
+    @property
+    def module(self) -> str:
+        """Where the function is defined."""
+        return str(getattr(self._definition, "__module__", None) or "")
+
+    @property
+    def qualname(self) -> str:
+        """The function's name inside its module."""
+        return str(getattr(self._definition, "__qualname__", None) or "")
+
+    @property
+    def _definition(self) -> Any:
+        return self.function if hasattr(self.function, "__qualname__") else type(self.function)
+
+    def callable(self) -> Callable[..., Any]:
+        """What is called with rows: the function, or this process's one instance of the class."""
+        return instance_of(self) if self.is_stateful else self.function
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether it is a class or an object with a state, of which each worker process keeps one."""
+        return isinstance(self.function, type) or not inspect.isroutine(self.function)
+
+    def inputs_from(self, given: Iterable[str] | None) -> tuple[str, ...]:
+        """The columns it is called with: those given, or else its own; refused if they do not fit its parameters."""
+        if isinstance(given, str):
+            raise BadFunction(f"the inputs of {self.name!r} are a list of columns, not {given!r}", function=self.name)
+        inputs = self.inputs if given is None else tuple(given)
+        if inputs is None:
+            raise BadFunction(
+                f"the function {self.name!r} does not say which columns it takes",
+                hint='Name them: add_column(…, inputs=["…"]) or udf(inputs=["…"]).',
+                function=self.name,
+            )
+        self.parameters.check(self.name, inputs)
+        return inputs
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The process that takes it may not have the files that version and source are told from.
+        return {**self.__dict__, "version": self.version, "source": self.source}
+
+
+def udf(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    returns: str | pa.DataType | pa.Field | None = None,
+    inputs: Iterable[str] | None = None,
+    name: str | None = None,
+    version: str | None = None,
+    nullable: bool = True,
+    min_checkpoint_size: int = 1,
+    max_checkpoint_size: int | None = None,
+    on_error: Handler | Iterable[Handler] = (),
+) -> Callable[[Callable[..., Any]], Udf]:
+    """Make a function, or a class with ``__call__``, the function of a computed column.
+
+    The parameters are columns of the same names. Annotated ``pa.Array`` they are whole columns and the function
+    returns an array of the same length; one parameter annotated ``pa.RecordBatch`` takes all its inputs at once;
+    with any other annotation the function is called for each row. A class is made once per worker process.
+    """
+    if function is not None:  # @udf without its brackets
+        raise _no_returns(_name_of(function))
+
+    def define(function: Callable[..., Any]) -> Udf:
+        if isinstance(function, Udf):
+            raise BadFunction(f"{function.name!r} is a udf already", function=function.name)
+        own_name = name or _name_of(function)
+        data_type, may_be_null = _result(own_name, returns)
+        may_be_null = may_be_null and nullable
+        parameters = parameters_of(own_name, function)
+        made = Udf(
+            function=function,
+            name=own_name,
+            inputs=parameters.names if inputs is None else _columns(own_name, inputs),
+            type=data_type,
+            nullable=may_be_null,
+            parameters=parameters,
+            min_checkpoint_size=min_checkpoint_size,
+            max_checkpoint_size=max_checkpoint_size,
+            on_error=_handlers(own_name, on_error, may_be_null),
+            given_version=_version(own_name, version),
+        )
+        if made.inputs is not None:
+            parameters.check(own_name, made.inputs)
+        _check_sizes(made)
+        with _defining:
+            _defined.setdefault(own_name, weakref.WeakSet()).add(made)
+        return made
+
+    return define
+
+
+def known(name: str, version: str) -> Udf | None:
+    """A udf of this process with this name and version, if it has been defined here and is still around."""
+    with _defining:
+        candidates = list(_defined.get(name, ()))
+    for candidate in candidates:
+        try:
+            if candidate.version == version:
+                return candidate
+        except NoVersion:  # it has no version, so it is not this one
+            continue
+    return None
+
+
+def check_shippable(function: Udf) -> None:
+    """Refuse a function that cannot be sent to another process, or whose version cannot be told."""
+    _ = function.version  # its own error says more than that of the pickler, which needs it too
+    try:
+        with packing() as pack:
+            pack(function)
+    except NotShippable as error:
+        reason = str(error.__cause__ or error.message)
+        raise UnpicklableFunction(
+            f"the function {function.name!r} cannot be sent to a worker: {reason}",
+            hint="Open files, locks and connections inside the function, or in __init__ of a class with __call__.",
+            function=function.name,
+            reason=reason,
+        ) from error
+
+
+def _name_of(function: object) -> str:
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return "lambda" if name == "<lambda>" else str(name)
+
+
+def _result(name: str, returns: object) -> tuple[pa.DataType, bool]:
+    if returns is None:
+        raise _no_returns(name)
+    may_be_null = True
+    if isinstance(returns, pa.Field):
+        field: pa.Field = returns
+        returns, may_be_null = field.type, field.nullable
+    if isinstance(returns, str):
+        try:
+            returns = pa.type_for_alias(returns)
+        except ValueError:
+            raise BadFunction(
+                f"{returns!r}, which {name!r} returns, is not the name of a type",
+                hint='Use names like "float64", "string", "timestamp[us]", or a type: returns=pa.list_(pa.float32()).',
+                function=name,
+            ) from None
+    if not isinstance(returns, pa.DataType):
+        raise BadFunction(f"{name!r} returns an Arrow type or the name of one, not {returns!r}", function=name)
+    try:
+        data_type = canonical(returns, name)
+        check_supported(data_type, name)
+    except UnsupportedType as error:
+        raise BadFunction(
+            f"{name!r} returns {returns}, which a dataset cannot hold", hint=error.hint, function=name
+        ) from error
+    return data_type, may_be_null
+
+
+def _no_returns(name: str) -> BadFunction:
+    return BadFunction(
+        f"the udf {name!r} does not say what it returns", hint='Say it: @udf(returns="float64").', function=name
+    )
+
+
+def _version(name: str, version: object) -> str | None:
+    if version is not None and (not isinstance(version, str) or not version):
+        raise BadFunction(f"the version of {name!r} is a text, not {version!r}", function=name)
+    return version
+
+
+def _columns(name: str, inputs: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(inputs, str):
+        raise BadFunction(f"the inputs of {name!r} are a list of columns, not {inputs!r}", function=name)
+    return tuple(inputs)
+
+
+def _handlers(name: str, on_error: Handler | Iterable[Handler], nullable: bool) -> tuple[Handler, ...]:
+    handlers = (on_error,) if isinstance(on_error, Retry | Skip) else tuple(on_error)
+    for handler in handlers:
+        if not isinstance(handler, Retry | Skip):
+            raise BadFunction(
+                f"on_error of {name!r} takes Retry(…) and Skip(…), not {handler!r}",
+                hint="For example on_error=[Retry(TimeoutError), Skip(ValueError)].",
+                function=name,
+            )
+        if isinstance(handler, Skip) and not nullable:
+            raise BadFunction(
+                f"{name!r} skips rows that fail, which leaves nulls, but nullable=False allows none",
+                hint="Leave out Skip, or allow nulls.",
+                function=name,
+            )
+    return handlers
+
+
+def _check_sizes(made: Udf) -> None:
+    low, high = made.min_checkpoint_size, made.max_checkpoint_size
+    for size in (low, high):
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            raise _bad_size(made, f"takes whole numbers of rows from 1 on, not {size!r}")
+    if high is not None and low > high:
+        raise _bad_size(made, f"has min_checkpoint_size {low} above max_checkpoint_size {high}")
+
+
+def _bad_size(made: Udf, what: str) -> BadCheckpointSize:
+    return BadCheckpointSize(
+        f"the udf {made.name!r} {what}", minimum=made.min_checkpoint_size, maximum=made.max_checkpoint_size
+    )

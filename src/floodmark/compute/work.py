@@ -1,0 +1,111 @@
+"""What all tasks of a backfill share, and what one of them is to do. Both travel to workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from floodmark.compute.call import Caller
+from floodmark.compute.keys import Prefix
+from floodmark.compute.manifest import Segment
+from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.plan import Share
+from floodmark.compute.udf import Udf
+from floodmark.ledger.beside import Beside
+from floodmark.ledger.layout import Layout
+from floodmark.ledger.scan import Scan
+from floodmark.ledger.selection import Selection
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large checkpoints may be and how long one should take."""
+
+    minimum: int
+    maximum: int
+    start: int
+    target_seconds: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """One column of one dataset, as of one snapshot."""
+
+    objects: ColumnObjects
+    fragment_rows: int
+    layout: Layout
+    beside: Beside | None  # the computed columns that are inputs
+    column: pa.Field
+    field_id: int
+    inputs: tuple[str, ...]
+    prefix: Prefix
+    sources: str  # what the inputs are, for whoever reads a data checkpoint
+    udf: Udf
+
+    @property
+    def offset_name(self) -> str:
+        return self.layout.vocab.offset
+
+    def caller(self) -> Caller:
+        return Caller(self.udf, self.column, self.inputs)
+
+    def read(self, selection: Selection) -> Iterator[pa.RecordBatch]:
+        """The inputs of the records of a selection, with their offsets, in offset order."""
+        columns = tuple(dict.fromkeys([*self.inputs, self.offset_name]))
+        scan = Scan(self.objects.dataset, self.layout, selection, columns, self.beside)
+        with scan.readable():
+            yield from scan.batches()
+
+
+@dataclass(frozen=True)
+class RangeTask:
+    """Compute the rows of one share, whose records are in the selection."""
+
+    share: Share
+    base: int  # the offset of its fragment's address 0
+    selection: Selection
+    sizes: Sizes
+    call_rows: int  # how many rows the function is handed at once at most
+    patience: float  # seconds after which a task that will not end soon gives the rest back
+    direct: tuple[int, int] | None = None  # the offsets of the segment that it may write by itself
+
+    def __str__(self) -> str:
+        first, last = self.base + self.share.rows.min(), self.base + self.share.rows.max()
+        which = f"record {first}" if first == last else f"records {first} to {last}"
+        return f"to compute {which}"
+
+
+@dataclass(frozen=True)
+class MapBatchCheckpoint:
+    """One stored batch: where it begins, how many rows it has, how far it reaches, and how many were computed."""
+
+    key: str
+    offset: int
+    num_rows: int
+    span: int
+    udf_rows: int
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What came of a share. `rest` was not begun; `written` is a file that needs no assembling."""
+
+    share: Share
+    checkpoints: tuple[MapBatchCheckpoint, ...]
+    computed: int
+    failed: int
+    called: int
+    seconds: float
+    rest: BitMap
+    written: Written | None = None
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished file that no manifest names yet, and the rows of it that were skipped."""
+
+    segment: Segment
+    errors: pa.Table

@@ -1,0 +1,176 @@
+"""A dataset as users have it: a ledger and what is derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.compute import backfill as filling
+from floodmark.compute import catalog, columns, gc, purge
+from floodmark.compute.backfill import Backfill
+from floodmark.compute.catalog import Column
+from floodmark.compute.check import column_problems
+from floodmark.compute.checkpoints import CheckpointStore
+from floodmark.compute.columns import ColumnStatus
+from floodmark.compute.gc import Garbage
+from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.options import Options
+from floodmark.compute.pinned import Pinned
+from floodmark.compute.read import computed_columns
+from floodmark.compute.runner import Runner
+from floodmark.compute.survey import BackfillPlan, survey
+from floodmark.compute.udf import Udf
+from floodmark.ledger import dataset as ledger
+from floodmark.ledger.beside import Beside
+from floodmark.ledger.layout import fields_from
+from floodmark.ledger.purge import Purge
+from floodmark.ledger.scan import Where
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.verify import Verification
+
+
+class Dataset(ledger.Dataset):
+    """An append-only sequence of records numbered 0, 1, 2, …, its current rows, and columns computed from them.
+
+    Made by `Lake.create` or found by `lake["name"]`. Every call looks at the present head; what a dataset object
+    remembers only saves reading it again.
+    """
+
+    # Computed columns
+
+    def add_column(
+        self,
+        name: str,
+        udf: Udf,
+        inputs: Sequence[str] | None = None,
+        *,
+        fragment_rows: int | None = None,
+        exist_ok: bool = False,
+    ) -> None:
+        """Add a column that a function computes; it reads as null until `backfill` has computed it.
+
+        `inputs` are the columns that the function takes, by default those its parameters name; computed ones may be
+        among them. `fragment_rows` can be chosen with the first column only: how many records one file of values has.
+        With `exist_ok` a column that has this very function already is left as it is.
+        """
+        columns.add(self._pinned(), name, udf, inputs, fragment_rows, exist_ok)
+
+    def alter_column(self, name: str, udf: Udf, inputs: Sequence[str] | None = None) -> None:
+        """Give a column another function of the same type; old values are shown until `backfill` replaces them."""
+        columns.alter(self._pinned(), name, udf, inputs)
+
+    def drop_column(self, name: str) -> None:
+        """Remove a computed column; added again with the same function, its values come back without a call."""
+        columns.drop(self._columns_objects, name)
+
+    def columns(self) -> list[ColumnStatus]:
+        """The computed columns: what computes them, and how much of each is there, fragment by fragment."""
+        return [] if self.schema is None else columns.status(self._pinned())
+
+    def column(self, name: str) -> Column:
+        """One computed column: its type, its inputs and what is known of its function."""
+        return catalog.load(self._columns_objects).column(name)
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """What backfills have stored on their way; `list_keys()` is the truth about it."""
+        return self._columns_objects.checkpoints
+
+    def find_garbage(self) -> Garbage:
+        """Checkpoints and files that no computed column needs any more and that are a week old: what gc removes."""
+        snapshot = self.snapshot()
+        dead = self._dead(snapshot, snapshot.next_offset)
+        return gc.find_garbage(self._columns_objects, str(self.id), dead, self._runtime.clock())
+
+    def collect_garbage(self) -> Garbage:
+        """Remove what `find_garbage` finds; says what went."""
+        return gc.remove(self._columns_objects, self.find_garbage())
+
+    def column_errors(self, name: str) -> pa.Table:
+        """The rows of a column that were skipped because its function failed: offset, error, attempts, time."""
+        return columns.errors(self._pinned(), name)
+
+    def plan_backfill(self, name: str, where: Where = None) -> BackfillPlan:
+        """What `backfill` would do: ranges and rows that are done, reusable or missing, and why. Calls nothing."""
+        pinned = self._pinned()
+        return survey(pinned, pinned.catalog.column(name), where)
+
+    def backfill(
+        self,
+        name: str,
+        where: Where = None,
+        *,
+        udf: Udf | None = None,
+        checkpoint_size: int | None = None,
+        min_checkpoint_size: int | None = None,
+        max_checkpoint_size: int | None = None,
+        task_size: int | None = None,
+        commit_granularity: int = 64,
+        retry_errors: bool = False,
+    ) -> Backfill:
+        """Compute what is missing of a column, or of the rows that `where` keeps; what is stored is not computed again.
+
+        Values given here win over those of the udf. Checkpoints have at most `checkpoint_size` rows and take about ten
+        seconds each; `min_checkpoint_size` and `max_checkpoint_size` bound them. A task has `task_size` rows,
+        and as many fragments as `commit_granularity` says become visible together. `retry_errors` also tries
+        rows again that were skipped. `udf` is needed only where the function is not defined or imported.
+        """
+        options = Options(
+            where=where,
+            checkpoint_size=checkpoint_size,
+            min_checkpoint_size=min_checkpoint_size,
+            max_checkpoint_size=max_checkpoint_size,
+            task_size=task_size,
+            commit_granularity=commit_granularity,
+            retry_errors=retry_errors,
+            target_seconds=self._runtime.checkpoint_seconds,
+        )
+        column = self.column(name)
+        function = columns.function_of(column, udf)
+        runner = Runner(self._runtime.session)
+        return filling.backfill(column, function, options, self._pinned, runner, self._runtime.progress)
+
+    @property
+    def _columns_objects(self) -> ColumnObjects:
+        return ColumnObjects(self._objects)
+
+    def _pinned(self) -> Pinned:
+        snapshot = self.snapshot()
+        layout = snapshot.require_layout(self._name)
+        selection = self._current(snapshot, None)
+        dead = self._dead(snapshot, snapshot.next_offset)
+        bounds = (snapshot.purged_before, snapshot.next_offset)
+        found = catalog.load(self._columns_objects)
+        return Pinned(self._name, str(self.id), self._columns_objects, layout, selection, dead, *bounds, found)
+
+    # What the ledger does, with computed columns
+
+    def _beside(self, snapshot: Snapshot) -> Beside | None:  # noqa: ARG002  columns belong to offsets, not to heads
+        return computed_columns(self._objects, catalog.load(self._columns_objects))
+
+    def evolve(self, added: pa.Schema | Mapping[str, Any]) -> pa.Schema:
+        """Add optional columns, as a schema or as names and types; older records read as null there.
+
+        A whole new schema is taken too: it may add and reorder columns, and nothing else.
+        """
+        columns.check_not_computed(catalog.load(self._columns_objects), [f.name for f in fields_from(added)])
+        return super().evolve(added)
+
+    def purge(self, before: int | str | date | datetime) -> Purge:
+        """Remove old slices for good: those whose records all lie before an offset or an event time.
+
+        The chain and the offsets stay. Only whole slices go, so some older records may remain. What was computed from
+        them goes too.
+        """
+        done = super().purge(before)
+        purge.drop_purged(self._columns_objects, done.before)
+        return done
+
+    def verify(self) -> Verification:
+        """Check every block against the rules and every file against its hashes, those of computed columns too."""
+        found = super().verify()
+        return replace(found, problems=(*found.problems, *column_problems(self._columns_objects)))

@@ -1,0 +1,103 @@
+"""What the tests of column files build their worlds from: a store, a column or two, and manifests by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from floodmark.compute import catalog as catalogs
+from floodmark.compute import define, install
+from floodmark.compute import manifest as manifests
+from floodmark.compute.catalog import Catalog, Column, FunctionRef
+from floodmark.compute.column_file import read_values, write_segment
+from floodmark.compute.define import Definition
+from floodmark.compute.manifest import Fragment, Manifest, Segment
+from floodmark.compute.objects import ColumnObjects
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.local import LocalStore
+from floodmark.storage.memory import MemoryStore
+from floodmark.storage.store import Store
+
+DATASET = "did:odf:abc"
+RECORDS = ("offset", "op", "system_time", "event_time", "pixels", "Title")
+ROWS = 8
+"""Rows of a fragment."""
+
+
+def objects_in(store: Store) -> ColumnObjects:
+    return ColumnObjects(DatasetObjects(store, "d"))
+
+
+def objects_at(kind: str, path: Path) -> ColumnObjects:
+    """The columns of a dataset in a local folder, or in what stands for a bucket."""
+    return objects_in(LocalStore(path / "lake") if kind == "folder" else MemoryStore())
+
+
+def definition(
+    name: str, inputs: Sequence[str] = ("pixels",), version: str = "v1", data_type: pa.DataType | None = None
+) -> Definition:
+    function = FunctionRef(f"make_{name}", version, "array", "m", f"m.make_{name}", "def …")
+    return Definition(name, pa.float64() if data_type is None else data_type, True, tuple(inputs), function)
+
+
+def add(objects: ColumnObjects, name: str, inputs: Sequence[str] = ("pixels",), version: str = "v1") -> Column:
+    return define.add(objects, definition(name, inputs, version), RECORDS, ROWS)
+
+
+def column(objects: ColumnObjects, name: str) -> Column:
+    return catalogs.load(objects).column(name)
+
+
+def manifest(objects: ColumnObjects, name: str) -> Manifest:
+    return manifests.load(objects, column(objects, name))
+
+
+def segment(objects: ColumnObjects, owner: Column, start: int, values: Iterable[float | None]) -> Segment:
+    return write_segment(objects, owner.field, start, [pa.array(list(values), owner.type)])
+
+
+def fill(
+    objects: ColumnObjects, name: str, start: int, values: Sequence[float | None], changed: Iterable[int] = ()
+) -> Catalog:
+    """Install values from an offset on as what the column's present function gave; `changed` are addresses.
+
+    They take the place of the fragment's segments that they overlap.
+    """
+    owner, catalog = column(objects, name), catalogs.load(objects)
+    base = manifests.load(objects, owner)
+    identity = catalogs.identity(catalog, DATASET, owner)
+    number = start // catalog.fragment_rows
+    before = base.under(identity).fragment(number)
+    made = segment(objects, owner, start, values)
+    others = [s for s in before.segments if s.end <= made.start or made.end <= s.start]
+    at = start - number * catalog.fragment_rows
+    rows = BitMap(range(at, at + len(values)))
+    new = Fragment(
+        number,
+        tuple(sorted([*others, made], key=lambda s: s.start)),
+        before.done | rows,
+        before.kept - rows,
+        before.hidden - rows,
+        before.errors,
+    )
+    return install.install(objects, DATASET, owner, base, [new], {number: BitMap(changed)}, identity)
+
+
+def values_of(objects: ColumnObjects, name: str) -> dict[int, object]:
+    """Offset → value of everything that lies in a column's files and is not hidden."""
+    owner = column(objects, name)
+    found: dict[int, object] = {}
+    rows = catalogs.load(objects).fragment_rows
+    for fragment in manifests.load(objects, owner).fragments:
+        for part in fragment.segments:
+            values = read_values(objects, part, owner.field, part.start, part.end).to_pylist()
+            found |= dict(zip(range(part.start, part.end), values, strict=True))
+        found = {o: v for o, v in found.items() if o // rows != fragment.number or o % rows not in fragment.hidden}
+    return found
+
+
+def keys(objects: ColumnObjects, folder: str) -> set[str]:
+    return {info.key for info in objects.store.list(f"{objects.folder}/{folder}")}

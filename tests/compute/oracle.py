@@ -1,0 +1,250 @@
+"""Computed columns the naive way: a dictionary from offsets to values for each column, and one of everything stored.
+
+What a backfill must call the function for follows from both; nothing here knows of fragments' files or checkpoints'
+ranges. A result that may or may not have survived (a damaged checkpoint, a call cut short) is *unsure*: it may be
+computed again, and nothing else may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compute.counting import Plan
+from ledger.keyed.naive import Naive, Row
+
+Identity = tuple[Any, ...]
+Keeps = Callable[[Row], bool]
+
+DONE, KEPT, HIDDEN = "done", "kept", "hidden"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a function made of a row: a value, or nothing since it failed and was skipped."""
+
+    value: int | None
+    failed: bool = False
+
+
+@dataclass
+class Cell:
+    """A result that is committed: of the present computation, of an older one, or not to be shown."""
+
+    result: Result
+    state: str = DONE
+
+
+@dataclass
+class Column:
+    """One computed column; `identity` is the computation whose results are DONE."""
+
+    plan: Plan
+    number: int  # no other column, before or after, has it
+    generation: int = 0
+    identity: Identity | None = None
+    cells: dict[int, Cell] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a backfill has to do, in offsets."""
+
+    wanted: frozenset[int]
+    done: frozenset[int]
+    reused: frozenset[int]
+    missing: frozenset[int]
+    unsure: frozenset[int]  # reused or missing
+
+    @property
+    def open(self) -> frozenset[int]:
+        return self.wanted - self.done
+
+
+@dataclass
+class Oracle:
+    """A dataset with its computed columns."""
+
+    ledger: Naive
+    fragment_rows: int
+    columns: dict[str, Column] = field(default_factory=dict)
+    stored: dict[Identity, dict[int, Result]] = field(default_factory=dict)
+    unsure: dict[Identity, set[int]] = field(default_factory=dict)
+    purged_before: int = 0
+    numbers: int = 0
+
+    # What readers see
+
+    def rows(self) -> dict[int, Row]:
+        """The current rows by offset, with their computed columns."""
+        return {
+            offset: {**row, **{name: self.value(name, offset) for name in self.columns}}
+            for offset, row in self.ledger.current()
+            if offset >= self.purged_before
+        }
+
+    def value(self, name: str, offset: int) -> int | None:
+        cell = self.columns[name].cells.get(offset)
+        return None if cell is None or cell.state == HIDDEN else cell.result.value
+
+    def done(self, name: str) -> set[int]:
+        """The current rows that the column's present function was applied to."""
+        column = self.columns[name]
+        if column.identity != self.identity(name):
+            return set()
+        return {offset for offset, cell in column.cells.items() if cell.state == DONE} & self.rows().keys()
+
+    def errors(self, name: str, *states: str) -> set[int]:
+        """The current rows that were skipped and are in one of these states."""
+        cells = self.columns[name].cells
+        return {o for o in self.rows() if o in cells and cells[o].result.failed and cells[o].state in states}
+
+    # What identifies a computation
+
+    def identity(self, name: str) -> Identity:
+        plan = self.columns[name].plan
+        inputs = [
+            (i, self.columns[i].number, self.columns[i].generation) if i in self.columns else i for i in plan.inputs
+        ]
+        return (name, plan.name, plan.version, *inputs)
+
+    def dependents(self, name: str) -> list[str]:
+        """The columns computed from this one, directly or not, inputs first."""
+        found = [name]
+        for other in sorted(self.columns, key=lambda n: self.columns[n].number):  # inputs have to be there first
+            if set(self.columns[other].plan.inputs) & set(found):
+                found.append(other)
+        return found[1:]
+
+    # What is done to columns
+
+    def add(self, name: str, plan: Plan) -> None:
+        self.columns[name] = Column(plan, self.numbers)
+        self.numbers += 1
+
+    def alter(self, name: str, plan: Plan) -> None:
+        self.columns[name].plan = plan
+
+    def drop(self, name: str) -> None:
+        del self.columns[name]
+
+    def purge(self, before: int) -> None:
+        """Values of purged records go; a checkpoint that has one of them may take others with it."""
+        self.purged_before = max(self.purged_before, before)
+        for column in self.columns.values():
+            column.cells = {o: cell for o, cell in column.cells.items() if o >= before}
+        for identity, results in self.stored.items():
+            self.stored[identity] = {o: result for o, result in results.items() if o >= before}
+            near = {o for o in results if before <= o < (before // self.fragment_rows + 1) * self.fragment_rows}
+            self.unsure.setdefault(identity, set()).update(near)
+
+    # Backfill
+
+    def expected(self, name: str, keeps: Keeps | None = None, *, retry: bool = False) -> Expected:
+        rows = self.rows()
+        wanted = {o for o, row in rows.items() if keeps is None or keeps(row)}
+        for needed in self.columns[name].plan.inputs:
+            if needed in self.columns:
+                wanted &= self.done(needed)
+        again = self.errors(name, DONE) & self.done(name) & wanted if retry else set()
+        done = (self.done(name) & wanted) - again
+        stored = self.stored.get(self.identity(name), {}).keys() - again
+        unsure = self.unsure.get(self.identity(name), set()) & (wanted - done) & stored
+        missing = wanted - done - stored
+        parts = (wanted, done, (wanted - done) & stored - unsure, missing, unsure)
+        return Expected(*map(frozenset, parts))
+
+    def waves(self, rows: Iterable[int], granularity: int) -> list[set[int]]:
+        """The rows that become visible together."""
+        rows = list(rows)
+        fragments = sorted({offset // self.fragment_rows for offset in rows})
+        chosen = [fragments[i : i + granularity] for i in range(0, len(fragments), granularity)]
+        return [{o for o in rows if o // self.fragment_rows in some} for some in chosen]
+
+    def compute(self, name: str, offset: int, mended: bool) -> Result:
+        row = self.rows()[offset]
+        plan = self.columns[name].plan
+        inputs = [row[i] for i in plan.inputs]
+        try:
+            return Result(plan.formula(*inputs))
+        except ValueError:
+            if not mended:
+                return Result(None, failed=True)
+            return Result(None if inputs[0] is None else -inputs[0])
+
+    def store(self, name: str, called: Iterable[int], mended: bool, *, surely: bool = True) -> None:
+        """The function was called with these rows, and what it returned was kept, surely or perhaps."""
+        identity = self.identity(name)
+        for offset in called:
+            self.stored.setdefault(identity, {})[offset] = self.compute(name, offset, mended)
+            unsure = self.unsure.setdefault(identity, set())
+            (unsure.discard if surely else unsure.add)(offset)
+
+    def commit(self, name: str, rows: Iterable[int]) -> None:
+        """What is stored of these rows becomes visible, and what it makes stale becomes invisible."""
+        rows = set(rows)
+        if not rows:
+            return
+        column, identity = self.columns[name], self.identity(name)
+        if column.identity != identity:
+            for cell in column.cells.values():
+                cell.state = KEPT if cell.state == DONE else cell.state
+            column.identity = identity
+        changed = set()
+        for offset in rows:
+            before, result = column.cells.get(offset), self.stored[identity][offset]
+            if before is not None and before.state != HIDDEN and before.result.value != result.value:
+                changed.add(offset)
+            column.cells[offset] = Cell(result)
+            self.unsure.get(identity, set()).discard(offset)
+        self._note_neighbours(column, identity, rows)
+        if changed:
+            self._change(name, changed)
+
+    def _note_neighbours(self, column: Column, identity: Identity, rows: set[int]) -> None:
+        """Values that lie in the same files as new ones are noted with them, wherever they come from."""
+        fragments = {offset // self.fragment_rows for offset in rows}
+        for offset, cell in column.cells.items():
+            near = offset // self.fragment_rows in fragments
+            if near and cell.state == DONE and offset not in self.stored[identity]:
+                self.stored[identity][offset] = cell.result
+                self.unsure[identity].add(offset)
+
+    def _change(self, name: str, changed: set[int]) -> None:
+        dependents = self.dependents(name)
+        current = {d for d in dependents if self.columns[d].identity == self.identity(d)}
+        self.columns[name].generation += 1
+        for other in dependents:
+            column = self.columns[other]
+            stale = [cell for o, cell in column.cells.items() if o in changed and cell.state != HIDDEN]
+            for cell in stale:
+                cell.state = HIDDEN
+            column.generation += bool(stale)
+        for other in current:
+            self.columns[other].identity = self.identity(other)
+
+    # What is lost
+
+    def doubt(self, chosen: Callable[[Identity], bool], rows: Callable[[int], bool]) -> None:
+        """Results that may be gone: of these computations, at these offsets."""
+        for identity, results in self.stored.items():
+            if chosen(identity):
+                self.unsure.setdefault(identity, set()).update(o for o in results if rows(o))
+
+    def lose(self, name: str, start: int, end: int) -> None:
+        """The committed values of some offsets are gone."""
+        cells = self.columns[name].cells
+        self.columns[name].cells = {o: cell for o, cell in cells.items() if not start <= o < end}
+
+    def collect(self) -> None:
+        """Garbage is collected: only what a present column still needs surely stays."""
+        present = {self.identity(name): name for name in self.columns}
+        for identity, results in self.stored.items():
+            settled = self.done(present[identity]) if identity in present else results.keys()
+            self.unsure.setdefault(identity, set()).update(settled & results.keys())
+
+
+def shown(rows: dict[int, Row], names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Rows as tuples, in offset order."""
+    return [tuple(rows[offset].get(name) for name in names) for offset in sorted(rows)]

@@ -1,0 +1,146 @@
+"""Verify finds what is wrong with computed columns, and nothing when all is well, whoever works on them meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap
+
+from compute.column_worlds import DATASET, ROWS, add, column, fill, manifest, objects_at, segment
+from floodmark.compute import catalog as catalogs
+from floodmark.compute import check, define, row_errors
+from floodmark.compute import manifest as manifests
+from floodmark.compute.batches import ERROR_TYPE
+from floodmark.compute.check import column_problems
+from floodmark.compute.column_file import write_segment
+from floodmark.compute.install import install
+from floodmark.compute.manifest import Fragment
+from ledger.keyed.harm import HARM
+from ledger.keyed.harm import replace as put
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def objects(request, tmp_path):
+    made = objects_at(request.param, tmp_path)
+    add(made, "a")
+    add(made, "b", ["a"])
+    fill(made, "a", 0, [float(n) for n in range(ROWS)])
+    fill(made, "a", ROWS, [1.0, 2.0])
+    fill(made, "b", 0, [1.0, None])
+    with_errors(made, "b", [1])
+    return made
+
+
+def with_errors(objects, name, offsets, number=0):
+    detail = {"type": "ValueError", "message": "m", "traceback": "t", "attempts": 1}
+    table = row_errors.table(np.array(offsets), pa.array([detail] * len(offsets), ERROR_TYPE))
+    rewrite(objects, name, replace(manifest(objects, name).fragment(number), errors=row_errors.put(objects, table)))
+
+
+def rewrite(objects, name, fragment):
+    """Install a fragment as it is given, right or wrong."""
+    owner = column(objects, name)
+    identity = catalogs.identity(catalogs.load(objects), DATASET, owner)
+    install(objects, DATASET, owner, manifests.load(objects, owner), [fragment], {}, identity)
+
+
+def test_whole_columns_have_no_problems(objects):
+    assert column_problems(objects) == []
+
+
+def test_a_dataset_without_columns_has_no_problems(tmp_path):
+    assert column_problems(objects_at("folder", tmp_path)) == []
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("folder", ["files", "manifests", "errors"])
+def test_damage_to_any_file_in_use_is_found(objects, folder, harm):
+    used = [key for name in "ab" for key in manifest(objects, name).keys(objects)]
+    used += [objects.manifest_key(column(objects, name).manifest) for name in "ab"]
+    for key in [key for key in used if f"/{folder}/" in key]:
+        data = objects.store.get(key)
+        for harmed in {HARM[harm](data, at) for at in range(5, len(data), 97)} - {data}:
+            put(objects.store, key, harmed)
+            (problem,) = column_problems(objects)
+            assert (problem.kind, problem.object) == ("column", key)
+            assert problem.column in ("a", "b")
+        put(objects.store, key, data)
+    assert column_problems(objects) == []
+
+
+def test_a_damaged_catalog_is_the_only_problem(objects):
+    put(objects.store, objects.catalog_key, b"FMCOLS1\n")
+    (problem,) = column_problems(objects)
+    assert problem.object == objects.catalog_key
+
+
+def test_a_file_of_another_field_is_found(objects):
+    owner = column(objects, "b")
+    foreign = segment(objects, owner, 0, [1.0] * ROWS)
+    rewrite(objects, "a", Fragment(0, (foreign,), BitMap([0])))
+    (problem,) = column_problems(objects)
+    assert "field 2, not for 1" in problem.message
+
+
+def test_a_file_with_other_rows_than_the_manifest_says_is_found(objects):
+    owner = column(objects, "a")
+    short = replace(segment(objects, owner, 0, [1.0]), end=ROWS)
+    rewrite(objects, "a", Fragment(0, (short,), BitMap([0])))
+    (problem,) = column_problems(objects)
+    assert "has 1 rows" in problem.message
+
+
+def part(objects, start, rows):
+    return write_segment(objects, column(objects, "a").field, start, [pa.nulls(rows, pa.float64())])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda o: Fragment(0, (part(o, 4, ROWS),)), "outside of its window 0–7"),
+        (lambda o: Fragment(0, (part(o, 0, 4), part(o, 3, 2))), "two files for offset 3"),
+        (lambda o: Fragment(0, (part(o, 4, 2), part(o, 0, 2))), "out of order"),
+        (
+            lambda o: Fragment(0, (part(o, 0, 4),), BitMap([1, 5])),
+            "no file for 1 rows that are computed, the first at offset 5",
+        ),
+        (lambda o: Fragment(1, (part(o, ROWS, 4),), BitMap(), BitMap(), BitMap([6])), "the first at offset 14"),
+        (
+            lambda o: Fragment(0, (part(o, 0, 4),), BitMap([1, 2]), BitMap([2])),
+            "two things of 1 rows, the first at offset 2",
+        ),
+        (lambda o: Fragment(0, (part(o, 0, 4),), BitMap([1]), BitMap(), BitMap([1])), "two things"),
+        (lambda o: Fragment(0, (part(o, 0, 4),), BitMap(), BitMap([3]), BitMap([3])), "two things"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_found(objects, wrong, says):
+    rewrite(objects, "a", wrong(objects))
+    (problem,) = column_problems(objects)
+    assert says in problem.message
+    assert problem.object == objects.manifest_key(column(objects, "a").manifest)
+
+
+def test_errors_of_rows_in_other_fragments_are_found(objects):
+    with_errors(objects, "b", [1, ROWS])
+    (problem,) = column_problems(objects)
+    assert "errors of fragment 0 are of other rows" in problem.message
+
+
+def test_what_was_dropped_meanwhile_is_no_problem(objects, monkeypatch):
+    real, left = check._segment_problem, [1]
+
+    def drop_first(*args):
+        if left[0]:
+            left[0] = 0
+            define.drop(objects, "b")
+            for info in list(objects.files()):
+                if info.key in gone:
+                    objects.store.delete(info.key)
+        return real(*args)
+
+    gone = manifest(objects, "b").keys(objects)
+    monkeypatch.setattr(check, "_segment_problem", drop_first)
+    assert column_problems(objects) == []

@@ -1,0 +1,283 @@
+"""Garbage is what no column needs and no running backfill can want: unused and old, both."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from compute.checkpoint_worlds import range_batch
+from compute.column_worlds import (
+    DATASET,
+    RECORDS,
+    ROWS,
+    add,
+    column,
+    definition,
+    fill,
+    keys,
+    manifest,
+    objects_at,
+    segment,
+    values_of,
+)
+from compute.test_column_check import with_errors
+from floodmark.compute import catalog as catalogs
+from floodmark.compute import define, legacy
+from floodmark.compute.catalog import Catalog
+from floodmark.compute.check import column_problems
+from floodmark.compute.checkpoint_paths import place_of
+from floodmark.compute.checkpoints import CheckpointInfo
+from floodmark.compute.errors import BadColumn
+from floodmark.compute.found import data_batch
+from floodmark.compute.gc import Garbage, Inventory, find_garbage, plan, remove
+from floodmark.compute.keys import Prefix, data_key, hash_text, range_key
+from floodmark.storage.store import ObjectInfo
+from ledger.keyed.harm import replace as put
+
+HOUR = 3600 * 10**9
+NOBODY = np.empty(0, np.int64)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def objects(request, tmp_path):
+    made = objects_at(request.param, tmp_path)
+    add(made, "a")
+    return made
+
+
+def prefix(objects, name, where=None):
+    owner, catalog = column(objects, name), catalogs.load(objects)
+    sources = catalogs.srcfiles(catalog, DATASET, owner)
+    function = owner.function
+    return Prefix(function.name, function.version, name, hash_text(where), hash_text(DATASET), sources)
+
+
+def checkpoint(objects, name, start, end, number=0, where=None):
+    key = range_key(prefix(objects, name, where).text, number, start, end)
+    objects.checkpoints.put(key, range_batch(range(start, end)))
+    return key
+
+
+def staged(objects, name, start, values, done):
+    """A file that is finished and not committed, and the checkpoint that names it."""
+    made = segment(objects, column(objects, name), start, values)
+    key = data_key(prefix(objects, name).text, start // ROWS, start % ROWS, start % ROWS + len(values))
+    batch = data_batch(
+        file=made.key(objects),
+        sources="[]",
+        field_ids=[1],
+        segment=made.to_json(),
+        done=BitMap(done),
+        errors=None,
+    )
+    objects.checkpoints.put(key, batch)
+    return key, made.key(objects)
+
+
+def old_garbage(objects, dead=NOBODY):
+    """What can go when everything that is there now has grown old."""
+    return find_garbage(objects, DATASET, dead, time.time_ns() + 2 * HOUR, HOUR)
+
+
+# Files
+
+
+def test_nothing_in_use_is_garbage(objects):
+    add(objects, "b", ["a"])
+    fill(objects, "a", 0, [1.0] * ROWS)
+    fill(objects, "a", ROWS, [2.0])
+    fill(objects, "b", 0, [1.0])
+    with_errors(objects, "b", [0])
+    with_errors(objects, "b", [0])  # the same rows, another time: the first file of errors is replaced
+    remove(objects, old_garbage(objects))
+    assert old_garbage(objects).keys == []
+    assert column_problems(objects) == []
+    assert len(values_of(objects, "a")) == ROWS + 1
+
+
+def test_what_older_manifests_name_is_garbage_once_it_is_old(objects):
+    fill(objects, "a", 0, [1.0])
+    with_errors(objects, "a", [0])
+    replaced = manifest(objects, "a").keys(objects) | {objects.manifest_key(column(objects, "a").manifest)}
+    with_errors(objects, "a", [0, 1])
+    fill(objects, "a", 0, [2.0, 3.0], changed=[0])
+    assert find_garbage(objects, DATASET, NOBODY, time.time_ns(), HOUR).keys == []
+    found = old_garbage(objects)
+    assert replaced <= set(found.keys)
+    assert found.bytes == sum(f.size for f in found.files)
+    assert remove(objects, found) == found
+    assert not replaced & {info.key for info in objects.store.list("")}
+    assert column_problems(objects) == []
+
+
+def test_looking_for_garbage_removes_nothing(objects):
+    fill(objects, "a", 0, [1.0])
+    fill(objects, "a", 0, [2.0], changed=[0])
+    before = {info.key for info in objects.store.list("")}
+    assert old_garbage(objects).keys
+    assert {info.key for info in objects.store.list("")} == before
+
+
+def test_a_file_that_was_put_again_meanwhile_stays(objects):
+    made = segment(objects, column(objects, "a"), 0, [1.0])
+    found = old_garbage(objects)
+    assert [f.key for f in found.files] == [made.key(objects)]
+    time.sleep(0.02)
+    fill(objects, "a", 4, [1.0])  # any change of the catalog
+    found = Garbage(catalogs.load(objects), found.files)
+    segment(objects, column(objects, "a"), 0, [1.0])
+    assert remove(objects, found).keys == []
+    assert made.key(objects) in keys(objects, "files")
+
+
+def test_nothing_is_removed_for_a_catalog_that_is_no_longer_the_present_one(objects):
+    segment(objects, column(objects, "a"), 0, [1.0])
+    checkpoint(objects, "a", 0, 4)
+    define.alter(objects, definition("a", version="v2"), RECORDS)
+    found = old_garbage(objects)
+    assert len(found.checkpoints) == len(found.files) == 1
+    define.alter(objects, definition("a", version="v1"), RECORDS)
+    assert remove(objects, found).keys == []
+    assert len(objects.checkpoints.list_keys()) == 1
+
+
+def test_a_damaged_manifest_stops_the_collection(objects):
+    fill(objects, "a", 0, [1.0])
+    put(objects.store, objects.manifest_key(column(objects, "a").manifest), b"nonsense")
+    with pytest.raises(BadColumn):
+        old_garbage(objects)
+
+
+# Checkpoints
+
+
+def test_checkpoints_of_rows_that_are_not_committed_stay(objects):
+    fill(objects, "a", 0, [1.0, 2.0])
+    committed = checkpoint(objects, "a", 0, 2)
+    half = checkpoint(objects, "a", 1, 3)
+    filtered = checkpoint(objects, "a", 4, 6, where="x > 1")
+    later = checkpoint(objects, "a", 0, 2, number=1)
+    assert old_garbage(objects).keys == [committed]
+    remove(objects, old_garbage(objects))
+    assert objects.checkpoints.list_keys() == sorted([half, filtered, later])
+
+
+def test_rows_that_died_need_no_checkpoint(objects):
+    fill(objects, "a", 0, [1.0, 2.0])
+    half = checkpoint(objects, "a", 1, 3)
+    assert old_garbage(objects, np.array([ROWS + 2])).checkpoints == ()
+    assert [c.key for c in old_garbage(objects, np.array([2])).checkpoints] == [half]
+
+
+def test_sparse_checkpoints_count_by_the_rows_they_hold(objects):
+    fill(objects, "a", 0, [1.0, 2.0])
+    key = range_key(prefix(objects, "a").text, 0, 0, ROWS)
+    objects.checkpoints.put(key, range_batch([0, 1]))
+    assert [c.key for c in old_garbage(objects).checkpoints] == [key]
+
+
+def test_checkpoints_of_other_versions_and_dropped_columns_go(objects):
+    add(objects, "b", ["a"])
+    old = [checkpoint(objects, "a", 0, 4), checkpoint(objects, "b", 0, 4)]
+    assert old_garbage(objects).keys == []
+    define.alter(objects, definition("a", version="v2"), RECORDS)
+    define.drop(objects, "b")
+    new = checkpoint(objects, "a", 0, 4)
+    assert sorted(old_garbage(objects).keys) == sorted(old)
+    remove(objects, old_garbage(objects))
+    assert objects.checkpoints.list_keys() == [new]
+
+
+def test_after_a_version_change_committed_rows_of_the_old_one_count_as_open(objects):
+    fill(objects, "a", 0, [1.0, 2.0])
+    define.alter(objects, definition("a", version="v2"), RECORDS)
+    checkpoint(objects, "a", 0, 2)
+    assert old_garbage(objects).checkpoints == ()
+
+
+def test_checkpoints_of_an_older_generation_of_the_inputs_go(objects):
+    add(objects, "b", ["a"])
+    fill(objects, "a", 0, [1.0])
+    stale = checkpoint(objects, "b", 0, 1)
+    fill(objects, "a", 0, [2.0], changed=[0])
+    assert [c.key for c in old_garbage(objects).checkpoints] == [stale]
+
+
+def test_a_file_that_is_finished_but_not_committed_stays_with_its_checkpoint(objects):
+    key, file = staged(objects, "a", 0, [1.0, 2.0], done=[0, 1])
+    assert old_garbage(objects).keys == []
+    define.drop(objects, "a")
+    assert set(old_garbage(objects).keys) == {key, file}
+
+
+def test_once_it_is_committed_only_the_checkpoint_goes(objects):
+    key, file = staged(objects, "a", 0, [1.0, 2.0], done=[0, 1])
+    fill(objects, "a", 0, [1.0, 2.0])
+    assert old_garbage(objects).keys == [key]
+    assert file in manifest(objects, "a").keys(objects)
+
+
+def test_damaged_checkpoints_go(objects):
+    key = checkpoint(objects, "a", 0, 4)
+    place = place_of(key)
+    stored = f"{objects.checkpoints.folder}/batches/{place.group.name}/{place.leaf}"
+    put(objects.store, stored, objects.store.get(stored)[:-3])
+    assert old_garbage(objects).keys == [key]
+
+
+def test_checkpoints_of_older_formats_stay_until_they_are_adopted(objects):
+    now = prefix(objects, "a")
+    ranges = range_key(legacy.range_prefix(now), 0, 0, 4)
+    task, fragment = legacy.task_key(now, 0, 0, 4), legacy.fragment_key(now, DATASET, 0)
+    for key in (ranges, task):
+        objects.checkpoints.put(key, range_batch(range(4)))
+    made = segment(objects, column(objects, "a"), 0, [1.0])
+    files = {"file": made.key(objects), "sources": "", "field_ids": [1], "segment": "{}", "done": BitMap()}
+    objects.checkpoints.put(fragment, data_batch(**files, errors=None))
+    assert old_garbage(objects).keys == []
+    fill(objects, "a", 0, [1.0] * 4)
+    assert [c.key for c in old_garbage(objects).checkpoints] == [ranges]
+
+
+def test_what_others_put_among_the_checkpoints_goes(objects):
+    checkpoint(objects, "a", 0, 4)
+    stray = f"{objects.checkpoints.folder}/batches/stray/file"
+    objects.store.put_derived(stray, b"?")
+    assert old_garbage(objects).keys == [stray]
+
+
+# The rule
+
+
+names = st.sampled_from("abcdefgh")
+ages = st.floats(0, 10)
+
+
+@given(
+    st.dictionaries(names, ages),
+    st.dictionaries(names, ages),
+    st.sets(names),
+    st.sets(names),
+    st.dictionaries(names, names),
+)
+def test_garbage_is_what_is_neither_young_nor_used(files, checkpoints, named, needed, staged):
+    inventory = Inventory(
+        Catalog(),
+        tuple(ObjectInfo(key, 1, modified) for key, modified in files.items()),
+        tuple(CheckpointInfo(key, 1, modified) for key, modified in checkpoints.items()),
+        frozenset(named),
+        frozenset(needed),
+        {key: file for key, file in staged.items() if key in checkpoints},
+    )
+    found = plan(inventory, 5.0)
+    gone = {c.key for c in found.checkpoints}
+    for key, modified in checkpoints.items():
+        assert (key in gone) == (modified < 5 and key not in needed)
+    for key, modified in files.items():
+        held = any(staged.get(c) == key for c in set(checkpoints) - gone)
+        assert (key in {f.key for f in found.files}) == (modified < 5 and key not in named and not held)

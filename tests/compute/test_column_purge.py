@@ -1,0 +1,166 @@
+"""What was computed from purged records goes with them, wherever it is kept; all other values stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from compute.checkpoint_worlds import range_batch
+from compute.column_worlds import (
+    DATASET,
+    ROWS,
+    add,
+    column,
+    definition,
+    fill,
+    keys,
+    manifest,
+    objects_at,
+    objects_in,
+    segment,
+    values_of,
+)
+from compute.test_column_check import with_errors
+from floodmark.compute import catalog as catalogs
+from floodmark.compute import define, row_errors
+from floodmark.compute.check import column_problems
+from floodmark.compute.found import data_batch
+from floodmark.compute.keys import Prefix, data_key, hash_text, range_key
+from floodmark.compute.purge import drop_purged
+from floodmark.storage.memory import MemoryStore
+from ledger.keyed.harm import replace as put
+
+PREFIX = Prefix("f", "v1", "a", hash_text(None), hash_text(DATASET), hash_text("inputs")).text
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def objects(request, tmp_path):
+    made = objects_at(request.param, tmp_path)
+    add(made, "a")
+    return made
+
+
+def all_bytes(objects):
+    return b"".join(objects.store.get(info.key) for info in objects.store.list(""))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3 * ROWS - 1), st.integers(1, 5)), max_size=6), st.integers(0, 3 * ROWS))
+def test_values_from_the_purged_offset_on_stay(parts, before):
+    objects = objects_in(MemoryStore())
+    add(objects, "a")
+    oracle = {}
+    for start, length in parts:
+        offsets = range(start, min(start + length, (start // ROWS + 1) * ROWS))
+        if not set(offsets) & set(oracle):
+            fill(objects, "a", start, [float(o) for o in offsets])
+            oracle |= {o: float(o) for o in offsets}
+    drop_purged(objects, before)
+    assert values_of(objects, "a") == {o: v for o, v in oracle.items() if o >= before}
+    done = {f.number * ROWS + r for f in manifest(objects, "a").fragments for r in f.done}
+    assert done == {o for o in oracle if o >= before}
+    assert column_problems(objects) == []
+    assert keys(objects, "files") == {k for k in manifest(objects, "a").keys(objects) if "/files/" in k}
+
+
+def test_no_byte_of_a_purged_value_stays(objects):
+    define.drop(objects, "a")
+    secret = define.add(objects, definition("t", data_type=pa.string()), ["pixels"])
+    for values in (["SECRET-1", "SECRET-2", "open"], ["SECRET-1", "SECRET-2", "changed"]):
+        fill(objects, "t", 0, values, changed=[2])  # the second one leaves the first one's file to the collector
+    segment(objects, secret, 1, ["SECRET-2", "open"])  # a file that nobody names yet
+    assert b"SECRET" in all_bytes(objects)
+    drop_purged(objects, 2)
+    assert b"SECRET" not in all_bytes(objects)
+    assert values_of(objects, "t") == {2: "changed"}
+
+
+def test_sets_of_rows_and_errors_are_cut_too(objects):
+    fill(objects, "a", 0, [0.0, None, 2.0, None, 4.0])
+    with_errors(objects, "a", [1, 3])
+    drop_purged(objects, 2)
+    fragment = manifest(objects, "a").fragment(0)
+    assert fragment.done == BitMap([2, 3, 4])
+    assert row_errors.load(objects, fragment.errors).column("offset").to_pylist() == [3]
+    assert keys(objects, "errors") == {objects.errors_key(fragment.errors)}
+
+
+def test_checkpoints_that_overlap_go(objects):
+    store = objects.checkpoints
+    at = {
+        "before": range_key(PREFIX, 0, 0, 4),
+        "across": range_key(PREFIX, 0, 4, 8),
+        "after": range_key(PREFIX, 1, 0, 4),
+    }
+    for key, rows in zip(at.values(), (range(4), range(4, 8), range(4)), strict=True):
+        store.put(key, range_batch(rows))
+    staged = segment(objects, column(objects, "a"), 4, [1.0] * 4)
+    files = {"file": staged.key(objects), "sources": "[]", "field_ids": [1], "segment": staged.to_json()}
+    store.put(data_key(PREFIX, 0, 4, 8), data_batch(**files, done=BitMap([4]), errors=None))
+    store.put("f" * 64, range_batch(range(2)))  # an older format: nobody knows of which rows
+    drop_purged(objects, 6)
+    assert store.list_keys() == [at["after"]]
+    assert keys(objects, "files") == set()
+
+
+def test_dropped_columns_are_purged_as_well(objects):
+    fill(objects, "a", 0, [1.0, 2.0])
+    define.drop(objects, "a")
+    drop_purged(objects, 1)
+    assert keys(objects, "files") == set()
+
+
+def test_a_purge_neither_recomputes_nor_makes_anything_stale(objects):
+    add(objects, "b", ["a"])
+    fill(objects, "a", 0, [1.0, 2.0])
+    fill(objects, "b", 0, [1.0, 2.0])
+    before = [(c.name, c.generation, manifest(objects, c.name).identity) for c in catalogs.load(objects).columns]
+    drop_purged(objects, 1)
+    after = [(c.name, c.generation, manifest(objects, c.name).identity) for c in catalogs.load(objects).columns]
+    assert after == before
+    assert manifest(objects, "b").fragment(0).hidden == BitMap()
+
+
+def test_purging_again_changes_nothing(objects):
+    fill(objects, "a", 0, [1.0, 2.0, 3.0])
+    drop_purged(objects, 1)
+    before = objects.store.get(objects.catalog_key)
+    drop_purged(objects, 1)
+    drop_purged(objects, 0)
+    assert objects.store.get(objects.catalog_key) == before
+    assert values_of(objects, "a") == {1: 2.0, 2: 3.0}
+
+
+def test_a_dataset_that_never_had_columns_is_not_written_to(tmp_path):
+    objects = objects_at("folder", tmp_path)
+    drop_purged(objects, 5)
+    assert list(objects.store.list("")) == []
+
+
+def test_a_boundary_file_that_cannot_be_read_is_dropped_with_a_warning(objects, caplog):
+    fill(objects, "a", 0, [1.0, 2.0])
+    (key,) = keys(objects, "files")
+    put(objects.store, key, b"nonsense")
+    drop_purged(objects, 1)
+    assert values_of(objects, "a") == {}
+    assert keys(objects, "files") == set()
+    assert "dropped by the purge" in caplog.text
+
+
+def test_a_manifest_that_cannot_be_read_is_dropped_with_a_warning(objects, caplog):
+    fill(objects, "a", 0, [1.0, 2.0])
+    put(objects.store, objects.manifest_key(column(objects, "a").manifest), b"nonsense")
+    drop_purged(objects, 1)
+    assert values_of(objects, "a") == {}
+    assert keys(objects, "files") == set()
+    assert "dropped by the purge" in caplog.text
+
+
+def test_files_from_the_purged_offset_on_stay_even_when_nobody_names_them(objects):
+    fresh = segment(objects, column(objects, "a"), 5, np.arange(2.0))
+    drop_purged(objects, 5)
+    assert keys(objects, "files") == {fresh.key(objects)}

@@ -1,0 +1,459 @@
+"""Whatever happens to a dataset, its computed columns read as a dictionary says, and nothing is computed twice."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import floodmark as fm
+from compute.counting import Calls, Plan
+from compute.oracle import DONE, HIDDEN, KEPT, Expected, Keeps, Oracle, shown
+from compute.worlds import checkpoint_path
+from faults.recording import HastyFileSystem
+from floodmark.compute import backfill as filling
+from floodmark.compute import catalog, gc, manifest
+from floodmark.compute.errors import FunctionFailed
+from floodmark.compute.keys import Prefix, parse_key
+from floodmark.compute.objects import ColumnObjects
+from floodmark.storage.local import LocalStore
+from ledger.keyed.harm import HARM, replace
+from ledger.keyed.naive import Naive, Row
+
+BASE = {"id": pa.int64(), "v": pa.int64(), "w": pa.int64()}
+
+
+# What is computed. Versions agree on some values, fail at others, and one takes another column.
+
+
+def plain(v: int | None) -> int | None:
+    if v == 7:
+        raise ValueError("seven")
+    return None if v is None else v * 10 + 1
+
+
+def nearly_plain(v: int | None) -> int | None:
+    if v == 3:
+        raise ValueError("three")
+    return None if v is None else v * 10 + (1 if v % 2 else 2)
+
+
+def hundreds(w: int | None) -> int | None:
+    return None if w is None else w * 100
+
+
+def together(a: int | None, w: int | None) -> int | None:
+    if a == 41:
+        raise ValueError("forty-one")
+    return None if a is None else a + 1000 * (w or 0)
+
+
+def doubled(a: int | None, w: int | None) -> int | None:
+    return -1 if a is None else 2 * a
+
+
+def next_one(b: int | None) -> int | None:
+    return None if b is None else b + 1
+
+
+PLANS = {
+    "a": [
+        Plan("tens", "1", ("v",), plain),
+        Plan("tens", "2", ("v",), nearly_plain),
+        Plan("tens", "3", ("w",), hundreds),
+    ],
+    "b": [Plan("sum_range-1", "1", ("a", "w"), together), Plan("sum_range-1", "2", ("a", "w"), doubled)],
+    "c": [Plan("next", "1", ("b",), next_one)],
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "a": {"on_error": [fm.Skip(ValueError)]},
+    "b": {"on_error": [fm.Retry(ValueError, attempts=2), fm.Skip(ValueError)]},
+    "c": {},
+}
+
+names = st.sampled_from("aaabbc")
+kinds = st.sampled_from(["array", "scalar", "batch"])
+numbers = st.none() | st.integers(0, 9)
+rows = st.fixed_dictionaries({"id": st.integers(0, 9), "v": numbers, "w": st.none() | st.integers(0, 3)})
+batches = st.lists(rows, min_size=1, max_size=7)
+sizes = st.fixed_dictionaries(
+    {
+        "checkpoint_size": st.none() | st.integers(1, 6),
+        "max_checkpoint_size": st.none() | st.integers(1, 6),
+        "task_size": st.none() | st.integers(1, 9),
+        "commit_granularity": st.integers(1, 3),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A `where` and what it means."""
+
+    where: Any
+    keeps: Keeps | None
+
+    def __repr__(self) -> str:
+        return f"where {self.where}"
+
+
+def above(name: str, bound: int) -> Keeps:
+    return lambda row: row[name] is not None and row[name] > bound
+
+
+FILTERS: dict[str, Callable[[str], Filter]] = {
+    "all": lambda _: Filter(None, None),
+    "v > 4": lambda _: Filter("v > 4", above("v", 4)),
+    "w > 0": lambda _: Filter(pc.field("w") > 0, above("w", 0)),
+    "itself is null": lambda name: Filter(f"{name} is null", lambda row: row[name] is None),
+    "itself > 40": lambda name: Filter(f"{name} > 40", above(name, 40)),
+    "none": lambda _: Filter("v > 99", lambda row: False),
+}
+filters = st.sampled_from(["all", "all", *FILTERS])
+
+
+class Crash(Exception):
+    """The driver ends here."""
+
+
+class Histories(RuleBasedStateMachine):
+    """One dataset with up to three columns, done to by chance."""
+
+    kind: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="floodmark-")
+        self.steps = 0
+        self.harmed = False
+
+    @initialize(fragment_rows=st.sampled_from([4, 5, 8, 16]), first=batches, kind=kinds)
+    def create(self, fragment_rows: int, first: list[Row], kind: str) -> None:
+        root = Path(self.folder.name)
+        key = () if self.kind == "append" else ("id",)
+        self.lake = fm.Lake(LocalStore(root / "lake", HastyFileSystem()))
+        self.dataset = self.lake.create("d", key=list(key) or None, merge=self.kind, schema=BASE)
+        self.calls = Calls(root)
+        self.oracle = Oracle(Naive(self.kind, key), fragment_rows)
+        self.schema = pa.schema(list(BASE.items()))
+        self.write(first)
+        plan = PLANS["a"][0]
+        self.dataset.add_column("a", plan.udf(self.calls, kind, **OPTIONS["a"]), fragment_rows=fragment_rows)
+        self.oracle.add("a", plan)
+
+    # The records
+
+    @rule(rows=batches)
+    def write(self, rows: list[Row]) -> None:
+        self.dataset.write(pa.Table.from_pylist(rows, self.schema))
+        added = [name for name in self.schema.names if name not in BASE]
+        self.oracle.ledger.write([{**row, **dict.fromkeys(added)} for row in rows])
+
+    @precondition(lambda self: self.kind != "append")
+    @rule(ids=st.sets(st.integers(0, 9), min_size=1, max_size=4))
+    def delete(self, ids: set[int]) -> None:
+        self.dataset.delete(sorted(ids))
+        self.oracle.ledger.delete([(key,) for key in ids])
+
+    @rule()
+    def fold(self) -> None:
+        self.dataset.fold()
+
+    @precondition(lambda self: self.kind == "append")
+    @rule(share=st.floats(0, 0.7))
+    def purge(self, share: float) -> None:
+        end = len(self.oracle.ledger.records)
+        start = self.oracle.purged_before
+        self.oracle.purge(self.dataset.purge(before=start + int(share * (end - start))).before)
+
+    @precondition(lambda self: len(self.schema) < 5)
+    @rule()
+    def evolve(self) -> None:
+        name = f"x{len(self.schema)}"
+        self.dataset.evolve({name: pa.string()})
+        self.schema = self.schema.append(pa.field(name, pa.string()))
+        self.oracle.ledger.records = [(op, {**row, name: None}) for op, row in self.oracle.ledger.records]
+
+    @rule()
+    def reopen(self) -> None:
+        self.lake = fm.Lake(self.lake.store)
+        self.dataset = self.lake["d"]
+
+    # The columns
+
+    @rule(name=names, version=st.integers(0, 2), kind=kinds)
+    def add_or_alter(self, name: str, version: int, kind: str) -> None:
+        plan = PLANS[name][version % len(PLANS[name])]
+        udf = plan.udf(self.calls, kind, **OPTIONS[name])
+        if name in self.oracle.columns:
+            self.dataset.alter_column(name, udf)
+            self.oracle.alter(name, plan)
+        elif all(i in self.oracle.columns or i in BASE for i in plan.inputs):
+            self.dataset.add_column(name, udf)
+            self.oracle.add(name, plan)
+
+    @rule(name=names, adds=st.booleans())
+    def drop(self, name: str, adds: bool) -> None:
+        if name in self.oracle.columns and not self.oracle.dependents(name):
+            plan = self.oracle.columns[name].plan
+            self.dataset.drop_column(name)
+            self.oracle.drop(name)
+            if adds:
+                self.dataset.add_column(name, plan.udf(self.calls, **OPTIONS[name]))
+                self.oracle.add(name, plan)
+
+    # Backfills
+
+    @rule(name=names, kind=kinds, only=filters, sizes=sizes, retry=st.booleans())
+    def backfill(self, name: str, kind: str, only: str, sizes: dict[str, Any], retry: bool) -> None:
+        if name in self.oracle.columns:
+            self._backfill(name, kind, FILTERS[only](name), sizes, retry)
+
+    @rule(kind=kinds, sizes=sizes)
+    def backfill_all(self, kind: str, sizes: dict[str, Any]) -> None:
+        """Every column, each after those that it is made from."""
+        for name in sorted(self.oracle.columns):
+            self._backfill(name, kind, FILTERS["all"](name), sizes)
+
+    def _backfill(
+        self, name: str, kind: str, only: Filter, sizes: dict[str, Any], retry: bool = False, exact: bool = True
+    ) -> None:
+        expected = self.oracle.expected(name, only.keeps, retry=retry)
+        self.calls.forget()
+        found = self._run(name, kind, only, sizes, retry)
+        called = self.calls.count()
+        self.check_called(expected, set(called))
+        if exact:
+            assert found.called == called.total()
+        before = set() if not retry else self.oracle.errors(name, DONE)
+        self.oracle.store(name, called, self.calls.mended)
+        for wave in self.oracle.waves(expected.open, sizes.get("commit_granularity", 64)):
+            self.oracle.commit(name, wave)
+        failed = self.oracle.errors(name, DONE) & called.keys()
+        note(f"{name}: {found}, {sorted(called)} called, retried among {sorted(before)}")
+        assert (found.computed, found.failed) == (len(called) - len(failed), len(failed))
+        assert found.reused == len(expected.open) - len(called)
+        assert found.done == len(expected.done)
+
+    def _run(self, name: str, kind: str, only: Filter, sizes: dict[str, Any], retry: bool = False) -> fm.Backfill:
+        udf = self.oracle.columns[name].plan.udf(self.calls, kind, **OPTIONS[name])
+        return self.dataset.backfill(name, only.where, udf=udf, retry_errors=retry, **sizes)
+
+    def check_called(self, expected: Expected, called: set[int]) -> None:
+        assert expected.missing <= called, f"not computed: {sorted(expected.missing - called)}"
+        again = called - expected.missing - expected.unsure
+        assert not again, f"computed again: {sorted(again)}"
+
+    @rule(name=names, kind=kinds, only=filters, sizes=sizes, at=st.integers(0, 100))
+    def backfill_that_fails(self, name: str, kind: str, only: str, sizes: dict[str, Any], at: int) -> None:
+        """The function raises at some row: waves before it are committed, the rest of it may be kept or not."""
+        if name not in self.oracle.columns:
+            return
+        chosen = FILTERS[only](name)
+        expected = self.oracle.expected(name, chosen.keeps)
+        if not expected.missing:
+            return
+        row = sorted(expected.missing)[at % len(expected.missing)]
+        self.calls.forget()
+        self.calls.raise_at(row)
+        with pytest.raises(FunctionFailed) as failed:
+            self._run(name, kind, chosen, sizes)
+        self.calls.behave()
+        assert failed.value.offsets == (row,)
+        called = set(self.calls.offsets())
+        assert called <= expected.missing | expected.unsure
+        waves = self.oracle.waves(expected.open, sizes["commit_granularity"])
+        self.oracle.store(name, called, self.calls.mended, surely=False)
+        for wave in waves[: next(i for i, wave in enumerate(waves) if row in wave)]:
+            self.oracle.commit(name, wave)
+
+    @rule(name=names, kind=kinds, sizes=sizes, nth=st.integers(0, 2))
+    def backfill_whose_driver_ends_before_it_commits(
+        self, name: str, kind: str, sizes: dict[str, Any], nth: int
+    ) -> None:
+        """Everything is computed and stored, and the commit of one wave does not come to pass."""
+        if name not in self.oracle.columns:
+            return
+        chosen = FILTERS["all"](name)
+        expected = self.oracle.expected(name)
+        waves = self.oracle.waves(expected.open, sizes["commit_granularity"])
+        if nth >= len(waves):
+            return
+        self.calls.forget()
+        commits: list[Any] = []
+
+        def install(*args: Any) -> Any:
+            commits.append(args)
+            if len(commits) > nth:
+                raise Crash
+            return real(*args)
+
+        real = filling.install
+        with mock.patch.object(filling, "install", install), pytest.raises(Crash):
+            self._run(name, kind, chosen, sizes)
+        called = set(self.calls.offsets())
+        reached: set[int] = set().union(*waves[: nth + 1])
+        assert expected.missing & reached <= called <= (expected.missing | expected.unsure) & reached
+        self.oracle.store(name, called, self.calls.mended)
+        for wave in waves[:nth]:
+            self.oracle.commit(name, wave)
+
+    @rule(name=names, kind=kinds, sizes=sizes, at=st.integers(0, 100))
+    def backfill_whose_worker_is_killed(self, name: str, kind: str, sizes: dict[str, Any], at: int) -> None:
+        if name not in self.oracle.columns:
+            return
+        expected = self.oracle.expected(name)
+        if expected.missing:
+            self.calls.kill_at(sorted(expected.missing)[at % len(expected.missing)])
+            self._backfill(name, kind, FILTERS["all"](name), sizes, exact=False)
+
+    @rule(mended=st.booleans())
+    def mend(self, mended: bool) -> None:
+        """Rows that failed would not fail again, or the other way round."""
+        if mended:
+            self.calls.mend()
+        else:
+            self.calls.unmend()
+
+    # What is lost
+
+    @property
+    def objects(self) -> ColumnObjects:
+        return ColumnObjects(self.dataset.snapshot().objects)
+
+    @rule(which=st.integers(0, 10**6), at=st.integers(0, 10**6), how=st.sampled_from([*sorted(HARM), "foreign"]))
+    def harm_checkpoint(self, which: int, at: int, how: str) -> None:
+        """One checkpoint is no longer what it was; only its computation's rows of its fragment may suffer."""
+        objects = self.objects
+        checkpoints = objects.checkpoints
+        keys = checkpoints.list_keys()
+        if not keys:
+            return
+        key, other = (checkpoint_path(checkpoints, keys[number % len(keys)]) for number in (which, at))
+        store = objects.store
+        replace(store, key, store.get(other) if how == "foreign" else HARM[how](store.get(key), at))
+        parsed = parse_key(keys[which % len(keys)])
+        assert parsed is not None
+        prefix = Prefix.parse(parsed.prefix)
+        assert prefix is not None
+        self.oracle.doubt(
+            lambda identity: identity[:3] == (prefix.column, prefix.udf, prefix.version),
+            lambda offset: offset // self.oracle.fragment_rows == parsed.fragment,
+        )
+
+    @rule(which=st.integers(0, 10**6), how=st.sampled_from(["delete", "empty", "truncate", "longer"]))
+    def lose_file(self, which: int, how: str) -> None:
+        """A file with values is gone or cut short: what it held is computed again, or found in checkpoints."""
+        objects = self.objects
+        files = sorted(info.key for info in objects.files())
+        if not files:
+            return
+        key = files[which % len(files)]
+        replace(objects.store, key, HARM[how](objects.store.get(key), which))
+        self.oracle.doubt(lambda identity: True, lambda offset: True)
+        for column in catalog.load(objects).columns:
+            for fragment in manifest.load(objects, column).fragments:
+                for segment in fragment.segments:
+                    if segment.key(objects) == key:
+                        self.oracle.lose(column.name, segment.start, segment.end)
+        for name in sorted(self.oracle.columns):
+            self._backfill(name, "array", FILTERS["all"](name), {})
+
+    @rule()
+    def collect_garbage(self) -> None:
+        snapshot = self.dataset.snapshot()
+        dead = self.dataset._dead(snapshot, snapshot.next_offset)
+        later = time.time_ns() + 10**12
+        garbage = gc.find_garbage(self.objects, str(self.dataset.id), dead, later, 0)
+        gc.remove(self.objects, garbage)
+        self.oracle.collect()
+
+    # What is seen
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "oracle"):
+            return
+        self.steps += 1
+        expected = self.oracle.rows()
+        columns = [*self.schema.names, *sorted(self.oracle.columns, key=lambda n: self.oracle.columns[n].number)]
+        table = self.dataset.to_arrow()
+        assert table.column_names == columns
+        assert list(zip(*table.to_pydict().values(), strict=True)) == shown(expected, columns)
+        look = [self.look_at_batches, self.look_by_sql, self.look_at_plans, self.look_at_errors][self.steps % 4]
+        look(expected)
+
+    def look_at_batches(self, expected: dict[int, Row]) -> None:
+        names = ["offset", *sorted(self.oracle.columns)]
+        found = self.dataset.to_batches(columns=names).read_all().to_pydict()
+        with_offset = {offset: {**row, "offset": offset} for offset, row in expected.items()}
+        assert list(zip(*found.values(), strict=True)) == shown(with_offset, names)
+
+    def look_by_sql(self, expected: dict[int, Row]) -> None:
+        for name in self.oracle.columns:
+            found = self.lake.sql(f"select count({name}) as n, sum({name})::bigint as s from d").to_pylist()
+            values = [row[name] for row in expected.values() if row[name] is not None]
+            assert found == [{"n": len(values), "s": sum(values) if values else None}]
+
+    def look_at_plans(self, expected: dict[int, Row]) -> None:
+        self.calls.forget()
+        for name in self.oracle.columns:
+            wanted, plan = self.oracle.expected(name), self.dataset.plan_backfill(name)
+            assert (plan.rows, plan.done) == (len(expected), len(wanted.done))
+            assert plan.waiting == len(expected) - len(wanted.wanted)
+            missing = {offset for r in plan.ranges for offset in range(r.start, r.end)}
+            self.check_called(wanted, missing)
+            assert plan.missing == len(missing)
+            assert plan.reused == len(wanted.open) - len(missing)
+        assert self.calls.offsets() == []
+
+    def look_at_errors(self, expected: dict[int, Row]) -> None:
+        for status in self.dataset.columns():
+            done = self.oracle.done(status.name)
+            assert (status.rows, status.done) == (len(expected), len(done))
+            found = set(self.dataset.column_errors(status.name)["offset"].to_pylist())
+            assert found - self.oracle.errors(status.name, HIDDEN) == self.oracle.errors(status.name, DONE, KEPT)
+
+    def teardown(self) -> None:
+        if hasattr(self, "oracle") and sys.exc_info()[0] is None:
+            for name in sorted(self.oracle.columns):
+                self._backfill(name, "array", FILTERS["all"](name), {})
+            for name in self.oracle.columns:
+                assert self.oracle.done(name) == self.oracle.rows().keys()
+            self.agrees()
+            assert self.dataset.verify().problems == ()
+        self.folder.cleanup()
+
+
+QUICK = settings(
+    max_examples=15,
+    stateful_step_count=25,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],  # the steps can be read as they are; to make them fewer takes minutes
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@pytest.mark.parametrize("kind", ["append", "upsert"])
+def test_computed_columns_agree_with_a_dictionary_whatever_happens(kind):
+    run_state_machine_as_test(type(kind, (Histories,), {"kind": kind}), settings=QUICK)

@@ -1,0 +1,78 @@
+"""A small dataset with functions that count: the world of tests of computed columns from end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+import floodmark as fm
+from compute.counting import Calls, Plan
+from floodmark.compute.checkpoint_paths import place_of
+from floodmark.compute.checkpoints import CheckpointStore
+from floodmark.compute.objects import ColumnObjects
+
+FRAGMENT_ROWS = 8
+
+
+def tenfold(v: int | None) -> int | None:
+    return None if v is None else v * 10
+
+
+def hundredfold(v: int | None) -> int | None:
+    return None if v is None else v * 100
+
+
+TENFOLD = Plan("fold", "1", ("v",), tenfold)
+HUNDREDFOLD = Plan("fold", "2", ("v",), hundredfold)
+
+
+@dataclass
+class World:
+    """A keyed dataset `d` (id, v), and the calls of functions made for it."""
+
+    lake: fm.Lake
+    calls: Calls
+
+    @property
+    def dataset(self) -> fm.Dataset:
+        return self.lake["d"]
+
+    @property
+    def objects(self) -> ColumnObjects:
+        return ColumnObjects(self.dataset.snapshot().objects)
+
+    def write(self, ids: Sequence[int], values: Sequence[int | None] | None = None) -> None:
+        """Rows with these keys and values; the value is the key unless said otherwise."""
+        found = list(ids) if values is None else list(values)
+        self.dataset.write(pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(found, pa.int64())}))
+
+    def add(self, plan: Plan = TENFOLD, name: str = "a", **options: Any) -> fm.Udf:
+        """Add a column; its function."""
+        udf = plan.udf(self.calls, **options)
+        self.dataset.add_column(name, udf, fragment_rows=FRAGMENT_ROWS)
+        return udf
+
+    def backfill(self, name: str = "a", where: Any = None, **options: Any) -> fm.Backfill:
+        """A backfill of which the calls are counted from the start; what it counted must be what was called."""
+        self.calls.forget()
+        done = self.dataset.backfill(name, where, **options)
+        assert done.called == len(self.calls.offsets())
+        assert done.computed + done.failed == len(set(self.calls.offsets()))
+        return done
+
+    def values(self, name: str = "a") -> dict[int, int | None]:
+        """The column's values by the rows' keys."""
+        table = self.dataset.to_arrow()
+        return dict(zip(table["id"].to_pylist(), table[name].to_pylist(), strict=True))
+
+    def checkpoint_keys(self) -> list[str]:
+        return self.objects.checkpoints.list_keys()
+
+
+def checkpoint_path(checkpoints: CheckpointStore, key: str) -> str:
+    """The object that holds a checkpoint."""
+    place = place_of(key)
+    return f"{checkpoints.folder}/batches/{place.group.name}/{place.leaf}"

@@ -1,0 +1,389 @@
+"""Columns beside the records are read like any other: by offset, whatever is dead, folded, filtered or left out."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import floodmark as fm
+from floodmark.ledger import beside as besides
+from floodmark.ledger import dataset as ledger
+from floodmark.ledger.beside import Located, is_dense, side_by_side
+from floodmark.ledger.errors import BadQuery, DuplicateColumns, LedgerError
+from floodmark.ledger.expressions import fields_of
+from floodmark.ledger.query import query_duckdb
+from floodmark.ledger.selection import DataFile, Selection
+from floodmark.storage.memory import MemoryStore
+from ledger.current_worlds import lived_in, people, replayed
+from ledger.worlds import numbers
+
+TEN = pa.field("ten", pa.int64())
+SAID = pa.field("said", pa.string())
+
+
+def ten(offset: int) -> int | None:
+    return None if offset % 7 == 3 else offset * 10
+
+
+def said(offset: int) -> str:
+    return f"at {offset}"
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Ten times each offset but some, and what it is called: columns that lie in no file."""
+
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([TEN, SAID]))
+    opened: list[str] = field(default_factory=list)
+
+    def open(self, names: Sequence[str]) -> Taking:
+        self.opened.extend(names)
+        return Taking(tuple(names))
+
+
+@dataclass(frozen=True)
+class Taking:
+    names: tuple[str, ...]
+
+    def take(self, offsets):
+        plain = [int(o) for o in offsets]
+        made = {"ten": pa.array(map(ten, plain), pa.int64()), "said": pa.array(map(said, plain), pa.string())}
+        # One in two pieces, as columns from files often are.
+        return [
+            pa.chunked_array([made[n].slice(0, 2), made[n].slice(2)]) if n == "ten" else made[n] for n in self.names
+        ]
+
+
+class Damaged(LedgerError):
+    pass
+
+
+class Wide(ledger.Dataset):
+    """A dataset of the ledger with columns beside it."""
+
+    beside: besides.Beside = InMemory()
+
+    def _beside(self, snapshot):
+        return self.beside
+
+
+def wide(dataset: ledger.Dataset) -> Wide:
+    made = Wide(dataset.name, dataset._objects, dataset._runtime)
+    made.beside = InMemory()
+    return made
+
+
+class Lake(dict):
+    """Datasets by name, as SQL wants them."""
+
+    def __iter__(self):
+        return iter(self.values())
+
+
+def sql(dataset: Wide, query: str) -> list[dict]:
+    return query_duckdb(Lake({dataset.name: dataset}), query).to_pylist()
+
+
+def expected(dataset: Wide, end: int | None = None) -> list[dict]:
+    """Every current row with its columns, one by one from the records."""
+    current = sorted(replayed(dataset, end).values(), key=lambda r: r["offset"])
+    return [r | {"ten": ten(r["offset"]), "said": said(r["offset"])} for r in current]
+
+
+def only(rows: list[dict], *names: str) -> list[dict]:
+    return [{n: r[n] for n in names} for r in rows]
+
+
+DATA = ("id", "v", "ten", "said")
+
+
+@pytest.fixture(params=["folder", "memory", "folded", "folded and lived in"])
+def dataset(request, tmp_path, clock):
+    place = MemoryStore() if request.param == "memory" else tmp_path / "lake"
+    lake = fm.Lake(place, runtime=fm.Runtime(clock=clock, fold_at=None))
+    made = lived_in(lake.create("p", key=["id"], merge="upsert"), seed=5, writes=10)
+    if request.param.startswith("folded"):
+        made.fold()
+    if request.param == "folded and lived in":
+        made.delete([1, 3, 5, 7, 9, 11])
+        made.write(people([2, 4, 100], "later"))
+    return wide(made)
+
+
+@pytest.fixture
+def plain(tmp_path, clock):
+    """Records of which none is dead, in several slices."""
+    made = fm.Lake(tmp_path / "lake", runtime=fm.Runtime(clock=clock)).create("n")
+    for start in range(0, 12, 4):
+        made.write(numbers(start, start + 4))
+    return wide(made)
+
+
+def test_every_way_to_read_shows_them_after_the_data(dataset):
+    rows = only(expected(dataset), *DATA)
+    assert dataset.to_arrow().to_pylist() == rows
+    assert dataset.to_arrow().column_names == list(DATA)
+    assert dataset.to_batches().read_all().to_pylist() == rows
+    assert dataset.to_pandas()["said"].to_list() == [r["said"] for r in rows]
+    assert dataset.scan().scanner().to_table().select(DATA).to_pylist() == rows
+    assert dataset.scan().to_table().column_names == ["offset", "op", "system_time", *DATA]
+    assert sql(dataset, "select * from p") == rows
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [["ten"], ["said", "id", "ten"], ["offset", "ten"], ["ten", "op", "v", "offset"], ["id"], []],
+    ids=lambda c: "-".join(c) or "none",
+)
+def test_columns_can_be_chosen_in_any_order(dataset, columns):
+    rows = only(expected(dataset), *columns)
+    table = dataset.to_arrow(columns=columns)
+    assert (table.column_names, table.num_rows) == (columns, len(rows))
+    if columns:
+        assert table.to_pylist() == dataset.to_batches(columns).read_all().to_pylist() == rows
+        assert dataset.to_arrow(columns=columns, as_of=30).to_pylist() == only(expected(dataset, 31), *columns)
+
+
+def test_column_that_nobody_asks_for_is_not_opened(dataset):
+    for read in (
+        lambda: dataset.to_arrow(columns=["id", "v"]),
+        lambda: dataset.to_batches(["id"], "v is not null").read_all(),
+        lambda: dataset.to_batches(["id"], pc.field("v").is_valid()).read_all(),
+        lambda: sql(dataset, "select count(*), max(id) from p where v > ''"),
+    ):
+        read()
+        assert dataset.beside.opened == []
+    dataset.to_batches(["id"], "ten > 3").read_all()
+    assert set(dataset.beside.opened) == {"ten"}
+
+
+WHERES = {
+    "records": ("id < 20", pc.field("id") < 20, lambda r: r["id"] < 20),
+    "beside": ("ten > 300", pc.field("ten") > 300, lambda r: r["ten"] is not None and r["ten"] > 300),
+    "nothing there": ("ten is null", pc.field("ten").is_null(), lambda r: r["ten"] is None),
+    "both": (
+        "ten > 300 and id < 20",
+        (pc.field("ten") > 300) & (pc.field("id") < 20),
+        lambda r: r["ten"] is not None and r["ten"] > 300 and r["id"] < 20,
+    ),
+    "either": (
+        "said = 'at 40' or v like 'w1-%'",
+        (pc.field("said") == "at 40") | pc.starts_with(pc.field("v"), "w1-"),
+        lambda r: r["said"] == "at 40" or r["v"].startswith("w1-"),
+    ),
+    "offset": (
+        '"offset" > 20 and ten > 0',
+        (pc.field("offset") > 20) & (pc.field("ten") > 0),
+        lambda r: r["offset"] > 20 and r["ten"],
+    ),
+    "none left": ("ten < 0", pc.field("ten") < 0, lambda r: False),
+    "all": ("true", pc.scalar(True), lambda r: True),
+}
+
+
+@pytest.mark.parametrize("columns", [DATA, ("id",), ("said",), ("offset", "v")], ids="-".join)
+@pytest.mark.parametrize("name", WHERES)
+def test_filters_look_at_both_kinds_of_columns(dataset, name, columns):
+    text, expression, keeps = WHERES[name]
+    rows = only([r for r in expected(dataset) if keeps(r)], *columns)
+    assert dataset.to_batches(list(columns), text).read_all().to_pylist() == rows
+    assert dataset.to_batches(list(columns), expression).read_all().to_pylist() == rows
+
+
+def test_filter_by_the_number_of_a_column_means_that_column(dataset):
+    names = dataset.scan().full_schema.names
+    found = dataset.to_batches(["id", "ten"], pc.field(names.index("ten")) > 300).read_all()
+    assert found.to_pylist() == [r for r in only(expected(dataset), "id", "ten") if (r["ten"] or 0) > 300]
+
+
+def test_wrong_filters_are_refused_before_anything_is_read(dataset):
+    for where in ("nowhere = 1", "ten = 'x'", pc.field("nowhere") == 1, pc.field("ten") == "x"):
+        with pytest.raises(BadQuery):
+            dataset.to_batches(where=where)
+    with pytest.raises(BadQuery, match="said"):
+        dataset.to_arrow(columns=["tenn"])
+    assert dataset.beside.opened == []
+
+
+def test_sql_joins_a_dataset_with_itself(dataset):
+    rows = expected(dataset)
+    query = "select a.id, b.said from p a join p b on a.ten = b.ten + 10 where b.id > 3 order by a.id"
+    by_ten = {r["ten"]: r for r in rows if r["ten"] is not None}
+    pairs = [(r, by_ten.get(r["ten"] - 10)) for r in rows if r["ten"] is not None]
+    answer = [{"id": a["id"], "said": b["said"]} for a, b in pairs if b is not None and b["id"] > 3]
+    assert answer
+    assert sql(dataset, query) == sorted(answer, key=lambda r: r["id"])
+    largest = max(r["ten"] for r in rows if r["ten"] is not None)
+    assert sql(dataset, "select max(ten) m, count(*) c, count(ten) n from p") == [
+        {"m": largest, "c": len(rows), "n": len(by_ten)}
+    ]
+    assert sql(dataset, "select id from p where ten = (select max(ten) from p)") == only([by_ten[largest]], "id")
+    assert len(sql(dataset, "select said from p limit 2")) == 2
+
+
+def test_rows_found_by_key_have_them_too(dataset):
+    rows = {r["id"]: r for r in expected(dataset)}
+    wanted = sorted(rows)[::3]
+    found = dataset.get(wanted)
+    assert found.to_pylist() == sorted(only([rows[i] for i in wanted], *DATA), key=lambda r: int(r["said"][3:]))
+    assert dataset.get([-1]).to_pylist() == []
+    assert dataset.get([-1]).column_names == list(DATA)
+
+
+def test_records_and_history_are_the_ledger_s_alone(dataset):
+    assert "ten" not in dataset.changes_arrow().column_names
+    assert "ten" not in dataset.history([2]).column_names
+    assert "ten" not in dataset.schema.names
+
+
+def test_dataset_without_rows_has_the_columns(lake):
+    dataset = wide(lake.create("p", schema={"id": "int64"}))
+    for table in (dataset.to_arrow(), dataset.to_batches().read_all(), dataset.to_batches(where="ten > 1").read_all()):
+        assert table.schema == pa.schema([pa.field("id", pa.int64()), TEN, SAID])
+        assert table.num_rows == 0
+    assert sql(dataset, "select sum(ten) s, count(*) c from p") == [{"s": None, "c": 0}]
+
+
+@pytest.mark.parametrize("as_of", [None, 2, 3, 4, 9])
+@pytest.mark.parametrize("columns", [None, ["ten"], ["said", "n"]])
+def test_records_without_gaps_need_no_offsets_to_be_read(plain, as_of, columns, monkeypatch):
+    monkeypatch.setattr(besides, "BATCH_ROWS", 3)
+    end = 12 if as_of is None else as_of + 1
+    rows = [{"n": o, "ten": ten(o), "said": said(o)} for o in range(end)]
+    rows = rows if columns is None else only(rows, *columns)
+    assert plain.to_arrow(columns=columns, as_of=as_of).to_pylist() == rows
+    assert plain.to_batches(columns, as_of=as_of).read_all().to_pylist() == rows
+
+
+def test_purged_records_shift_nothing(plain):
+    plain.purge(before=5)
+    assert plain.to_arrow().to_pylist() == [{"n": o, "ten": ten(o), "said": said(o)} for o in range(4, 12)]
+    assert plain.to_arrow(columns=["ten"]).to_pylist() == [{"ten": ten(o)} for o in range(4, 12)]
+
+
+def test_name_of_a_data_column_is_refused(plain):
+    plain.beside = InMemory(pa.schema([pa.field("N", pa.int64())]))
+    for read in (plain.to_arrow, plain.to_batches, plain.scan, plain.read):
+        with pytest.raises(DuplicateColumns, match="'N'"):
+            read()
+
+
+def test_damage_beside_the_records_is_told_as_it_is(dataset):
+    class Broken(InMemory):
+        def open(self, names):
+            return self
+
+        def take(self, offsets):
+            raise Damaged("records 3 to 5 of 'ten' are damaged", hint="backfill it")
+
+    dataset.beside = Broken()
+    for read in (
+        lambda: dataset.to_arrow(),
+        lambda: dataset.to_batches().read_all(),
+        lambda: dataset.to_batches(where="ten > 3").read_all(),
+        lambda: dataset.to_batches(where=pc.field("ten") > 3).read_all(),
+        lambda: sql(dataset, "select sum(ten) from p"),
+        lambda: dataset.get([2]),
+    ):
+        with pytest.raises(Damaged, match="records 3 to 5") as told:
+            read()
+        assert told.value.hint == "backfill it"
+    assert dataset.to_arrow(columns=["id"]).num_rows
+
+
+def test_stream_that_is_not_read_to_its_end_leaves_nothing_running(plain):
+    import threading
+
+    before = threading.active_count()
+    for where in (None, "ten >= 0", pc.field("ten") >= 0):
+        stream = plain.to_batches(where=where)
+        assert stream.read_next_batch().num_rows
+        stream.close()
+        del stream
+    assert threading.active_count() == before
+
+
+def test_next_batch_is_read_ahead_and_no_more():
+    """What memory holds does not grow with the number of batches."""
+    given_out = []
+
+    def located():
+        for i in range(6):
+            given_out.append(i)
+            yield Located(range(i, i + 1), pa.record_batch({"n": [i]}))
+
+    for i, table in enumerate(side_by_side(located(), Taking(("said",)), pa.schema([SAID]))):
+        assert table.to_pylist() == [{"n": i, "said": said(i)}]
+        assert len(given_out) <= i + 2
+
+
+@given(
+    cuts=st.lists(st.integers(0, 30), min_size=1, unique=True).map(sorted),
+    lost=st.integers(0, 2),
+    dead=st.lists(st.integers(0, 30), max_size=2, unique=True).map(sorted),
+    bounds=st.tuples(st.integers(0, 30), st.integers(0, 30)),
+    skipped=st.integers(0, 9),
+)
+def test_counting_gives_the_offsets_only_where_nothing_is_missing(cuts, lost, dead, bounds, skipped):
+    spans = [s for i, s in enumerate(zip(cuts, cuts[1:], strict=False)) if i != skipped]
+    gone = set(dead[:lost])
+    files = tuple(DataFile("f", a, b, b - a - len(gone & set(range(a, b))), 1) for a, b in spans)
+    selection = Selection(*bounds, files, np.array(dead, np.int64))
+    held = [o for a, b in spans for o in range(a, b) if o not in gone]
+    shown = [o for o in held if bounds[0] <= o < bounds[1] and o not in dead]
+    if is_dense(selection) and files:
+        assert shown == list(range(*bounds))
+
+
+def test_dense_selections_are_known_as_such():
+    files = (DataFile("a", 0, 4, 4, 1), DataFile("b", 4, 9, 5, 1))
+    assert is_dense(Selection(0, 9, files))
+    assert is_dense(Selection(2, 7, files))
+    assert not is_dense(replace(Selection(0, 9, files), dead=np.array([3])))
+
+
+@given(st.integers(0, 5 << 20), st.integers(0, 5 << 20), st.integers(1, 9))
+def test_stretches_of_a_column_are_the_whole_of_it(start, rows, most):
+    stretches = list(besides._stretches(range(start, start + rows), most))
+    assert [o for s in stretches for o in (s.start, s.stop)][:1] == ([start] if rows else [])
+    assert all(a.stop == b.start for a, b in zip(stretches, stretches[1:], strict=False))
+    assert sum(map(len, stretches)) == rows
+    assert len(stretches) <= most + 1
+    assert all(stretches)
+
+
+SCHEMA = pa.schema([("a", pa.int64()), ("ab", pa.int64()), ("s", pa.struct([("x", pa.int64())])), ("z", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("where", "needed"),
+    [
+        (pc.field("ab") > 1, {"ab"}),
+        (pc.field("s", "x") > 1, {"s"}),
+        (pc.field(3) == "q", {"z"}),
+        (pc.field("z") == "FieldPath(", {"z"}),
+        (pc.field("a").isin([1, 2]) | (pc.field("z") == "a"), {"a", "z"}),
+        (pc.scalar(True), set()),
+    ],
+    ids=str,
+)
+def test_columns_of_a_filter_are_all_found(where, needed):
+    assert needed <= set(fields_of(where, SCHEMA))
+    table = pa.table([[1], [2], [{"x": 3}], ["q"]], schema=SCHEMA)
+    assert table.select(fields_of(where, SCHEMA)).filter(where).num_rows == table.filter(where).num_rows
+
+
+def test_scan_with_columns_beside_it_travels_to_tasks(dataset, tmp_path):
+    if not dataset._objects.is_local:
+        pytest.skip("what lies in memory stays there")
+    scan = dataset.scan()
+    arrived = pickle.loads(pickle.dumps(scan))
+    assert pa.Table.from_batches(arrived.batches()).equals(scan.to_table().combine_chunks())
