@@ -20,8 +20,10 @@ import lance
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
+from pyspark import cloudpickle
 
 import floodmark as fm
+import tipping
 from floodmark.engine import Session
 from measuring import Figure, alternate, measured, seconds
 from tipping import SCHEMA, tip, tip_of, tips
@@ -77,6 +79,7 @@ def _full(dataset: fm.Dataset, session: Session, root: Path, repeats: int) -> tu
     """A whole column, each time under a name that nothing is known of, and what Spark makes of the same."""
     spark, number = session.get(), count()
     names: list[str] = []
+    cloudpickle.register_pickle_by_value(tipping)  # as engine.run does it; plain Spark's workers do not know the file
 
     def ours() -> None:
         names.append(f"tip{next(number)}")

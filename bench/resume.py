@@ -26,6 +26,8 @@ from trips import trips
 
 ROW_SECONDS = 0.001
 PERCENT = (25, 50, 75)
+ADAPTIVE_ROWS = 500
+"""How many rows an adaptive checkpoint should come to."""
 FILL = "import resume, sys; resume.fill(*sys.argv[1:])"
 _LONGEST = 600.0
 
@@ -49,14 +51,11 @@ def fill(where: str, lake: str, calls: str, checkpoint: str) -> None:
     session = Session()
     if where == "Spark":
         session.get()
-    dataset = fm.Lake(lake, runtime=fm.Runtime(session=session, checkpoint_seconds=_target(checkpoint)))["trips"]
     size = int(checkpoint) or None
+    runtime = fm.Runtime(session=session, checkpoint_seconds=(size or ADAPTIVE_ROWS) * ROW_SECONDS)
+    dataset = fm.Lake(lake, runtime=runtime)["trips"]
     dataset.backfill("slow", udf=slow(calls), min_checkpoint_size=size, max_checkpoint_size=size)
     session.stop()
-
-
-def _target(checkpoint: str) -> float:
-    return 10.0 if int(checkpoint) else 0.5
 
 
 def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
@@ -95,7 +94,7 @@ class _Case:
 
     def _figure(self, percent: int, before: int, after: int) -> Figure:
         again = before + after - self._rows
-        rows = self._checkpoint or round(_target("0") / ROW_SECONDS)
+        rows = self._checkpoint or ADAPTIVE_ROWS
         kind = f"checkpoints of {rows:,} rows" if self._checkpoint else f"adaptive ones of about {rows:,} rows"
         return Figure(
             f"killed at {percent} % in {self._where}, {kind}: rows computed again ÷ one checkpoint per core",

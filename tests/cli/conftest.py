@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +17,27 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from floodmark import Dataset, Lake
 from floodmark.cli.app import floodmark
+
+VISION = """\
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import floodmark as fm
+
+
+@fm.udf(returns="float64")
+def brightness(pixels: pa.Array) -> pa.Array:
+    return pc.divide(pc.cast(pixels, "float64"), 100)
+
+
+@fm.udf(returns="string", on_error=[fm.Skip(ValueError)])
+def label(brightness: float) -> str:
+    if brightness > 0.9:
+        raise ValueError("overexposed")
+    return "light" if brightness >= 0.5 else "dark"
+"""
 
 
 @dataclass(frozen=True)
@@ -74,3 +97,58 @@ def trips(run: Run, trips_file: Path) -> str:
     assert run("init").code == 0
     assert run("ingest", "trips", str(trips_file), "--event-time", "pickup_at").code == 0
     return "trips"
+
+
+class Modules:
+    """The user's modules in the current folder; each command finds them as a new process would."""
+
+    vision = VISION
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: set[str] = set()
+
+    def write(self, name: str, text: str) -> None:
+        (self._folder / f"{name}.py").write_text(text)
+        self._names.add(name)
+        self.forget()
+
+    def load(self, name: str) -> Any:
+        """The module, as a script of the user would import it."""
+        self.forget()
+        sys.path.insert(0, str(self._folder))
+        try:
+            return importlib.import_module(name)
+        finally:
+            sys.path.remove(str(self._folder))
+
+    def forget(self) -> None:
+        """As if nothing had been imported: the functions that this process knows are gone, too."""
+        for name in self._names:
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        gc.collect()
+
+
+@pytest.fixture
+def modules(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
+    """`modules.write("vision", text)` makes a module that commands can import, and only they."""
+    # A module that is written twice within a second would be taken from the bytecode of the first.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    found = Modules(folder)
+    yield found
+    found.forget()
+
+
+@pytest.fixture
+def images(run: Run, modules: Modules) -> Dataset:
+    """Ten images in three fragments, with two computed columns of which nothing is computed."""
+    run("init")
+    modules.write("vision", VISION)
+    vision = modules.load("vision")
+    images = Lake("lake").create("images", key="id")
+    images.write(pa.table({"id": list(range(10)), "pixels": [10 * n for n in range(9)] + [95]}))
+    images.add_column("brightness", vision.brightness, fragment_rows=4)
+    images.add_column("label", vision.label)
+    return images

@@ -29,6 +29,7 @@ def test_dataset_without_columns_says_so(run, folder):
         "compare": None,
         "lookup": [],
         "columns": [],
+        "computed": [],
     }
 
 

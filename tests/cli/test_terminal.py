@@ -58,6 +58,17 @@ def test_what_does_not_fit_has_a_line_per_field(trips, on_terminal):
     assert "pay          cash" in lines
 
 
+def test_table_is_drawn_only_where_nothing_of_it_is_cut_off(images, on_terminal):
+    """At the width that it needs, and at one less."""
+    drawn = plain(on_terminal("columns", "images", columns=200)).splitlines()
+    needed = len(drawn[1])
+    assert drawn[1] == "─" * needed
+    shown = plain(on_terminal("columns", "images", columns=needed)).splitlines()
+    assert shown[:4] == drawn[:4]
+    narrow = plain(on_terminal("columns", "images", columns=needed - 1)).splitlines()
+    assert narrow[:2] == ["column    brightness", "type      double"]
+
+
 def test_log_has_colours_and_relative_times(trips, on_terminal):
     shown = on_terminal("log", trips, "-n", "1", columns=120)
     assert "\x1b[33m" in shown

@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import re
 
+import click
 import pytest
 
 from floodmark.cli.app import floodmark
 
 VERBS = list(floodmark.commands)
+COMMANDS = [
+    [name, *within]
+    for name, command in floodmark.commands.items()
+    for within in ([[inner] for inner in command.commands] if isinstance(command, click.Group) else [[]])
+]
 
 
 def test_all_verbs_are_there_in_the_order_of_use(run):
@@ -17,7 +23,10 @@ def test_all_verbs_are_there_in_the_order_of_use(run):
     listed = re.findall(r"^  (\w+) ", help_text.split("Commands:")[1], re.MULTILINE)
     assert listed == VERBS
     assert sorted(listed) == sorted(
-        "init list ingest log tail changes history sql schema delete fold verify purge drop rename".split()  # noqa: SIM905
+        [
+            *("init", "list", "ingest", "log", "tail", "changes", "history", "sql", "schema", "columns", "backfill"),
+            *("checkpoints", "delete", "fold", "verify", "purge", "drop", "rename"),
+        ]
     )
 
 
@@ -27,9 +36,10 @@ def test_help_documents_the_exit_codes(run):
         assert re.search(rf"^    {code} ", help_text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_verb_has_lake_json_and_an_example(run, verb):
-    answer = run(verb, "--help")
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_verb_has_lake_json_and_an_example(run, command):
+    answer = run(*command, "--help")
+    verb = " ".join(command)
     assert answer.code == 0
     assert "--lake PATH" in answer.out
     assert "--json" in answer.out
@@ -42,7 +52,7 @@ def test_mistyped_verb_is_a_did_you_mean(run):
     assert "Did you mean 'list'?" in answer.err
 
 
-@pytest.mark.parametrize("verb", ["log", "tail", "changes", "schema", "fold", "verify", "drop"])
+@pytest.mark.parametrize("verb", ["log", "tail", "changes", "schema", "columns", "fold", "verify", "drop"])
 def test_mistyped_dataset_is_a_did_you_mean(run, trips, verb):
     answer = run(verb, "tripz")
     assert answer.code == 1

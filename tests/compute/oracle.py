@@ -45,6 +45,7 @@ class Column:
     generation: int = 0
     identity: Identity | None = None
     cells: dict[int, Cell] = field(default_factory=dict)
+    lost: dict[int, Cell] = field(default_factory=dict)  # were committed until their file was lost
 
 
 @dataclass(frozen=True)
@@ -188,10 +189,10 @@ class Oracle:
             return
         column, identity = self.columns[name], self.identity(name)
         if column.identity != identity:
-            for cell in column.cells.values():
+            for cell in (*column.cells.values(), *column.lost.values()):
                 cell.state = KEPT if cell.state == DONE else cell.state
             column.identity = identity
-        changed = set()
+        changed = self._lost_for_good(column, rows)
         for offset in rows:
             before, result = column.cells.get(offset), self.stored[identity][offset]
             if before is not None and before.state != HIDDEN and before.result.value != result.value:
@@ -201,6 +202,13 @@ class Oracle:
         self._note_neighbours(column, identity, rows)
         if changed:
             self._change(name, changed)
+
+    def _lost_for_good(self, column: Column, rows: set[int]) -> set[int]:
+        """Rows whose lost value is not known to be the same as before: an older one, or one that is not made again."""
+        fragments = {offset // self.fragment_rows for offset in rows}
+        gone = {o: cell for o, cell in column.lost.items() if o // self.fragment_rows in fragments}
+        column.lost = {o: cell for o, cell in column.lost.items() if o not in gone}
+        return {o for o, cell in gone.items() if cell.state == KEPT or (cell.state == DONE and o not in rows)}
 
     def _note_neighbours(self, column: Column, identity: Identity, rows: set[int]) -> None:
         """Values that lie in the same files as new ones are noted with them, wherever they come from."""
@@ -234,8 +242,9 @@ class Oracle:
 
     def lose(self, name: str, start: int, end: int) -> None:
         """The committed values of some offsets are gone."""
-        cells = self.columns[name].cells
-        self.columns[name].cells = {o: cell for o, cell in cells.items() if not start <= o < end}
+        column = self.columns[name]
+        column.lost |= {o: cell for o, cell in column.cells.items() if start <= o < end}
+        column.cells = {o: cell for o, cell in column.cells.items() if not start <= o < end}
 
     def collect(self) -> None:
         """Garbage is collected: only what a present column still needs surely stays."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 import floodmark as fm
 from floodmark.compute.backfill import work_of
@@ -48,6 +49,7 @@ class World:
             sizes=Sizes(minimum, maximum, start, 10.0),
             call_rows=1 << 16,
             patience=patience,
+            again=BitMap(),
             direct=(target.start, target.end),
         )
 

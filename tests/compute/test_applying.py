@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.compute.tasks import Stopwatch, World, world
 
 import floodmark as fm
 from floodmark.compute.apply import apply
 from floodmark.compute.found import find_data, find_ranges
 from floodmark.compute.keys import parse_key
-from tests.compute.tasks import Stopwatch, World, world
 
 
 def slow(clock: Stopwatch, seconds_per_row: float, calls: list[list[int]] | None = None) -> fm.Udf:
@@ -52,7 +53,7 @@ def test_a_slow_task_stores_checkpoints_of_about_the_target_duration(tmp_path: P
     spans = [(c.offset, c.offset + c.span) for c in done.checkpoints]
     assert spans[0][0] == 0
     assert spans[-1][1] == 100
-    assert all(a[1] == b[0] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(spans))
     assert [end - start for start, end in spans[2:-1]] == [10] * len(spans[2:-1])
     assert [row for _, _, rows in stored(found) for row in rows] == list(range(100))
 

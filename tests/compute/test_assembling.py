@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
+from tests.compute.tasks import World, world
 
 import floodmark as fm
 from floodmark.compute.assemble import AssembleTask, assemble
@@ -19,7 +20,6 @@ from floodmark.compute.column_file import read_values
 from floodmark.compute.errors import CheckpointCoverageError
 from floodmark.compute.keys import range_key
 from floodmark.compute.plan import Target
-from tests.compute.tasks import World, world
 
 ROWS = 12
 SKIPPED = {"type": "ValueError", "message": "no", "traceback": "", "attempts": 1}

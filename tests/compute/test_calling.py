@@ -295,6 +295,15 @@ def test_class_that_cannot_be_made_is_reported():
     assert (caught.value.start, caught.value.end, caught.value.called) == (7, 8, 0)
 
 
+def test_values_that_python_has_no_form_for_are_reported():
+    rows = pa.record_batch({"x": pa.array([0, 2**60], pa.timestamp("us"))})
+    caller = Caller(udf(returns="int64", version="1")(lambda x: 1), pa.field("y", pa.int64()), ("x",))
+    with pytest.raises(FunctionFailed, match="column 'x' has values that Python has no form for") as caught:
+        caller.compute(rows, np.array([7, 8]))
+    assert "pa.Array" in caught.value.hint
+    assert (caught.value.start, caught.value.end, caught.value.called) == (7, 9, 0)
+
+
 def test_values_of_an_array_function_are_not_copied():
     rows = batch(range(1000))
     same = udf(returns="int64", version="1")(lambda x: x)

@@ -128,11 +128,48 @@ def f(x):
     assert printed == versions(text)
 
 
+def test_function_of_the_script_counts_in_that_of_a_module(tmp_path: Path):
+    (tmp_path / "tools.py").write_text("def make(g): return lambda x: g(x)\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from floodmark.compute.fingerprint import fingerprint\nfrom tools import make\n"
+        "print(*(fingerprint(make(g), 'f', 'scalar') for g in (lambda x: x + 1, lambda x: x + 2)))"
+    )
+    one, other = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout.split()
+    assert one != other
+
+
+def test_installed_package_counts_by_name_unless_the_function_is_part_of_it(
+    versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("floodmark.engine.shipping._installed", lambda: (f"{tmp_path}{os.sep}",))
+
+    def version(added: int, job: str) -> str:
+        tools = f"def g(x): return x + {added}\n"
+        package = {
+            "pack.__init__": "",
+            "pack.tools": tools,
+            "pack.job": "from pack import tools\nf = lambda x: tools.g(x)\n",
+        }
+        return versions(job, **package)
+
+    outside = "from pack.tools import g\ndef f(x): return g(x)\n"
+    assert version(1, outside) == version(2, outside)
+    inside = "from pack.job import f\n"
+    assert version(1, inside) != version(2, inside)
+
+
 def test_annotation_imported_for_type_checkers_only_is_no_hindrance(versions: Versions):
     head = "from __future__ import annotations\n"
     assert versions(head + "def f(x: Nowhere) -> Nothing:\n    y: Elsewhere = x\n    return y\n") == versions(
         "def f(x):\n    y = x\n    return y\n"
     )
+
+
+def test_loggers_and_type_variables_do_not_matter(versions: Versions):
+    text = "import logging, typing\nlog = logging.getLogger({!r})\nT = typing.TypeVar('T')\n"
+    text += "def f(x):\n    log.info(x)\n    return typing.cast(T, x)\n"
+    assert versions(text.format("a")) == versions(text.format(None))
 
 
 def test_local_name_is_not_taken_for_a_global_of_the_same_name(versions: Versions):

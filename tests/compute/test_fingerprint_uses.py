@@ -150,6 +150,20 @@ USES = {
         f = M
         """,
     ),
+    "a base class from around": Change(
+        "+ 1",
+        "+ 2",
+        """
+        class B:
+            def __call__(self, x):
+                return x + 1
+        def make(base):
+            class M(base):
+                pass
+            return M
+        f = make(B)
+        """,
+    ),
     "a class attribute": Change(
         "k = 3",
         "k = 4",

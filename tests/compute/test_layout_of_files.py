@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from floodmark.compute.manifest import Fragment, Segment
 from floodmark.compute.plan import Missing, Target, Window, layout, plan_fragment, rows_each, shares
 
 ROWS = 64
+
+World = tuple[Window, tuple[Segment, ...], BitMap]
 
 
 def window(end: int, *, start: int = 0, wanted: BitMap | None = None) -> Window:
@@ -70,7 +73,7 @@ def test_a_growing_fragment_never_has_more_than_a_few_segments(appended: list[in
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Window, tuple[Segment, ...], BitMap]:
+def worlds(draw: st.DrawFn) -> World:
     cuts = sorted(draw(st.sets(st.integers(1, 40), min_size=2, max_size=6)))
     pairs = list(zip([0, *cuts], cuts, strict=False))
     kept = tuple(segment(a, b) for a, b in pairs if draw(st.booleans()))
@@ -80,13 +83,15 @@ def worlds(draw: st.DrawFn) -> tuple[Window, tuple[Segment, ...], BitMap]:
 
 
 @given(worlds())
-def test_every_row_finds_a_place_and_no_file_overlaps_another(world: tuple[Window, tuple[Segment, ...], BitMap]) -> None:
+def test_every_row_finds_a_place_and_no_file_overlaps_another(
+    world: tuple[Window, tuple[Segment, ...], BitMap],
+) -> None:
     where, segments, rows = world
     targets = layout(where, segments, rows)
     replaced = [s for t in targets for s in t.replaced]
     assert len(replaced) == len(set(replaced))
     files = sorted([(t.start, t.end) for t in targets] + [(s.start, s.end) for s in segments if s not in replaced])
-    assert all(a[1] <= b[0] for a, b in zip(files, files[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in pairwise(files))
     assert all(any(t.start <= row < t.end for t in targets) for row in rows)
     for target in targets:
         assert all(target.start <= s.start and s.end <= target.end for s in target.replaced)
@@ -95,7 +100,7 @@ def test_every_row_finds_a_place_and_no_file_overlaps_another(world: tuple[Windo
 def test_rows_are_missing_for_the_first_reason_that_applies() -> None:
     before = Fragment(0, done=BitMap([0, 1]))
     reasons = [Missing(BitMap([2, 3]), "lost"), Missing(BitMap([3, 4]), "changed")]
-    plan = plan_fragment(window(6), before, before.done, reasons, (), ())
+    plan = plan_fragment(window(6), before, Fragment(0), before.done, reasons, (), ())
     found = [(sorted(m.rows), m.why) for m in plan.missing]
     assert found == [([2, 3], "lost"), ([4], "changed"), ([5], "not computed yet")]
 

@@ -14,7 +14,7 @@ import pytest
 
 import floodmark as fm
 from compute.counting import Plan, until
-from compute.worlds import FRAGMENT_ROWS, HUNDREDFOLD, World, checkpoint_path
+from compute.worlds import FRAGMENT_ROWS, HUNDREDFOLD, TENFOLD, World, checkpoint_path
 from floodmark.compute import backfill as filling
 from floodmark.compute.errors import FunctionFailed
 from floodmark.compute.keys import parse_key
@@ -43,7 +43,7 @@ def test_row_updated_in_place_is_the_only_one_computed_again(world: World):
     assert (done.computed, done.done) == (1, 19)
     assert world.values() == {**tenfold_of(range(20)), 7: 7000}
     [offset] = world.calls.offsets()
-    assert world.dataset.to_batches(f"offset = {offset}").read_all()["id"].to_pylist() == [7]
+    assert world.dataset.to_batches(where=f"offset = {offset}").read_all()["id"].to_pylist() == [7]
 
 
 def test_row_updated_back_to_an_old_value_is_computed_for_its_new_record(world: World):
@@ -73,8 +73,7 @@ def test_version_bump_computes_everything_once_and_then_reuses_again(world: Worl
     world.write(range(20))
     world.add()
     world.backfill()
-    new = HUNDREDFOLD.udf(world.calls)
-    world.dataset.alter_column("a", new)
+    world.alter(HUNDREDFOLD)
     assert world.values() == tenfold_of(range(20)), "old values are shown until they are replaced"
     assert world.backfill().computed == 20
     assert set(world.calls.count().values()) == {1}
@@ -86,12 +85,11 @@ def test_version_bump_computes_everything_once_and_then_reuses_again(world: Worl
 
 def test_version_that_comes_back_is_not_computed_again(world: World):
     world.write(range(20))
-    old = world.add()
+    world.add()
     world.backfill()
-    new = HUNDREDFOLD.udf(world.calls)
-    world.dataset.alter_column("a", new)
+    world.alter(HUNDREDFOLD)
     world.backfill()
-    world.dataset.alter_column("a", old)
+    world.alter(TENFOLD)
     done = world.backfill()
     assert (done.called, done.reused) == (0, 20)
     assert world.values() == tenfold_of(range(20))
@@ -101,12 +99,11 @@ def test_crash_in_the_middle_of_a_version_bump_keeps_old_values_and_resumes(worl
     world.write(range(24))
     world.add()
     world.backfill()
-    new = HUNDREDFOLD.udf(world.calls)
-    world.dataset.alter_column("a", new)
+    world.alter(HUNDREDFOLD)
     world.calls.raise_at(12)
     world.calls.forget()
     with pytest.raises(FunctionFailed) as failed:
-        world.dataset.backfill("a", commit_granularity=1, task_size=2, **SMALL)
+        world.backfill_only(commit_granularity=1, task_size=2, **SMALL)
     assert failed.value.offsets == (12,)
     world.calls.behave()
     seen = {i: (100 if i < FRAGMENT_ROWS else 10) * i for i in range(24)}
@@ -147,11 +144,11 @@ def test_added_base_column_computes_nothing(world: World):
 
 def test_column_dropped_and_added_again_with_the_same_function_calls_nothing(world: World):
     world.write(range(20))
-    udf = world.add()
+    world.add()
     world.backfill()
     world.dataset.drop_column("a")
     assert "a" not in world.dataset.to_arrow().column_names
-    world.dataset.add_column("a", udf)
+    world.add()
     assert set(world.values().values()) == {None}
     done = world.backfill()
     assert (done.called, done.reused) == (0, 20)
@@ -164,8 +161,7 @@ def test_column_added_again_with_another_function_gets_none_of_the_old_values(wo
     world.add()
     world.backfill()
     world.dataset.drop_column("a")
-    new = HUNDREDFOLD.udf(world.calls)
-    world.dataset.add_column("a", new)
+    world.add(HUNDREDFOLD)
     assert world.backfill().computed == 20
     assert world.values() == {i: i * 100 for i in range(20)}
 
@@ -180,7 +176,7 @@ def test_fragments_that_are_computed_but_not_committed_call_nothing(sizes, world
     with monkeypatch.context() as crashing:
         crashing.setattr(filling, "install", _crash)
         with pytest.raises(Crash):
-            world.dataset.backfill("a", **sizes)
+            world.backfill_only(**sizes)
     assert world.calls.count().total() == 20
     assert set(world.values().values()) == {None}, "nothing is visible before its commit"
     done = world.backfill()
@@ -208,7 +204,7 @@ def test_bad_checkpoint_costs_its_own_range_only(how, world: World, monkeypatch,
     with monkeypatch.context() as crashing:
         crashing.setattr(filling, "_assemble", _crash)
         with pytest.raises(Crash):
-            world.dataset.backfill("a", **SMALL)
+            world.backfill_only(**SMALL)
     ranges = [key for key in world.checkpoint_keys() if key.endswith("_frag-1_range-2-4")]
     store, checkpoints = world.objects.store, world.objects.checkpoints
     [path] = [checkpoint_path(checkpoints, key) for key in ranges]
@@ -272,7 +268,7 @@ def test_rows_deleted_between_a_crash_and_its_resumption_are_left_out(world: Wor
     with monkeypatch.context() as crashing:
         crashing.setattr(filling, "_assemble", _crash)
         with pytest.raises(Crash):
-            world.dataset.backfill("a", **SMALL)
+            world.backfill_only(**SMALL)
     world.dataset.delete([3, 10, 11])
     done = world.backfill(**SMALL)
     assert (done.called, done.reused) == (0, 17)
@@ -285,7 +281,7 @@ def test_deleted_rows_are_not_shown_when_only_a_computed_column_is_asked_for(wor
     world.backfill()
     world.dataset.delete(list(range(6)))
     assert world.lake.sql("select count(a) as n from d").to_pylist() == [{"n": 0}]
-    assert world.dataset.to_batches(columns=["a"]).read_all().num_rows == 0
+    assert world.dataset.to_batches(["a"]).read_all().num_rows == 0
     assert world.backfill().called == 0
 
 
@@ -307,8 +303,7 @@ def test_filtered_backfill_keeps_old_values_elsewhere(world: World):
     world.write(range(20))
     world.add()
     world.backfill()
-    new = HUNDREDFOLD.udf(world.calls)
-    world.dataset.alter_column("a", new)
+    world.alter(HUNDREDFOLD)
     assert world.backfill(where="v % 2 = 0").computed == 10
     assert world.values() == {i: i * 100 if i % 2 == 0 else i * 10 for i in range(20)}
     done = world.backfill()
@@ -333,7 +328,7 @@ def test_straggler_does_not_hold_up_what_is_stored_and_is_all_that_is_left(world
     world.add()
     world.calls.wait_at(0)
     with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(world.dataset.backfill, "a", task_size=2, **SMALL)
+        running = beside.submit(world.backfill_only, task_size=2, **SMALL)
         until(lambda: set(world.calls.offsets()) == set(range(40)))
         until(lambda: len(_stored(world)) == 38)
         assert not running.done()
@@ -363,7 +358,7 @@ def test_two_backfills_at_once_compute_every_row_once(world: World):
     world.write(range(40))
     world.add()
     with ThreadPoolExecutor(2) as both:
-        done = list(both.map(lambda _: world.lake["d"].backfill("a", task_size=3, **SMALL), range(2)))
+        done = list(both.map(lambda _: world.backfill_only(task_size=3, **SMALL), range(2)))
     assert world.calls.count() == dict.fromkeys(range(40), 1)
     assert sorted(d.computed for d in done) == [0, 40]
     assert world.values() == tenfold_of(range(40))
@@ -391,7 +386,7 @@ def test_two_processes_that_backfill_at_once_compute_every_row_once(world: World
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as other,
     ):
         world.calls.await_rows(1)
-        running = beside.submit(world.dataset.backfill, "a", task_size=3)
+        running = beside.submit(world.backfill_only, task_size=3)
         world.calls.go_on()
         said, _ = other.communicate(timeout=120)
         done = running.result()
@@ -403,12 +398,11 @@ def test_two_processes_that_backfill_at_once_compute_every_row_once(world: World
 def test_alteration_during_a_backfill_wins(world: World):
     world.write(range(10))
     world.add()
-    new = HUNDREDFOLD.udf(world.calls)
     world.calls.wait_at(5)
     with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(world.dataset.backfill, "a")
+        running = beside.submit(world.backfill_only)
         world.calls.await_rows(6)
-        world.dataset.alter_column("a", new)
+        world.alter(HUNDREDFOLD)
         world.calls.go_on()
         with pytest.raises(fm.FloodmarkError, match="another function"):
             running.result()
@@ -448,7 +442,7 @@ def test_worker_that_dies_is_replaced_and_counted_honestly(world: World):
     world.write(range(20))
     world.add()
     world.calls.kill_at(9)
-    done = world.dataset.backfill("a", task_size=5)
+    done = world.backfill_only(task_size=5)
     assert done.computed == 20
     assert set(world.calls.count()) == set(range(20))
     assert world.values() == tenfold_of(range(20))
@@ -471,8 +465,7 @@ def test_change_of_a_column_makes_only_what_depends_on_changed_rows_stale(world:
     assert world.dataset.plan_backfill("b").waiting == 20
     world.backfill("a")
     world.backfill("b")
-    new = Plan("fold", "3", ("v",), capped).udf(world.calls)
-    world.dataset.alter_column("a", new)
+    world.alter(Plan("fold", "3", ("v",), capped))
     assert world.values("b") == {i: i * 10 + 1 for i in range(20)}
     world.backfill("a")
     assert world.values("b") == {i: i * 10 + 1 if i <= 15 else None for i in range(20)}
@@ -493,8 +486,7 @@ def test_dependent_of_a_column_that_was_lost_with_old_values_is_made_anew(world:
     world.backfill("a")
     [file] = list(world.objects.files())
     world.backfill("b")
-    new = HUNDREDFOLD.udf(world.calls)
-    world.dataset.alter_column("a", new)
+    world.alter(HUNDREDFOLD)
     world.objects.store.delete(file.key)
     world.backfill("a")
     world.backfill("b")
@@ -512,7 +504,7 @@ def test_all_ways_of_reading_show_the_column(world: World):
     expected = [i * 10 for i in range(6)]
     assert world.dataset.to_arrow()["a"].to_pylist() == expected
     assert world.dataset.to_batches().read_all()["a"].to_pylist() == expected
-    assert world.dataset.to_batches("a > 20", columns=["a"]).read_all()["a"].to_pylist() == [30, 40, 50]
+    assert world.dataset.to_batches(["a"], "a > 20").read_all()["a"].to_pylist() == [30, 40, 50]
     assert world.lake.sql("select a from d order by id")["a"].to_pylist() == expected
     assert world.dataset.get([3])["a"].to_pylist() == [30]
     assert world.dataset.to_pandas()["a"].tolist() == expected

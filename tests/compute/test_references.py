@@ -84,3 +84,13 @@ def test_decorators_are_looked_at_except_udf():
 def test_names_of_a_class_are_not_seen_by_its_methods():
     text = "class C:\n    k = 1\n    def g(self): return k\n"
     assert found(text) == [Outer("k")]
+
+
+def test_imports_of_a_class_are_not_seen_by_its_methods():
+    text = "class C:\n    import k\n    def g(self): return k\n"
+    assert found(text) == [Outer("k")]
+
+
+def test_import_of_a_function_around_is_seen_through_nonlocal():
+    text = "def f():\n    import m\n    def g():\n        nonlocal m\n        m = m.x\n    return g\n"
+    assert found(text) == [Imported("m", 0, ("x",))]

@@ -1,4 +1,4 @@
-"""Digests of code are equal exactly if its syntax is: held against Python's own printer on code that we did not write."""
+"""Digests of code are equal exactly if its syntax is: held against Python's own printer on code of other people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Bare(ast.NodeTransformer):
         node.annotation = None
         return node
 
-    def visit_FunctionDef(self, node):  # noqa: N802
+    def visit_FunctionDef(self, node):
         self.generic_visit(node)
         node.returns = None
         node.body = [s for s in node.body if not is_idle(s)]

@@ -64,6 +64,11 @@ def test_udf_knows_what_its_function_takes_and_returns():
     assert brightness.source.rstrip().endswith("return pc.multiply(pixels, gain)")
 
 
+def test_udf_says_what_it_is():
+    assert repr(brightness) == "<udf brightness(pixels, gain) → double>"
+    assert repr(udf(returns="string")(_batch)) == "<udf _batch(…) → string>"
+
+
 def test_udf_can_be_called_like_its_function():
     assert brightness(pa.array([1, 2]), gain=pa.array([3, 4])).to_pylist() == [3, 8]
 
@@ -131,6 +136,11 @@ def test_type_is_the_one_under_which_a_dataset_keeps_it(returns: Any, expected: 
 
 
 def _by_name(*, x): ...
+async def _async(x): ...
+def _generator(x):
+    yield x
+
+
 def _nothing(): ...
 def _mixed(x: pa.Array, y: int): ...
 def _two_batches(x: pa.RecordBatch, y: pa.RecordBatch): ...
@@ -153,6 +163,9 @@ class _NotCallable: ...
         (_scalar, {"returns": pa.float16()}, "a dataset cannot hold"),
         (_scalar, {"returns": pa.list_(pa.struct([("a", pa.int8())]))}, "a dataset cannot hold"),
         (_by_name, {"returns": "int64"}, "can only be given by name"),
+        (_async, {"returns": "int64"}, "is async or a generator"),
+        (_generator, {"returns": "int64"}, "is async or a generator"),
+        (_scalar, {"returns": "int64", "inputs": ["a", 1]}, "are names of columns"),
         (_nothing, {"returns": "int64"}, "takes no column"),
         (_mixed, {"returns": "int64"}, "different kinds"),
         (_two_batches, {"returns": "int64"}, "different kinds"),
@@ -225,7 +238,16 @@ def test_version_is_the_one_given_or_else_a_fingerprint():
     one, other = (udf(returns="int64", max_checkpoint_size=size)(_scalar) for size in (1, 2))
     assert one.version == other.version
     assert len(one.version) == 32
-    assert udf(returns="int64")(_array).version != one.version
+
+
+def test_function_called_in_another_way_has_another_version():
+    def by_row(x): ...
+    def by_array(x: pa.Array): ...
+
+    by_array.__code__ = by_row.__code__
+    one, other = udf(returns="int64")(by_row), udf(returns="int64")(by_array)
+    assert (one.kind, other.kind) == ("scalar", "array")
+    assert one.version != other.version
 
 
 def test_version_stays_as_it_was_when_first_needed():
@@ -253,6 +275,11 @@ def test_known_finds_a_udf_by_name_and_version_while_it_is_around():
     assert known("known_test", "2") is new
     assert known("known_test", "3") is None
     assert known("other", "1") is None
+    again = udf(returns="int64", name="known_test", version="1")(_scalar)
+    assert known("known_test", "1") is again
+    del again
+    gc.collect()
+    assert known("known_test", "1") is old
     del new
     gc.collect()
     assert known("known_test", "2") is None
@@ -287,6 +314,17 @@ def test_udf_travels_with_its_version_and_source():
         )
         assert copy.on_error == made.on_error
     assert copy(pa.array([2.0])).to_pylist() == [6.0]
+
+
+@udf(returns="int64")
+def factorial(n):
+    return n * factorial(n - 1) if n else 1
+
+
+def test_udf_that_calls_itself_travels_too():
+    copy = shipped(factorial)
+    assert copy.version == factorial.version
+    assert copy(5) == 120
 
 
 def test_function_that_cannot_be_sent_is_refused_with_the_reason():

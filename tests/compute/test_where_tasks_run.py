@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.compute.tasks import world
 
 import floodmark as fm
 from floodmark.compute.apply import apply
 from floodmark.engine import Session
-from tests.compute.tasks import world
 
 ROWS = 400
 
@@ -50,7 +50,7 @@ def test_values_are_the_same_wherever_they_are_computed(lake: fm.Lake) -> None:
 
 def test_a_function_never_runs_in_the_driver(lake: fm.Lake) -> None:
     @fm.udf(returns="int64")
-    def process(n: int) -> int:  # noqa: ARG001
+    def process(n: int) -> int:
         return os.getpid()
 
     dataset = numbers(lake)

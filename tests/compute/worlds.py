@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ class World:
 
     lake: fm.Lake
     calls: Calls
+    functions: dict[str, fm.Udf] = field(default_factory=dict)
 
     @property
     def dataset(self) -> fm.Dataset:
@@ -51,17 +52,26 @@ class World:
 
     def add(self, plan: Plan = TENFOLD, name: str = "a", **options: Any) -> fm.Udf:
         """Add a column; its function."""
-        udf = plan.udf(self.calls, **options)
+        udf = self.functions[name] = plan.udf(self.calls, **options)
         self.dataset.add_column(name, udf, fragment_rows=FRAGMENT_ROWS)
         return udf
+
+    def alter(self, plan: Plan = HUNDREDFOLD, name: str = "a") -> None:
+        """Give a column another function."""
+        self.functions[name] = plan.udf(self.calls)
+        self.dataset.alter_column(name, self.functions[name])
 
     def backfill(self, name: str = "a", where: Any = None, **options: Any) -> fm.Backfill:
         """A backfill of which the calls are counted from the start; what it counted must be what was called."""
         self.calls.forget()
-        done = self.dataset.backfill(name, where, **options)
+        done = self.backfill_only(name, where, **options)
         assert done.called == len(self.calls.offsets())
         assert done.computed + done.failed == len(set(self.calls.offsets()))
         return done
+
+    def backfill_only(self, name: str = "a", where: Any = None, **options: Any) -> fm.Backfill:
+        """A backfill that is not looked at."""
+        return self.lake["d"].backfill(name, where, udf=self.functions[name], **options)
 
     def values(self, name: str = "a") -> dict[int, int | None]:
         """The column's values by the rows' keys."""

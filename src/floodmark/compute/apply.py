@@ -42,7 +42,7 @@ def apply(work: Work, task: RangeTask, clock: Callable[[], float] = time.perf_co
     """Compute what is missing of a share; what an earlier attempt has stored is not computed again."""
     share = task.share
     found = find_ranges(work.objects.checkpoints, work.prefix, share.fragment, work.column, (share.start, share.end))
-    todo = share.rows - BitMap.union(*[c.rows for c in found], BitMap(), BitMap())
+    todo = share.rows - (BitMap.union(*[c.rows for c in found], BitMap(), BitMap()) - task.again)
     run = _Run(work, task, todo, clock)
     run.compute()
     stored = [MapBatchCheckpoint(c.key, c.start, len(c.rows), c.end - c.start, 0) for c in found]

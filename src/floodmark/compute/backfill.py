@@ -201,7 +201,7 @@ def _commit(
     pinned: Pinned, column: Column, base: Manifest, wave: Sequence[FragmentPlan], written: dict[int, list[Assembled]]
 ) -> Manifest:
     fragments = [_committed(pinned, plan, written[plan.number]) for plan in wave]
-    changed = {number: BitMap.union(*[a.changed for a in made], BitMap()) for number, made in written.items()}
+    changed = {plan.number: _changed(plan, written[plan.number]) for plan in wave}
     catalog = install(
         pinned.objects,
         pinned.dataset_id,
@@ -212,6 +212,16 @@ def _commit(
         pinned.identity(column),
     )
     return manifest.load(pinned.objects, catalog.column(column.name))
+
+
+def _changed(plan: FragmentPlan, made: Sequence[Assembled]) -> BitMap:
+    """The rows whose value readers see change.
+
+    Old values that were lost cannot be compared. Those of an older version count as changed, and those of this one do
+    while they are not computed again: what replaces them later may be another function's.
+    """
+    rows = BitMap.union(*[a.rows for a in made], BitMap())
+    return BitMap.union(*[a.changed for a in made], plan.lost.kept, plan.lost.done - rows)
 
 
 def _committed(pinned: Pinned, plan: FragmentPlan, made: Sequence[Assembled]) -> Fragment:

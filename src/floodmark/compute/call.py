@@ -96,10 +96,11 @@ class _Calls:
         except MemoryError:
             raise
         except Exception as error:
-            self._fail(_GaveUp(error, 1), (), "could not be started")
+            hint = "Mend its __init__, which runs once in each worker process."
+            self._fail(_GaveUp(error, 1), (), "could not be started", hint)
 
     def _row_by_row(self, function: _Function, batch: pa.RecordBatch, inputs: tuple[str, ...], first: int) -> None:
-        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        columns = {name: self._python_values(name, batch.column(name)) for name in batch.schema.names}
         results: list[Any] = []
         counted = 0
         keep = results.append
@@ -118,6 +119,18 @@ class _Calls:
                     self._skip(first + row, result)
         self.called += len(results) - counted
         self.parts.append(self.wanted.from_python(results, self.offsets[first : first + len(results)]))
+
+    def _python_values(self, name: str, values: pa.Array) -> list[Any]:
+        try:
+            made: list[Any] = values.to_pylist()
+            return made
+        except (ValueError, OverflowError) as error:  # Python's times end with the year 9999, Arrow's do not
+            self._fail(
+                _GaveUp(error, 0),
+                (),
+                f"cannot be called: column {name!r} has values that Python has no form for",
+                hint="Take the column as an array: annotate the parameters with pa.Array.",
+            )
 
     def _by_halves(self, function: _Function, batch: pa.RecordBatch) -> None:
         # Rows that wait, the next ones last, and how often each rule has been used up on the way to them.
@@ -172,12 +185,12 @@ class _Calls:
         trace = trace_of(error, __file__)
         self.errors.append(RowError(row, offset, type_of(error), message_of(error), trace, failed.attempts))
 
-    def _fail(self, failed: _GaveUp, offsets: tuple[int, ...], what: str) -> NoReturn:
+    def _fail(self, failed: _GaveUp, offsets: tuple[int, ...], what: str, hint: str = "") -> NoReturn:
         error = failed.error
         kind, message = type_of(error), message_of(error)
         raise FunctionFailed(
             f"the function {self.udf.name!r} of column {self.column!r} {what}: {kind}: {message}",
-            hint=f"Mend it, or say what to do then: on_error=[Skip({type(error).__name__})].",
+            hint=hint or f"Mend it, or say what to do then: on_error=[Skip({type(error).__name__})].",
             column=self.column,
             offsets=offsets,
             start=int(self.offsets[0]),

@@ -161,6 +161,7 @@ _SIMPLE: dict[type, Callable[[Any], bytes]] = {
     pathlib.PurePosixPath: _path,
     type(pathlib.Path()): _path,
     logging.Logger: lambda _: leaf("logger"),  # what is logged is not what is computed
+    logging.RootLogger: lambda _: leaf("logger"),
     type(np.dtype(float)): lambda value: leaf("dtype", repr(value.descr)),
 }
 

@@ -146,8 +146,11 @@ class CheckpointStore:
 
     def _read(self, key: str) -> pa.Buffer:
         path = self.store.local_path(key)
-        if path is not None and path.is_file() and path.stat().st_size >= _MAPPED_BYTES:
-            # Replacing or deleting it takes its name away, not what is mapped.
-            with pa.memory_map(str(path)) as file:
-                return file.read_buffer()
+        try:
+            if path is not None and path.stat().st_size >= _MAPPED_BYTES:
+                # Replacing or deleting it takes its name away, not what is mapped.
+                with pa.memory_map(str(path)) as file:
+                    return file.read_buffer()
+        except FileNotFoundError:
+            pass  # the store says so in its own words
         return pa.py_buffer(self.store.get(key))

@@ -21,6 +21,9 @@ FRAGMENT_BYTES = 256 << 20
 
 _FEWEST_ROWS = 1 << 12
 
+_used: dict[tuple[str, str], Udf] = {}
+"""The functions that columns of this process were given: a lambda has nobody else to keep it."""
+
 
 @dataclass(frozen=True)
 class FragmentStatus:
@@ -105,6 +108,7 @@ def drop(objects: ColumnObjects, name: str) -> None:
 def _definition(name: str, udf: Udf, inputs: Sequence[str] | None) -> Definition:
     if not isinstance(udf, Udf):
         raise TypeError(f"{udf!r} is no udf: put @floodmark.udf(returns=…) before it")
+    _used[udf.name, udf.version] = udf
     function = FunctionRef(udf.name, udf.version, udf.kind, udf.module, udf.qualname, udf.source)
     return Definition(
         name=name,
@@ -129,8 +133,8 @@ def _usual_rows(pinned: Pinned) -> int | None:
 
 def function_of(column: Column, given: Udf | None) -> Udf:
     """The function that computes a column: the one given, or one of this name and version that this process knows."""
-    version = column.function.version
-    found = given if given is not None else known(column.function.name, version)
+    name, version = column.function.name, column.function.version
+    found = given or _used.get((name, version)) or known(name, version)
     if found is not None and found.version == version:
         return found
     where = f"{column.function.module}.{column.function.qualname}".strip(".")
@@ -183,7 +187,8 @@ def _error_rows(pinned: Pinned, digest: str | None, live: BitMap, base: int) -> 
 
 def check_not_computed(catalog: Catalog, names: Sequence[str]) -> None:
     """Refuse a column of the dataset's own that has the name of a computed one."""
-    if taken := [name for name in names if catalog.find(name) is not None]:
+    computed = {column.name.lower() for column in catalog.columns}  # Spark and DuckDB do not tell capitals apart
+    if taken := [name for name in names if name.lower() in computed]:
         raise ColumnExists(
             f"{taken[0]!r} is a computed column already",
             hint=f"choose another name, or drop_column({taken[0]!r}) first",

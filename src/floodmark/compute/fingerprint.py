@@ -113,6 +113,8 @@ class _Graph:
                 return ordered("member", [self.encode(type(value), path), leaf("name", value.name)])
         if typing.get_origin(value) is not None:
             return self._encoder.items("generic", (typing.get_origin(value), typing.get_args(value)), path)
+        if type(value).__module__ == "typing":  # such as a type variable: it means nothing when the code runs
+            return leaf("typing", repr(value))
         wrapped = getattr(value, "__wrapped__", None) or getattr(value, "py_func", None)
         if wrapped is not None:
             return ordered("wrapped", [_wrapper(value), self.encode(wrapped, path)])

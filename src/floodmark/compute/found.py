@@ -172,7 +172,8 @@ def _rows_of(batch: pa.RecordBatch, parsed: ParsedKey, column: pa.Field) -> BitM
         return f"its rows {rows[0]} to {rows[-1]} are not within [{parsed.start}, {parsed.end})"
     if (np.diff(rows) <= 0).any():
         return "its rows are not in order"
-    return addresses.from_array(rows)
+    first, last = int(rows[0]), int(rows[-1])
+    return addresses.span(first, last + 1) if last - first == len(rows) - 1 else addresses.from_array(rows)
 
 
 def _data_of(batch: pa.RecordBatch, parsed: ParsedKey, key: str) -> DataCheckpoint:

@@ -33,6 +33,8 @@ class Parameters:
         """Refuse columns that the function cannot be called with."""
         if not inputs:
             raise BadFunction(f"the function {function!r} takes no column", function=function)
+        if not all(isinstance(name, str) for name in inputs):
+            raise BadFunction(f"the inputs of {function!r} are names of columns, not {inputs!r}", function=function)
         if len(set(inputs)) < len(inputs) and self.kind == "batch":
             raise BadFunction(f"the function {function!r} is given a column twice: {inputs}", function=function)
         if len(inputs) < self.least or (self.most is not None and len(inputs) > self.most):
@@ -48,6 +50,12 @@ def parameters_of(name: str, function: Callable[..., Any]) -> Parameters:
     if not callable(function):
         raise BadFunction(f"{name!r} is not a function: {function!r}", function=name)
     called = _called(name, function)
+    if inspect.iscoroutinefunction(called) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise BadFunction(
+            f"the function {name!r} is async or a generator, which returns no values",
+            hint="Return the values from a plain function: asyncio.run(…), list(…).",
+            function=name,
+        )
     try:
         signature = inspect.signature(called)
     except (TypeError, ValueError) as error:

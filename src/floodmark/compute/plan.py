@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -55,13 +55,15 @@ class FragmentPlan:
     """What becomes of one fragment: `done` rows are committed, `reused` ones lie in checkpoints, others are missing."""
 
     window: Window
-    before: Fragment
+    before: Fragment  # without the files that cannot be read any more
+    lost: Fragment  # the rows that were in those
     done: BitMap
     reused: BitMap
     missing: tuple[Missing, ...]
     ranges: tuple[RangeCheckpoint, ...]
     data: tuple[DataCheckpoint, ...]
     targets: tuple[Target, ...]
+    again: BitMap = field(default_factory=BitMap)  # rows that failed before: what is stored of them does not count
 
     @property
     def number(self) -> int:
@@ -84,6 +86,7 @@ class FragmentPlan:
 def plan_fragment(
     window: Window,
     before: Fragment,
+    lost: Fragment,
     done: BitMap,
     reasons: Sequence[Missing],
     ranges: Sequence[RangeCheckpoint],
@@ -105,7 +108,7 @@ def plan_fragment(
     files = [d for d in data if d.done & reused]
     targets = layout(window, before.segments, open_rows)
     return FragmentPlan(
-        window, before, done & window.wanted, reused, tuple(missing), tuple(used), tuple(files), targets
+        window, before, lost, done & window.wanted, reused, tuple(missing), tuple(used), tuple(files), targets
     )
 
 

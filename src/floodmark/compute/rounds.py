@@ -42,7 +42,7 @@ def compute(
             _task(work, pinned, plans[share.fragment], share, options, rate)
             for share in shares(missing, _rows_each(total, len(missing), rate, options, runner, work))
         ]
-        applied = runner.run(tasks, partial(apply, work), halve=halves, weight=_rows, progress=progress, rows=total)
+        applied = runner.run(tasks, partial(apply, work), halve=halves, worth=_rows, progress=progress, rows=total)
         done += applied
         rate = _rate(applied) or rate
         missing = _given_back(applied)
@@ -74,6 +74,7 @@ def _task(
         sizes=Sizes(low, high, start, options.target_seconds),
         call_rows=CALL_ROWS if low < high else high,
         patience=patience,
+        again=plan.again & share.rows,
         direct=_direct(plan, share),
     )
 
@@ -111,8 +112,8 @@ def _part(task: RangeTask, start: int, end: int) -> RangeTask:
     )
 
 
-def _rows(task: RangeTask) -> int:
-    return len(task.share.rows)
+def _rows(applied: Applied) -> int:
+    return applied.computed + applied.failed
 
 
 def _rate(applied: Sequence[Applied]) -> float | None:

@@ -47,16 +47,16 @@ class Runner:
         function: Callable[[Task], Result],
         *,
         halve: Callable[[Task], tuple[Task, Task] | None],
-        weight: Callable[[Task], int],
+        worth: Callable[[Result], int],
         progress: Progress,
         rows: int,
     ) -> list[Result]:
         """Call a user's function on every task, away from this process."""
         self.begun = self.begun or rows > LITTLE_ROWS
         if self._on_spark:
-            return run(tasks, function, session=self.session, halve=halve, weight=weight, progress=progress)
+            return run(tasks, function, session=self.session, halve=halve, worth=worth, progress=progress)
         processes = min(self.cores, len(tasks))
-        return run_in_processes(tasks, function, processes=processes, halve=halve, weight=weight, progress=progress)
+        return run_in_processes(tasks, function, processes=processes, halve=halve, worth=worth, progress=progress)
 
     def run_light(self, tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
         """Call a function of our own on every task."""

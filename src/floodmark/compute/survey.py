@@ -104,7 +104,7 @@ def _fragment(
     again = _skipped(pinned, before, window) if retried else BitMap()
     done = before.done - again
     if done >= window.wanted:
-        return plan_fragment(window, before, done, (), (), ())
+        return plan_fragment(window, before, lost, done, (), (), ())
     store = pinned.objects.checkpoints
     field = column.field.remove_metadata()
     ranges = find_ranges(store, prefix, window.number, field, dataset_id=pinned.dataset_id)
@@ -114,18 +114,20 @@ def _fragment(
     if again:  # what was stored for these rows is that they failed
         ranges = [replace(r, rows=r.rows - again) for r in ranges]
         data = [replace(d, done=d.done - again) for d in data]
-    return plan_fragment(window, before, done, list(_reasons(before, base, window, lost, again)), ranges, data)
+    reasons = list(_reasons(before, base, window, lost, again))
+    return replace(plan_fragment(window, before, lost, done, reasons, ranges, data), again=again)
 
 
-def _readable(pinned: Pinned, before: Fragment, window: Window) -> tuple[Fragment, BitMap]:
-    """The fragment without the files that are gone or damaged, and the rows that were in them."""
+def _readable(pinned: Pinned, before: Fragment, window: Window) -> tuple[Fragment, Fragment]:
+    """The fragment without the files that are gone or damaged, and the rows that were in those."""
     whole = tuple(s for s in before.segments if looks_whole(pinned.objects, s))
     if len(whole) == len(before.segments):
-        return before, BitMap()
+        return before, Fragment(window.number)
     gone = [s for s in before.segments if s not in whole]
-    lost = BitMap.union(*[addresses.span(s.start - window.base, s.end - window.base) for s in gone], BitMap())
-    done, kept, hidden = before.done - lost, before.kept - lost, before.hidden - lost
-    return replace(before, segments=whole, done=done, kept=kept, hidden=hidden), lost
+    rows = BitMap.union(*[addresses.span(s.start - window.base, s.end - window.base) for s in gone], BitMap())
+    sets = {name: getattr(before, name) for name in ("done", "kept", "hidden")}
+    left = replace(before, segments=whole, **{name: found - rows for name, found in sets.items()})
+    return left, replace(before, segments=tuple(gone), **{name: found & rows for name, found in sets.items()})
 
 
 def _skipped(pinned: Pinned, before: Fragment, window: Window) -> BitMap:
@@ -135,8 +137,8 @@ def _skipped(pinned: Pinned, before: Fragment, window: Window) -> BitMap:
     return addresses.from_array(offsets - window.base) & window.wanted
 
 
-def _reasons(before: Fragment, base: Manifest, window: Window, lost: BitMap, again: BitMap) -> Iterator[Missing]:
-    yield Missing(lost, "the file with their values is lost or damaged")
+def _reasons(before: Fragment, base: Manifest, window: Window, lost: Fragment, again: BitMap) -> Iterator[Missing]:
+    yield Missing(lost.done | lost.kept, "the file with their values is lost or damaged")
     yield Missing(again, "they failed before and are tried again")
     yield Missing(before.hidden, "a computed column they are made from has changed")
     yield Missing(before.kept, "the function has changed")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from floodmark.compute.forms import leaf
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_IGNORED = frozenset({"annotation", "returns", "type_comment", "type_params", "ctx", "kind", "decorator_list"})
+_IGNORED = frozenset({"annotation", "returns", "type_comment", "type_params", "ctx", "decorator_list"})
 
 
 def digest(node: ast.AST) -> bytes:

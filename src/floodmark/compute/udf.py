@@ -22,11 +22,11 @@ from floodmark.engine.shipping import NotShippable, packing
 from floodmark.ledger.errors import UnsupportedType
 from floodmark.ledger.types import canonical, check_supported
 
-_defined: dict[str, weakref.WeakSet[Udf]] = {}
+_defined: dict[str, list[weakref.ref[Udf]]] = {}  # by name, the newest last
 _defining = threading.Lock()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Udf(Versioned):
     """A function of columns. It can be called like the function it was made of."""
 
@@ -44,6 +44,9 @@ class Udf(Versioned):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.callable()(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<udf {self.name}({', '.join(self.inputs or ('…',))}) → {self.type}>"
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
@@ -156,19 +159,21 @@ def udf(
             parameters.check(own_name, made.inputs)
         _check_sizes(made)
         with _defining:
-            _defined.setdefault(own_name, weakref.WeakSet()).add(made)
+            around = [other for other in _defined.get(own_name, ()) if other() is not None]
+            _defined[own_name] = [*around, weakref.ref(made)]
         return made
 
     return define
 
 
 def known(name: str, version: str) -> Udf | None:
-    """A udf of this process with this name and version, if it has been defined here and is still around."""
+    """The newest udf of this name and version that was defined in this process and is still around."""
     with _defining:
-        candidates = list(_defined.get(name, ()))
-    for candidate in candidates:
+        defined = _defined.get(name, [])
+    for reference in reversed(defined):
+        candidate = reference()
         try:
-            if candidate.version == version:
+            if candidate is not None and candidate.version == version:
                 return candidate
         except NoVersion:  # it has no version, so it is not this one
             continue

@@ -70,6 +70,7 @@ class RangeTask:
     sizes: Sizes
     call_rows: int  # how many rows the function is handed at once at most
     patience: float  # seconds after which a task that will not end soon gives the rest back
+    again: BitMap  # rows to compute though a checkpoint has them: there they failed
     direct: tuple[int, int] | None = None  # the offsets of the segment that it may write by itself
 
     def __str__(self) -> str:

@@ -59,8 +59,10 @@ class Attempts(Generic[Task, Result]):
         retries: int,
         halve: Callable[[Task], tuple[Task, Task] | None] | None,
         weight: Callable[[Task], int] | None,
+        worth: Callable[[Result], int] | None = None,
     ) -> None:
         self._weight = weight or _one
+        self._worth = worth
         self._retries = retries
         self._halve = halve
         self._results: dict[tuple[int, ...], Result] = {}
@@ -84,7 +86,7 @@ class Attempts(Generic[Task, Result]):
             self._failed(attempt, outcome)
             return
         self._results[attempt.place] = outcome.value
-        self.done += attempt.units
+        self.done += attempt.units if self._worth is None else self._worth(outcome.value)
         self._open -= 1
 
     def job_died(self, attempts: Sequence[Attempt[Task]], reason: str) -> None:

@@ -28,6 +28,7 @@ def run_in_processes(
     retries: int = 2,
     halve: Callable[[Task], tuple[Task, Task] | None] | None = None,
     weight: Callable[[Task], int] | None = None,
+    worth: Callable[[Result], int] | None = None,
     cancel: Cancel | None = None,
 ) -> list[Result]:
     """Call ``function`` on every task, in worker processes, and return the results in the order of the tasks.
@@ -37,7 +38,7 @@ def run_in_processes(
     end the workers that are in the middle of a task. The others wait for the next run, and with them whatever
     modules keep in memory. What a function prints goes to stderr.
     """
-    attempts: Attempts[Task, Result] = Attempts(tasks, retries=retries, halve=halve, weight=weight)
+    attempts: Attempts[Task, Result] = Attempts(tasks, retries=retries, halve=halve, weight=weight, worth=worth)
     if not tasks:
         return []
     from floodmark.engine.pool import Crew, Died

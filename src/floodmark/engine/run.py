@@ -35,6 +35,7 @@ def run(
     retries: int = 2,
     halve: Callable[[Task], tuple[Task, Task] | None] | None = None,
     weight: Callable[[Task], int] | None = None,
+    worth: Callable[[Result], int] | None = None,
     cancel: Cancel | None = None,
 ) -> list[Result]:
     """Call ``function`` on every task, on Spark's workers, and return the results in the order of the tasks.
@@ -44,11 +45,12 @@ def run(
     raised at once, as it is. A task that runs out of memory, or whose worker dies, is replaced by the two that
     ``halve`` makes of it, whose results both stand in its place; when ``halve`` returns None it is tried again as it
     is. ``TaskFailed`` names a task that never succeeded. ``weight`` says how many units (rows) a task is worth to
-    ``progress``. Ctrl-C, ``cancel`` and every error cancel what is still running.
+    ``progress``; where only a result tells how much was done, ``worth`` says it. Ctrl-C, ``cancel`` and every
+    error cancel what is still running.
 
     A task may be begun twice, and the first may still be running: it must write to a temporary name and rename.
     """
-    attempts: Attempts[Task, Result] = Attempts(tasks, retries=retries, halve=halve, weight=weight)
+    attempts: Attempts[Task, Result] = Attempts(tasks, retries=retries, halve=halve, weight=weight, worth=worth)
     if not tasks:
         return []
     with packing() as pack:
@@ -73,7 +75,7 @@ def run(
                     attempts.settle(attempt, outcome)
             if progress is not None:
                 # What a dying job had done may have to be done again: the bar then waits, it never goes back.
-                done = attempts.done + jobs.units_done()
+                done = attempts.done + (jobs.units_done() if worth is None else 0)
                 if done > shown:
                     progress.advance(done - shown)
                     shown = done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 class ScanTable(pa_ds.InMemoryDataset):  # type: ignore[misc]
     """What DuckDB takes for an Arrow dataset: of those it knows only the schema and `scanner`.
 
-    DuckDB tells its callers no more of an error than the text; `failure` keeps the first one as it was raised.
+    DuckDB tells its callers no more of an error than the text, so the first one is kept here: without its traceback,
+    whose frames hold the connection that holds this table, a circle that Python cannot see.
     """
 
     def __init__(self, scan: Scan) -> None:
         super().__init__(scan.full_schema.empty_table())
         self._scan = scan
-        self.failure: FloodmarkError | None = None
+        self._failures: list[FloodmarkError] = []
 
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> Any:  # noqa: A002
         names = self.schema.names if columns is None else columns
@@ -35,7 +37,14 @@ class ScanTable(pa_ds.InMemoryDataset):  # type: ignore[misc]
         return scan.records_scanner(filter)
 
     def remember(self, error: FloodmarkError) -> None:
-        self.failure = self.failure or error
+        """Keep an error for whoever asks DuckDB."""
+        self._failures.append(copy(error))
+
+    def raise_failure(self, cause: Exception) -> None:
+        """Raise the first error that was kept, if there is one, and forget it."""
+        if self._failures:
+            kept, self._failures = self._failures[:1], []
+            raise kept.pop() from cause
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class _Stream:
             raise
 
 
-def raise_failure(table: pa_ds.Dataset, error: Exception) -> None:
+def raise_failure(table: pa_ds.Dataset, cause: Exception) -> None:
     """Raise what went wrong in a table of ours, where DuckDB says no more than that something did."""
-    if isinstance(table, ScanTable) and table.failure is not None:
-        raise table.failure from error
+    if isinstance(table, ScanTable):
+        table.raise_failure(cause)

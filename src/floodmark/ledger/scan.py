@@ -114,6 +114,19 @@ class Scan:
         offset = pc.field(self.layout.vocab.offset)
         return (offset >= self.selection.start) & (offset < self.selection.end)
 
+    def _bounded(self) -> tuple[pa_ds.Dataset, pc.Expression | None]:
+        """The files, and what keeps the records between start and end: nothing where whole row groups do."""
+        import pyarrow.dataset as pa_ds
+
+        dataset, bounds = self.dataset(), self._bounds()
+        if bounds is None or len(self.selection.files) > 1 or self.selection.files[0].absent:
+            return dataset, bounds
+        [fragment] = dataset.get_fragments()
+        part = fragment.subset(bounds, schema=self.layout.read_schema)
+        if sum(group.num_rows for group in part.row_groups) > self.selection.end - self.selection.start:
+            return dataset, bounds
+        return pa_ds.FileSystemDataset([part], dataset.schema, dataset.format, dataset.filesystem), None
+
     def scanner(self, where: pc.Expression | None = None) -> pa_ds.Scanner:
         """Arrow's own scanner over the records, with a filter of the caller's."""
         if not self.needs_beside(where):
@@ -137,14 +150,14 @@ class Scan:
 
     def _records(self, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
         """The same when no column beside the records is needed."""
-        bounds = self._bounds()
+        dataset, bounds = self._bounded()
         both = bounds if where is None else where if bounds is None else bounds & where
         if not self.selection.has_dead:
-            yield from self.dataset().scanner(columns=list(self.columns), filter=both).to_batches()
+            yield from dataset.scanner(columns=list(self.columns), filter=both).to_batches()
             return
         # Arrow would hash the offsets of every record to look it up among the dead; both are in order, so we need not.
         read = list(dict.fromkeys([*self.columns, self.layout.vocab.offset]))
-        for batch in self.dataset().scanner(columns=read, filter=both).to_batches():
+        for batch in dataset.scanner(columns=read, filter=both).to_batches():
             kept = alive(batch.column(self.layout.vocab.offset).to_numpy(), self.selection.dead)
             living = batch if kept is None else batch.filter(pa.array(kept))
             yield living.select(list(self.columns))
@@ -257,12 +270,11 @@ class Scan:
             names = ", ".join(_quoted(name) for name in self.columns)
             reader = connection.sql(f"select {names} from records where {where}").to_arrow_reader()
         except duckdb.Error as error:
-            connection.close()
             raise_failure(records, error)
             raise BadQuery(
                 f"the filter {where!r} does not work: {error}", hint="it is the WHERE part of SQL"
             ) from error
-        return _answers(reader, connection, records)
+        return _answers(reader, records)
 
     def filtered(self) -> pa_ds.Dataset:
         """The records of the selection and no others, for DuckDB, which filters and joins them as it likes."""
@@ -328,8 +340,12 @@ def alive(offsets: I64, dead: I64) -> npt.NDArray[np.bool_] | None:
     return kept
 
 
-def _answers(reader: pa.RecordBatchReader, connection: Any, records: pa_ds.Dataset) -> Iterator[pa.RecordBatch]:
-    """What DuckDB answers; nothing of it, nor of the records that it was given, outlives the stream."""
+def _answers(reader: pa.RecordBatchReader, records: pa_ds.Dataset) -> Iterator[pa.RecordBatch]:
+    """What DuckDB answers, with our own errors.
+
+    Nothing of DuckDB's is kept here but the stream, which ends its connection: Arrow leaves alone whatever Python
+    object a stream still has when the process ends, and DuckDB complains of its own.
+    """
     from floodmark.ledger.duckdb_table import raise_failure
 
     try:
@@ -339,7 +355,6 @@ def _answers(reader: pa.RecordBatchReader, connection: Any, records: pa_ds.Datas
         raise
     finally:
         reader.close()
-        connection.close()
 
 
 def checked_columns(

@@ -31,7 +31,7 @@ TASK_SLICES = 500
 LEAST_BYTES = 8 << 20
 """Below this, the work of a task is no more than the trouble of starting it."""
 
-TASKS = 8
+TASKS = 2 * pa.cpu_count()
 """As many tasks there are at least where files are large enough, so that no core waits long for the last one."""
 
 

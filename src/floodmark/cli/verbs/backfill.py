@@ -81,6 +81,8 @@ def backfill(
     Results are stored as they come, in checkpoints of about ten seconds each: after Ctrl-C, a crash or an error the
     same command goes on from there. They become visible by whole fragments.
     """
+    from floodmark.compute.errors import FunctionFailed
+
     dataset = call.lake()[name]
     if plan_only:
         if retry_errors:
@@ -101,6 +103,9 @@ def backfill(
             commit_granularity=commit_granularity,
             retry_errors=retry_errors,
         )
+    except FunctionFailed as error:
+        call.note(error.traceback.rstrip())  # the function is the user's: its traceback is what helps
+        raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or interrupts.pressed():
             raise Stopped(

@@ -66,7 +66,7 @@ def list_checkpoints(call: Call, name: str | None, keys: bool) -> None:
     lake = call.lake()
     datasets = _datasets(lake, name)
     if keys:
-        _print_keys(call, lake, datasets)
+        _print_keys(call, lake, datasets, name or lake.store.url)
         return
     found = [one for d in datasets for one in computations(d)]
     if call.as_json:
@@ -82,7 +82,7 @@ def _datasets(lake: Lake, name: str | None) -> list[Dataset]:
     return lake.datasets() if name is None else [lake[name]]
 
 
-def _print_keys(call: Call, lake: Lake, datasets: Iterable[Dataset]) -> None:
+def _print_keys(call: Call, lake: Lake, datasets: Iterable[Dataset], where: str) -> None:
     if call.as_json:
         infos = (
             {"dataset": d.name, "key": i.key, "size": i.size, "modified": datetime.fromtimestamp(i.modified, UTC)}
@@ -91,9 +91,11 @@ def _print_keys(call: Call, lake: Lake, datasets: Iterable[Dataset]) -> None:
         )
         document.emit(lake=lake.store.url, checkpoints=infos)
         return
-    for dataset in datasets:
-        for key in dataset.checkpoints.list_keys():
-            click.echo(visible(key))
+    found = [key for dataset in datasets for key in dataset.checkpoints.list_keys()]
+    for key in found:
+        click.echo(visible(key))
+    if not found:
+        call.note(f"no checkpoints in {where}")
 
 
 def _fields(one: Computation) -> dict[str, Any]:

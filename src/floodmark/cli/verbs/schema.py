@@ -62,5 +62,11 @@ def _role(column: str, event_time: str | None, key: tuple[str, ...]) -> str:
 
 
 def _computed(column: ComputedColumn) -> dict[str, Any]:
-    function = {"name": column.function.name, "version": column.function.version}
-    return {"name": column.name, "type": str(column.type), "inputs": column.inputs, "function": function}
+    return {
+        "name": column.name,
+        "type": str(column.type),
+        "nullable": column.nullable,
+        "inputs": column.inputs,
+        "function": column.function.name,
+        "version": column.function.version,
+    }

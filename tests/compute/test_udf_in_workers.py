@@ -1,0 +1,69 @@
+"""A function with a state in a process that does not have the user's files: loaded once, whatever tasks come."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pyarrow as pa
+
+from floodmark.compute.on_error import Skip
+from floodmark.compute.udf import udf
+from floodmark.engine.shipping import packing
+
+OFFSET = 10
+
+
+class NotForMe(Exception):
+    pass
+
+
+@udf(returns="int64", on_error=[Skip(NotForMe)])
+class Model:
+    loaded = 0
+
+    def __init__(self) -> None:
+        type(self).loaded += 1
+        self.calls = 0
+
+    def __call__(self, x: pa.Array) -> pa.Array:
+        if 3 in x.to_pylist():
+            raise NotForMe("three")
+        self.calls += 1
+        return pa.array([self.calls * OFFSET] * len(x))
+
+
+WORKER = """
+import json, pickle, sys
+from pathlib import Path
+import numpy as np, pyarrow as pa
+from floodmark.compute.call import Caller
+
+found = []
+for path in sys.argv[1:]:
+    udf = pickle.loads(Path(path).read_bytes())
+    computed = Caller(udf, pa.field("y", pa.int64()), ("x",)).compute(pa.record_batch({"x": [2, 3]}), np.arange(2))
+    found.append([computed.values.to_pylist(), [e.type for e in computed.errors], udf.callable().loaded, udf.version])
+print(json.dumps(found))
+"""
+
+
+def test_model_is_loaded_once_in_a_worker_that_gets_it_with_every_task(tmp_path: Path):
+    paths = [tmp_path / "first task", tmp_path / "second task"]
+    for path in paths:
+        with packing() as pack:
+            path.write_bytes(pack(Model))
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(WORKER), *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    first, second = json.loads(ran.stdout)
+    error = f"{NotForMe.__module__}.NotForMe"
+    assert first == [[10, None], [error], 1, Model.version]
+    assert second == [[20, None], [error], 1, Model.version]
