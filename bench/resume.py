@@ -126,7 +126,7 @@ class _Case:
 
     def _start(self, lake: Path) -> subprocess.Popen[bytes]:
         arguments = [self._where, str(lake), str(_calls(lake)), str(self._checkpoint)]
-        variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
         return subprocess.Popen([sys.executable, "-c", FILL, *arguments], stdout=subprocess.DEVNULL, env=variables)
 
     def _hash(self, lake: Path) -> str:

@@ -45,7 +45,7 @@ class Dataset(ledger.Dataset):
     def add_column(
         self,
         name: str,
-        udf: Udf,
+        udf: Udf | tuple[Udf, Sequence[str]],
         inputs: Sequence[str] | None = None,
         *,
         fragment_rows: int | None = None,
@@ -54,14 +54,17 @@ class Dataset(ledger.Dataset):
         """Add a column that a function computes; it reads as null until `backfill` has computed it.
 
         `inputs` are the columns that the function takes, by default those its parameters name; computed ones may be
-        among them. `fragment_rows` can be chosen with the first column only: how many records one file of values has.
-        With `exist_ok` a column that has this very function already is left as it is.
+        among them, and (udf, inputs) in one is fine, too. `fragment_rows` can be chosen with the first column only: how
+        many records one file of values has. With `exist_ok` a column that has this very function already is left as it
+        is.
         """
-        columns.add(self._pinned(), name, udf, inputs, fragment_rows, exist_ok)
+        columns.add(self._pinned(), name, *columns.with_inputs(udf, inputs), fragment_rows, exist_ok)
 
-    def alter_column(self, name: str, udf: Udf, inputs: Sequence[str] | None = None) -> None:
+    def alter_column(
+        self, name: str, udf: Udf | tuple[Udf, Sequence[str]], inputs: Sequence[str] | None = None
+    ) -> None:
         """Give a column another function of the same type; old values are shown until `backfill` replaces them."""
-        columns.alter(self._pinned(), name, udf, inputs)
+        columns.alter(self._pinned(), name, *columns.with_inputs(udf, inputs))
 
     def drop_column(self, name: str) -> None:
         """Remove a computed column; added again with the same function, its values come back without a call."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.compute import catalog as catalogs
-from floodmark.compute import define, install
+from floodmark.compute import define, install, row_errors
 from floodmark.compute import manifest as manifests
+from floodmark.compute.batches import ERROR_TYPE
 from floodmark.compute.catalog import Catalog, Column, FunctionRef
 from floodmark.compute.column_file import read_values, write_segment
 from floodmark.compute.define import Definition
@@ -97,6 +100,20 @@ def values_of(objects: ColumnObjects, name: str) -> dict[int, object]:
             found |= dict(zip(range(part.start, part.end), values, strict=True))
         found = {o: v for o, v in found.items() if o // rows != fragment.number or o % rows not in fragment.hidden}
     return found
+
+
+def with_errors(objects: ColumnObjects, name: str, offsets: Sequence[int], number: int = 0) -> None:
+    """Say of some rows that they were skipped."""
+    detail = {"type": "ValueError", "message": "m", "traceback": "t", "attempts": 1}
+    table = row_errors.table(np.array(offsets), pa.array([detail] * len(offsets), ERROR_TYPE))
+    rewrite(objects, name, replace(manifest(objects, name).fragment(number), errors=row_errors.put(objects, table)))
+
+
+def rewrite(objects: ColumnObjects, name: str, fragment: Fragment) -> None:
+    """Install a fragment as it is given, right or wrong."""
+    owner = column(objects, name)
+    identity = catalogs.identity(catalogs.load(objects), DATASET, owner)
+    install.install(objects, DATASET, owner, manifests.load(objects, owner), [fragment], {}, identity)
 
 
 def keys(objects: ColumnObjects, folder: str) -> set[str]:

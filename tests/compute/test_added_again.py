@@ -61,6 +61,16 @@ def test_not_when_the_input_had_another_function_for_a_while(objects):
     assert identity(objects) != from_v2
 
 
+def test_not_when_the_input_had_other_inputs_for_a_while(objects):
+    define.alter(objects, definition("a", ["Title"]), RECORDS)
+    fill(objects, "a", 0, [5.0])
+    from_title = identity(objects)
+    define.alter(objects, definition("a"), RECORDS)
+    define.alter(objects, definition("a"), RECORDS)  # no change, which does not make it the first one again
+    again(objects)
+    assert identity(objects) != from_title
+
+
 def test_not_when_the_input_of_the_input_had_changed_before_there_were_values(objects):
     add(objects, "c", ["b"])
     fill(objects, "a", 0, [1.0])

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from compute.column_worlds import DATASET, ROWS, add, column, fill, manifest, objects_at, segment
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import check, define, row_errors
-from floodmark.compute import manifest as manifests
-from floodmark.compute.batches import ERROR_TYPE
+from compute.column_worlds import ROWS, add, column, fill, manifest, objects_at, rewrite, segment, with_errors
+from floodmark.compute import check, define
 from floodmark.compute.check import column_problems
 from floodmark.compute.column_file import write_segment
-from floodmark.compute.install import install
 from floodmark.compute.manifest import Fragment
 from ledger.keyed.harm import HARM
 from ledger.keyed.harm import replace as put
@@ -32,19 +27,6 @@ def objects(request, tmp_path):
     fill(made, "b", 0, [1.0, None])
     with_errors(made, "b", [1])
     return made
-
-
-def with_errors(objects, name, offsets, number=0):
-    detail = {"type": "ValueError", "message": "m", "traceback": "t", "attempts": 1}
-    table = row_errors.table(np.array(offsets), pa.array([detail] * len(offsets), ERROR_TYPE))
-    rewrite(objects, name, replace(manifest(objects, name).fragment(number), errors=row_errors.put(objects, table)))
-
-
-def rewrite(objects, name, fragment):
-    """Install a fragment as it is given, right or wrong."""
-    owner = column(objects, name)
-    identity = catalogs.identity(catalogs.load(objects), DATASET, owner)
-    install(objects, DATASET, owner, manifests.load(objects, owner), [fragment], {}, identity)
 
 
 def test_whole_columns_have_no_problems(objects):

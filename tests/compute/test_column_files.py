@@ -188,6 +188,15 @@ def test_a_damaged_footer_does_not_look_whole(objects):
         assert not looks_whole(objects, segment)
 
 
+def test_a_damaged_page_header_in_a_folder_does_not_look_whole(tmp_path):
+    objects = objects_at("folder", tmp_path)
+    segment = write_segment(objects, field(), 0, [pa.array(np.random.default_rng(1).random(1000))])
+    data = objects.store.get(segment.key(objects))
+    for at in range(4, 20):  # the first header follows the four bytes that every Parquet file begins with
+        put(objects.store, segment.key(objects), HARM["flip"](data, at))
+        assert not looks_whole(objects, segment)
+
+
 def test_writing_the_values_again_mends_a_damaged_file(objects):
     segment = write_segment(objects, field(), 0, [pa.array([1.0, 2.0])])
     key = segment.key(objects)

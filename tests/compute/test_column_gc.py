@@ -24,8 +24,8 @@ from compute.column_worlds import (
     objects_at,
     segment,
     values_of,
+    with_errors,
 )
-from compute.test_column_check import with_errors
 from floodmark.compute import catalog as catalogs
 from floodmark.compute import define, legacy
 from floodmark.compute.catalog import Catalog

@@ -12,6 +12,7 @@ from pyroaring import BitMap
 from compute.checkpoint_worlds import range_batch
 from compute.column_worlds import (
     DATASET,
+    RECORDS,
     ROWS,
     add,
     column,
@@ -23,8 +24,8 @@ from compute.column_worlds import (
     objects_in,
     segment,
     values_of,
+    with_errors,
 )
-from compute.test_column_check import with_errors
 from floodmark.compute import catalog as catalogs
 from floodmark.compute import define, row_errors
 from floodmark.compute.check import column_problems
@@ -77,6 +78,19 @@ def test_no_byte_of_a_purged_value_stays(objects):
     drop_purged(objects, 2)
     assert b"SECRET" not in all_bytes(objects)
     assert values_of(objects, "t") == {2: "changed"}
+
+
+def test_older_and_hidden_values_are_cut_too(objects):
+    add(objects, "b", ["a"])
+    for name in "ab":
+        fill(objects, name, 0, [1.0] * 6)
+    define.alter(objects, definition("b", ["a"], "v2"), RECORDS)
+    fill(objects, "a", 0, [2.0] * 4, changed=[1, 3])
+    fill(objects, "b", ROWS, [1.0])
+    assert manifest(objects, "b").fragment(0).kept == BitMap([0, 2, 4, 5])
+    drop_purged(objects, 3)
+    fragment = manifest(objects, "b").fragment(0)
+    assert (fragment.done, fragment.kept, fragment.hidden) == (BitMap(), BitMap([4, 5]), BitMap([3]))
 
 
 def test_sets_of_rows_and_errors_are_cut_too(objects):

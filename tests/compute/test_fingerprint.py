@@ -111,6 +111,9 @@ class C(enum.Enum):
     A = 1
 class D:
     def __call__(self, x): return x
+class P:
+    def __init__(self, g): functools.update_wrapper(self, g)
+@P
 @functools.cache
 def g(x): return x
 @contextlib.contextmanager
@@ -269,6 +272,11 @@ def test_value_without_a_canonical_form_asks_for_a_version(versions: Versions):
 def test_value_that_contains_itself_asks_for_a_version(versions: Versions):
     with pytest.raises(NoCanonicalForm, match="contains itself"):
         versions("A = []\nA.append(A)\ndef f(x): return A\n")
+
+
+def test_value_nested_too_deeply_asks_for_a_version(versions: Versions):
+    with pytest.raises(NoVersion, match="nested too deeply"):
+        versions("A = []\nfor _ in range(100_000): A = [A]\ndef f(x): return A\n")
 
 
 def test_function_without_source_asks_for_a_version():

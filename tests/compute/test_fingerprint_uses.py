@@ -332,6 +332,66 @@ USES = {
             return g(x)
         """,
     ),
+    "an implementation of singledispatch": Change(
+        "+ 1",
+        "+ 2",
+        """
+        import functools
+        @functools.singledispatch
+        def g(x):
+            return x
+        @g.register
+        def _(x: int):
+            return x + 1
+        def f(x):
+            return g(x)
+        """,
+    ),
+    "a decorator that is a class": Change(
+        "+ 1",
+        "+ 2",
+        """
+        import functools
+        class Plus:
+            def __init__(self, function):
+                functools.update_wrapper(self, function)
+                self.function = function
+            def __call__(self, x):
+                return self.function(x) + 1
+        @Plus
+        def g(x):
+            return x
+        def f(x):
+            return g(x)
+        """,
+    ),
+    "a function under a decorator that is a class": Change(
+        "return x",
+        "return -x",
+        """
+        import functools
+        class Plus:
+            def __init__(self, function):
+                self.function = function
+            def __call__(self, x):
+                return self.function(x) + 1
+        @Plus
+        def f(x):
+            return x
+        """,
+    ),
+    "a generic class": Change(
+        "+ 1",
+        "+ 2",
+        """
+        import typing
+        T = typing.TypeVar("T")
+        class M(typing.Generic[T]):
+            def __call__(self, x):
+                return typing.cast(list[T], x) + 1
+        f = M
+        """,
+    ),
     "a context manager": Change(
         "yield 1",
         "yield 2",

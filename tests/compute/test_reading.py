@@ -12,37 +12,21 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyroaring import BitMap
 
 import floodmark as fm
-from compute.column_worlds import ROWS, add, column, definition, manifest, objects_at, segment, values_of
+from compute.column_worlds import ROWS, add, column, definition, objects_at, values_of
+from compute.reading_worlds import damage, fill_half, put, shown
 from floodmark.compute import catalog as catalogs
 from floodmark.compute import column_file, define, read
-from floodmark.compute import manifest as manifests
 from floodmark.compute.errors import BadColumn, UnreadableColumn
-from floodmark.compute.manifest import Fragment, Manifest
 from floodmark.compute.objects import ColumnObjects
 from floodmark.compute.read import computed_columns
 from floodmark.ledger.errors import DuplicateColumns
 from floodmark.storage.memory import MemoryStore
-from ledger.current_worlds import lived_in, people, replayed
+from ledger.current_worlds import lived_in, people
 
 END = 5 * ROWS
 OFFSETS = st.sets(st.integers(0, END - 1)).map(sorted)
-
-
-def put(objects: ColumnObjects, name: str, pieces: dict[int, list[float | None]], hidden: set[int]) -> None:
-    """Give a column segments that start at some offsets, and hide the values of some of these offsets."""
-    owner = column(objects, name)
-    fragments = []
-    for number in sorted({start // ROWS for start in pieces}):
-        starts = sorted(start for start in pieces if start // ROWS == number)
-        segments = tuple(segment(objects, owner, start, pieces[start]) for start in starts)
-        unseen = BitMap(o % ROWS for o in hidden if o // ROWS == number)
-        done = BitMap(o % ROWS for s in segments for o in range(s.start, s.end)) - unseen
-        fragments.append(Fragment(number, segments, done, BitMap(), unseen))
-    stored = manifests.put(objects, Manifest(owner.field_id, "i", tuple(fragments)))
-    catalogs.change(objects, lambda c: c.with_column(define.replace(owner, manifest=stored.digest)))
 
 
 @st.composite
@@ -147,22 +131,6 @@ def dataset(request, tmp_path):
     return made
 
 
-def fill_half(dataset) -> None:
-    objects = ColumnObjects(dataset._objects)
-    define.add(objects, definition("w", inputs=("id",)), ("id", "v"), ROWS)
-    half = dataset.last_offset // 2 // ROWS * ROWS
-    pieces = {at: [float(o) for o in range(at, at + ROWS)] for at in range(0, half, ROWS)}
-    put(objects, "w", pieces, set(range(0, half, 5)))
-
-
-def shown(dataset, end=None) -> list[dict]:
-    """The rows by the records and by the column's files, one by one."""
-    objects = ColumnObjects(dataset._objects)
-    found = values_of(objects, "w")
-    current = sorted(replayed(dataset, end).values(), key=lambda r: r["offset"])
-    return [{"id": r["id"], "v": r["v"], "w": found.get(r["offset"])} for r in current]
-
-
 def test_every_way_to_read_shows_computed_columns(dataset):
     rows = shown(dataset)
     assert {type(r["w"]) for r in rows} == {float, type(None)}
@@ -190,20 +158,6 @@ def test_sql_shows_computed_columns(tmp_path):
     there = [r["w"] for r in rows if r["w"] is not None]
     query = "select sum(w) s, count(w) n, count(*) c from p join (select id, max(w) m from p group by id) using (id)"
     assert lake.sql(query).to_pylist() == [{"s": sum(there), "n": len(there), "c": len(rows)}]
-
-
-def damage(dataset, at: int = 10) -> str:
-    """Change a byte of a page of the file with the values of the second fragment."""
-    objects = ColumnObjects(dataset._objects)
-    [part] = manifest(objects, "w").fragment(1).segments
-    data = bytearray(objects.store.get(part.key(objects)))
-    data[at] ^= 1
-    if (path := objects.store.local_path(part.key(objects))) is not None:
-        path.write_bytes(bytes(data))
-    else:
-        objects.store.delete(part.key(objects))
-        objects.store.put_if_absent(part.key(objects), bytes(data))
-    return part.key(objects)
 
 
 @pytest.mark.parametrize("at", [10, 60, -20])

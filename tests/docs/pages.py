@@ -1,9 +1,13 @@
-"""Runs the code blocks of a Markdown page: Python in one namespace, and commands whose output must be as shown."""
+"""Runs the code blocks of a Markdown page: Python in one namespace, and commands whose output must be as shown.
+
+A Python block that begins with the name of a file, `# vision.py`, is that file; other blocks and commands can import it.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ from click.testing import CliRunner
 from floodmark.cli.app import floodmark
 
 ROOT = Path(__file__).parent.parent.parent
+_FILE = re.compile(r"# (?P<module>\w+)\.py\n")
 _FENCE = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -32,11 +37,17 @@ def blocks(page: Path) -> list[Block]:
 
 def run_page(page: Path) -> None:
     """Run a page's Python and console blocks in their order, in the present folder."""
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
-        if block.language == "python":
-            # Empty lines first, so that an error's line number is that of the page.
-            exec(compile("\n" * block.line + block.text, str(page), "exec"), names)  # noqa: S102
+        if block.language == "python" and (file := _FILE.match(block.text)):
+            Path(f"{file['module']}.py").write_text(block.text, "utf-8")
+            sys.modules.pop(file["module"], None)  # another page may have had a module of this name
+        elif block.language == "python":
+            # Empty lines first, so that an error's line number is that of the page. In a file, since a function's
+            # version is told from its source.
+            source = Path(f"{page.name}-{block.line}.py").absolute()
+            source.write_text("\n" * block.line + block.text, "utf-8")
+            exec(compile(source.read_text("utf-8"), str(source), "exec"), names)  # noqa: S102
         elif block.language == "console":
             run_commands(block, page)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,6 +33,12 @@ def test_keyed_page(folder: Path, spark):
     (folder / "monday.csv").write_text("shop,item,price\n1,nut,5\n1,bolt,6\n2,nut,7\n")
     (folder / "tuesday.csv").write_text("shop,item,price\n1,nut,5\n1,bolt,8\n2,screw,1\n")
     run_page(DOCS / "keyed.md")
+
+
+def test_columns_page(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    monkeypatch.setenv("COLUMNS", "80")
+    run_page(DOCS / "columns.md")
 
 
 def test_format_page(folder: Path):

@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 import floodmark as fm
 from floodmark.ledger import beside as besides
 from floodmark.ledger import dataset as ledger
+from floodmark.ledger import spark_read
 from floodmark.ledger.beside import Located, is_dense, side_by_side
 from floodmark.ledger.errors import BadQuery, DuplicateColumns, LedgerError
 from floodmark.ledger.expressions import fields_of
-from floodmark.ledger.query import query_duckdb
+from floodmark.ledger.query import _meant, _parsed, query_duckdb
 from floodmark.ledger.selection import DataFile, Selection
 from floodmark.storage.memory import MemoryStore
+from floodmark.storage.slices import ROW_GROUP_ROWS
 from ledger.current_worlds import lived_in, people, replayed
 from ledger.worlds import Clock, numbers
 
@@ -69,6 +71,16 @@ class Taking:
 
 class Damaged(LedgerError):
     pass
+
+
+class Broken(InMemory):
+    """Columns that cannot be read."""
+
+    def open(self, names):
+        return self
+
+    def take(self, offsets):
+        raise Damaged("records 3 to 5 of 'ten' are damaged", hint="backfill it")
 
 
 class Wide(ledger.Dataset):
@@ -286,13 +298,6 @@ def test_name_of_a_data_column_is_refused(plain):
 
 
 def test_damage_beside_the_records_is_told_as_it_is(dataset):
-    class Broken(InMemory):
-        def open(self, names):
-            return self
-
-        def take(self, offsets):
-            raise Damaged("records 3 to 5 of 'ten' are damaged", hint="backfill it")
-
     dataset.beside = Broken()
     for read in (
         lambda: dataset.to_arrow(),
@@ -327,11 +332,19 @@ HELD = """
 import sys
 sys.path.insert(0, {tests!r})
 import floodmark as fm
-from ledger.test_beside import sql, wide
+from ledger.test_beside import Broken, Damaged, sql, wide
 dataset = wide(fm.Lake({lake!r})["n"])
 sql(dataset, "select sum(ten) from n")
 held = [dataset.to_batches(), dataset.to_batches(where="ten > 1"), dataset.to_batches(where="n > 1")]
 begun = dataset.to_batches(where="ten > 1").read_next_batch()
+dataset.beside = Broken()
+errors = []
+for read in (lambda: sql(dataset, "select sum(ten) from n"), lambda: dataset.to_batches(where="ten > 1").read_all()):
+    try:
+        read()
+    except Damaged as error:
+        errors.append(error)
+assert len(errors) == 2
 """
 
 
@@ -414,9 +427,66 @@ def test_columns_of_a_filter_are_all_found(where, needed):
     assert table.select(fields_of(where, SCHEMA)).filter(where).num_rows == table.filter(where).num_rows
 
 
-def test_scan_with_columns_beside_it_travels_to_tasks(dataset):
-    if not dataset._objects.is_local:
-        pytest.skip("what lies in memory stays there")
-    scan = dataset.scan()
+def test_scan_with_columns_beside_it_travels_to_tasks(plain):
+    scan = plain.scan()
     arrived = pickle.loads(pickle.dumps(scan))
     assert pa.Table.from_batches(arrived.batches()).equals(scan.to_table().combine_chunks())
+
+
+@pytest.mark.parametrize("most", [1, 300, 1 << 20])
+def test_tasks_together_read_what_the_scan_reads(dataset, monkeypatch, most):
+    monkeypatch.setattr(spark_read, "LEAST_BYTES", 1)
+    monkeypatch.setattr(spark_read, "TASK_BYTES", most)
+    monkeypatch.setattr(spark_read, "ROW_GROUP_ROWS", 5)
+    for as_of in (None, 33, 60):
+        scan = dataset.scan(as_of=as_of)
+        parts = [replace(scan, selection=s) for s in spark_read._stretches(scan.selection)]
+        files = scan.selection.files
+        if most == 1 and not any(f.absent for f in files):
+            assert len(parts) > len(files)
+        read = [row for part in parts for batch in part.batches() for row in batch.to_pylist()]
+        assert read == scan.to_table().to_pylist()
+
+
+def test_large_file_is_cut_where_its_row_groups_end(tmp_path, clock, monkeypatch):
+    """A piece of whole row groups is read without looking at an offset."""
+    made = fm.Lake(tmp_path / "lake", runtime=fm.Runtime(clock=clock)).create("n")
+    rows = 2 * ROW_GROUP_ROWS + 10
+    made.write(numbers(0, rows))
+    monkeypatch.setattr(spark_read, "LEAST_BYTES", 1)
+    monkeypatch.setattr(spark_read, "TASK_BYTES", made.scan().selection.files[0].size // 3 + 1)
+    scan = replace(wide(made).scan(), columns=("n",))
+    parts = [replace(scan, selection=s) for s in spark_read._stretches(scan.selection)]
+    assert [(p.selection.start, p.selection.end) for p in parts] == [
+        (0, ROW_GROUP_ROWS),
+        (ROW_GROUP_ROWS, 2 * ROW_GROUP_ROWS),
+        (2 * ROW_GROUP_ROWS, rows),
+    ]
+    assert [part._bounded()[1] for part in parts] == [None, None, None]
+    assert [n for p in parts for b in p.batches() for n in b.column("n").to_pylist()] == list(range(rows))
+    inside = replace(scan, selection=scan.selection.of(scan.selection.files, 5, ROW_GROUP_ROWS))
+    assert inside._bounded()[1] is not None
+    assert [n for b in inside.batches() for n in b.column("n").to_pylist()] == list(range(5, ROW_GROUP_ROWS))
+
+
+MEANT = [
+    ("select id from p", []),
+    ("select count(*), count() from p group by id having max(id) > 1", []),
+    ("select TEN from p", ["ten"]),
+    ("select id from p where said like 'at%' order by ten", ["ten", "said"]),
+    ("select id from p join q using (said)", ["said"]),
+    ("select * from p", ["ten", "said"]),
+    ("from p", ["ten", "said"]),
+    ("table p", ["ten", "said"]),
+    ("select p.* from p", ["ten", "said"]),
+    ("select id from p natural join q", ["ten", "said"]),
+    ("select id from q where exists (select * from p)", ["ten", "said"]),
+    ("pivot p on id using sum(v)", ["ten", "said"]),
+    ("select id from p |> where id > 1", ["ten", "said"]),
+]
+
+
+@pytest.mark.parametrize(("query", "meant"), MEANT, ids=[q for q, _ in MEANT])
+def test_query_means_the_columns_that_it_names_or_all(dataset, query, meant):
+    scan = _meant(dataset.scan(), query, _parsed(query))
+    assert scan.columns == ("id", "v", *meant)

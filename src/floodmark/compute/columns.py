@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import pyarrow as pa
 from pyroaring import BitMap
@@ -90,6 +91,13 @@ def add(
     is_first = pinned.catalog.next_field_id == FIRST_FIELD_ID  # a dropped one settled the size of fragments, too
     rows = _usual_rows(pinned) if fragment_rows is None and is_first else fragment_rows
     return define.add(pinned.objects, definition, pinned.layout.read_schema.names, rows)
+
+
+def with_inputs(udf: Udf | tuple[Udf, Sequence[str]], inputs: Sequence[str] | None) -> tuple[Udf, Sequence[str] | None]:
+    """A function and its inputs, which may come as a pair."""
+    if isinstance(udf, tuple) and len(udf) == 2 and inputs is None:
+        return udf
+    return cast("Udf", udf), inputs
 
 
 def alter(pinned: Pinned, name: str, udf: Udf, inputs: Sequence[str] | None) -> Column:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from floodmark.compute.canonical import CannotEncode, Encoder
-from floodmark.compute.errors import NoCanonicalForm, NoSource
+from floodmark.compute.errors import NoCanonicalForm, NoSource, NoVersion
 from floodmark.compute.forms import Form, Ref, leaf, ordered, settle, settle_all, unordered
 from floodmark.compute.project import Project, load, module_of, top_package
 from floodmark.compute.references import Imported, Outer, Reference, references
@@ -63,6 +63,12 @@ def fingerprint(function: Callable[..., Any], name: str, kind: str) -> str:
             function=name,
             value_type=error.value_type,
             path=error.path,
+        ) from error
+    except RecursionError as error:
+        raise NoVersion(
+            f"the version of {name!r} cannot be told: its code or a value is nested too deeply",
+            hint=_HINT,
+            function=name,
         ) from error
     digests = settle_all(graph.contents)
     return leaf(_FORMAT, kind, settle(root, digests), *sorted(set(digests))).hex()[:32]
@@ -107,20 +113,21 @@ class _Graph:
                 return ordered("method", [self.encode(owner, path), leaf("name", value.__name__)])
             case types.ModuleType():
                 return self._module(value, path)
-            case np.ufunc():
+            case type() | np.ufunc():
                 return _library(value)
             case enum.Enum():
                 return ordered("member", [self.encode(type(value), path), leaf("name", value.name)])
+        if self.project.has(type(value).__module__):
+            return self._object(value, path)
         if typing.get_origin(value) is not None:
             return self._encoder.items("generic", (typing.get_origin(value), typing.get_args(value)), path)
         if type(value).__module__ == "typing":  # such as a type variable: it means nothing when the code runs
             return leaf("typing", repr(value))
         wrapped = getattr(value, "__wrapped__", None) or getattr(value, "py_func", None)
         if wrapped is not None:
-            return ordered("wrapped", [_wrapper(value), self.encode(wrapped, path)])
-        if self.project.has(type(value).__module__):
-            return self._object(value, path)
-        if isinstance(value, type) or inspect.isroutine(value):
+            others = getattr(value, "registry", None)  # of functools.singledispatch
+            return ordered("wrapped", [_wrapper(value), self.encode(wrapped, path), self.encode(others, path)])
+        if inspect.isroutine(value):
             return _library(value)
         raise CannotEncode(value, path)
 
@@ -221,6 +228,7 @@ class _Graph:
             parts = [
                 ordered("pair", [leaf("name", str(name)), self.encode(value, f"{path}.{name}")])
                 for name, value in state.items()
+                if name not in functools.WRAPPER_ASSIGNMENTS  # what a decorator copies for show
             ]
             return unordered("state", parts)
         if isinstance(state, tuple) and len(state) == 2:  # what the object has, and what is in its slots
