@@ -41,7 +41,9 @@ class Column:
     """One computed column; `identity` is the computation whose results are DONE."""
 
     plan: Plan
-    number: int  # no other column, before or after, has it
+    number: int  # the order in which columns were added
+    origin: Identity  # what its values depended on when it was added
+    altered: bool = False
     generation: int = 0
     identity: Identity | None = None
     cells: dict[int, Cell] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class Oracle:
     unsure: dict[Identity, set[int]] = field(default_factory=dict)
     purged_before: int = 0
     numbers: int = 0
+    spent: set[Identity] = field(default_factory=set)  # origins whose generation 0 does not say which values are meant
 
     # What readers see
 
@@ -105,10 +108,11 @@ class Oracle:
 
     def identity(self, name: str) -> Identity:
         plan = self.columns[name].plan
-        inputs = [
-            (i, self.columns[i].number, self.columns[i].generation) if i in self.columns else i for i in plan.inputs
-        ]
-        return (name, plan.name, plan.version, *inputs)
+        return (name, plan.name, plan.version, *self._inputs(plan))
+
+    def _inputs(self, plan: Plan) -> list[Any]:
+        of = self.columns
+        return [(i, of[i].origin, of[i].generation) if i in of else i for i in plan.inputs]
 
     def dependents(self, name: str) -> list[str]:
         """The columns computed from this one, directly or not, inputs first."""
@@ -121,14 +125,19 @@ class Oracle:
     # What is done to columns
 
     def add(self, name: str, plan: Plan) -> None:
-        self.columns[name] = Column(plan, self.numbers)
+        origin = (name, plan.version, *self._inputs(plan))
+        self.columns[name] = Column(plan, self.numbers, (origin, self.numbers) if origin in self.spent else origin)
         self.numbers += 1
 
     def alter(self, name: str, plan: Plan) -> None:
-        self.columns[name].plan = plan
+        column = self.columns[name]
+        column.altered |= plan != column.plan
+        column.plan = plan
 
     def drop(self, name: str) -> None:
-        del self.columns[name]
+        column = self.columns.pop(name)
+        if column.altered or column.generation:
+            self.spent.add(column.origin)
 
     def purge(self, before: int) -> None:
         """Values of purged records go; a checkpoint that has one of them may take others with it."""

@@ -88,7 +88,7 @@ def too_large(v: pa.Array) -> Any:
 
 
 def with_a_null(v: pa.Array) -> Any:
-    return pa.array([None if i in (2, 9) else i for i in v.to_pylist()], pa.int64())
+    return pa.array([None if i in (2, 5) else i for i in v.to_pylist()], pa.int64())
 
 
 RESULTS = {
@@ -106,7 +106,7 @@ RESULTS = {
 @pytest.mark.parametrize("case", RESULTS)
 def test_bad_result_is_reported_with_its_range_and_first_rows(case, world: World):
     function, options, offenders = RESULTS[case]
-    world.write(range(20))
+    world.write(range(FRAGMENT_ROWS))
     udf = array_udf(function, **options)
     world.dataset.add_column("a", udf, fragment_rows=FRAGMENT_ROWS)
     with nothing_half_written(world), pytest.raises(BadResult) as refused:

@@ -91,6 +91,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 names = st.sampled_from("aaabbc")
+columns = st.integers(0, 5)
 kinds = st.sampled_from(["array", "scalar", "batch"])
 numbers = st.none() | st.integers(0, 9)
 rows = st.fixed_dictionaries({"id": st.integers(0, 9), "v": numbers, "w": st.none() | st.integers(0, 3)})
@@ -146,8 +147,13 @@ class Histories(RuleBasedStateMachine):
         self.steps = 0
         self.harmed = False
 
-    @initialize(fragment_rows=st.sampled_from([4, 5, 8, 16]), first=batches, kind=kinds)
-    def create(self, fragment_rows: int, first: list[Row], kind: str) -> None:
+    @initialize(
+        fragment_rows=st.sampled_from([4, 5, 8, 16]),
+        first=batches,
+        kind=kinds,
+        columns=st.sampled_from(["a", "ab", "abc"]),
+    )
+    def create(self, fragment_rows: int, first: list[Row], kind: str, columns: str) -> None:
         root = Path(self.folder.name)
         key = () if self.kind == "append" else ("id",)
         self.lake = fm.Lake(LocalStore(root / "lake", HastyFileSystem()))
@@ -156,9 +162,10 @@ class Histories(RuleBasedStateMachine):
         self.oracle = Oracle(Naive(self.kind, key), fragment_rows)
         self.schema = pa.schema(list(BASE.items()))
         self.write(first)
-        plan = PLANS["a"][0]
-        self.dataset.add_column("a", plan.udf(self.calls, kind, **OPTIONS["a"]), fragment_rows=fragment_rows)
-        self.oracle.add("a", plan)
+        for name in columns:
+            plan = PLANS[name][0]
+            self.dataset.add_column(name, plan.udf(self.calls, kind, **OPTIONS[name]), fragment_rows=fragment_rows)
+            self.oracle.add(name, plan)
 
     # The records
 
@@ -211,22 +218,28 @@ class Histories(RuleBasedStateMachine):
             self.dataset.add_column(name, udf)
             self.oracle.add(name, plan)
 
-    @rule(name=names, adds=st.booleans())
-    def drop(self, name: str, adds: bool) -> None:
-        if name in self.oracle.columns and not self.oracle.dependents(name):
-            plan = self.oracle.columns[name].plan
-            self.dataset.drop_column(name)
-            self.oracle.drop(name)
-            if adds:
-                self.dataset.add_column(name, plan.udf(self.calls, **OPTIONS[name]))
-                self.oracle.add(name, plan)
+    @precondition(lambda self: self.oracle.columns)
+    @rule(adds=st.booleans())
+    def drop(self, adds: bool) -> None:
+        """The last column, which no other is made from; it comes back, or not yet."""
+        name = max(self.oracle.columns)
+        plan = self.oracle.columns[name].plan
+        self.dataset.drop_column(name)
+        self.oracle.drop(name)
+        if adds:
+            self.dataset.add_column(name, plan.udf(self.calls, **OPTIONS[name]))
+            self.oracle.add(name, plan)
+
+    def pick(self, which: int) -> str:
+        return sorted(self.oracle.columns)[which % len(self.oracle.columns)]
 
     # Backfills
 
-    @rule(name=names, kind=kinds, only=filters, sizes=sizes, retry=st.booleans())
-    def backfill(self, name: str, kind: str, only: str, sizes: dict[str, Any], retry: bool) -> None:
-        if name in self.oracle.columns:
-            self._backfill(name, kind, FILTERS[only](name), sizes, retry)
+    @precondition(lambda self: self.oracle.columns)
+    @rule(which=columns, kind=kinds, only=filters, sizes=sizes, retry=st.booleans())
+    def backfill(self, which: int, kind: str, only: str, sizes: dict[str, Any], retry: bool) -> None:
+        name = self.pick(which)
+        self._backfill(name, kind, FILTERS[only](name), sizes, retry)
 
     @rule(kind=kinds, sizes=sizes)
     def backfill_all(self, kind: str, sizes: dict[str, Any]) -> None:
@@ -263,11 +276,11 @@ class Histories(RuleBasedStateMachine):
         again = called - expected.missing - expected.unsure
         assert not again, f"computed again: {sorted(again)}"
 
-    @rule(name=names, kind=kinds, only=filters, sizes=sizes, at=st.integers(0, 100))
-    def backfill_that_fails(self, name: str, kind: str, only: str, sizes: dict[str, Any], at: int) -> None:
+    @precondition(lambda self: self.oracle.columns)
+    @rule(which=columns, kind=kinds, only=filters, sizes=sizes, at=st.integers(0, 100))
+    def backfill_that_fails(self, which: int, kind: str, only: str, sizes: dict[str, Any], at: int) -> None:
         """The function raises at some row: waves before it are committed, the rest of it may be kept or not."""
-        if name not in self.oracle.columns:
-            return
+        name = self.pick(which)
         chosen = FILTERS[only](name)
         expected = self.oracle.expected(name, chosen.keeps)
         if not expected.missing:
@@ -286,13 +299,13 @@ class Histories(RuleBasedStateMachine):
         for wave in waves[: next(i for i, wave in enumerate(waves) if row in wave)]:
             self.oracle.commit(name, wave)
 
-    @rule(name=names, kind=kinds, sizes=sizes, nth=st.integers(0, 2))
+    @precondition(lambda self: self.oracle.columns)
+    @rule(which=columns, kind=kinds, sizes=sizes, nth=st.integers(0, 2))
     def backfill_whose_driver_ends_before_it_commits(
-        self, name: str, kind: str, sizes: dict[str, Any], nth: int
+        self, which: int, kind: str, sizes: dict[str, Any], nth: int
     ) -> None:
         """Everything is computed and stored, and the commit of one wave does not come to pass."""
-        if name not in self.oracle.columns:
-            return
+        name = self.pick(which)
         chosen = FILTERS["all"](name)
         expected = self.oracle.expected(name)
         waves = self.oracle.waves(expected.open, sizes["commit_granularity"])
@@ -317,10 +330,10 @@ class Histories(RuleBasedStateMachine):
         for wave in waves[:nth]:
             self.oracle.commit(name, wave)
 
-    @rule(name=names, kind=kinds, sizes=sizes, at=st.integers(0, 100))
-    def backfill_whose_worker_is_killed(self, name: str, kind: str, sizes: dict[str, Any], at: int) -> None:
-        if name not in self.oracle.columns:
-            return
+    @precondition(lambda self: self.oracle.columns)
+    @rule(which=columns, kind=kinds, sizes=sizes, at=st.integers(0, 100))
+    def backfill_whose_worker_is_killed(self, which: int, kind: str, sizes: dict[str, Any], at: int) -> None:
+        name = self.pick(which)
         expected = self.oracle.expected(name)
         if expected.missing:
             self.calls.kill_at(sorted(expected.missing)[at % len(expected.missing)])
@@ -350,7 +363,8 @@ class Histories(RuleBasedStateMachine):
             return
         key, other = (checkpoint_path(checkpoints, keys[number % len(keys)]) for number in (which, at))
         store = objects.store
-        replace(store, key, store.get(other) if how == "foreign" else HARM[how](store.get(key), at))
+        if data := store.get(key):
+            replace(store, key, store.get(other) if how == "foreign" else HARM[how](data, at))
         parsed = parse_key(keys[which % len(keys)])
         assert parsed is not None
         prefix = Prefix.parse(parsed.prefix)
@@ -368,7 +382,8 @@ class Histories(RuleBasedStateMachine):
         if not files:
             return
         key = files[which % len(files)]
-        replace(objects.store, key, HARM[how](objects.store.get(key), which))
+        if data := objects.store.get(key):
+            replace(objects.store, key, HARM[how](data, which))
         self.oracle.doubt(lambda identity: True, lambda offset: True)
         for column in catalog.load(objects).columns:
             for fragment in manifest.load(objects, column).fragments:

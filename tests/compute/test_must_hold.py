@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
@@ -43,7 +44,7 @@ def test_row_updated_in_place_is_the_only_one_computed_again(world: World):
     assert (done.computed, done.done) == (1, 19)
     assert world.values() == {**tenfold_of(range(20)), 7: 7000}
     [offset] = world.calls.offsets()
-    assert world.dataset.to_batches(where=f"offset = {offset}").read_all()["id"].to_pylist() == [7]
+    assert world.dataset.to_batches(where=pc.field("offset") == offset).read_all()["id"].to_pylist() == [7]
 
 
 def test_row_updated_back_to_an_old_value_is_computed_for_its_new_record(world: World):
@@ -438,14 +439,51 @@ def test_counters_are_the_calls_that_a_counting_function_saw(kind, world: World)
     assert world.dataset.column_errors("a").num_rows == 0
 
 
-def test_worker_that_dies_is_replaced_and_counted_honestly(world: World):
+@pytest.mark.parametrize("sizes", [{"task_size": 5}, SMALL], ids=["tasks", "checkpoints"])
+def test_worker_that_dies_is_replaced_and_counted_honestly(sizes, world: World):
+    """Each row is counted once, also those that the dead one had stored and its successor found."""
     world.write(range(20))
     world.add()
-    world.calls.kill_at(9)
-    done = world.backfill_only(task_size=5)
-    assert done.computed == 20
+    world.calls.kill_at(5)
+    done = world.backfill_only(**sizes)
+    assert (done.computed, done.reused, done.done) == (20, 0, 0)
     assert set(world.calls.count()) == set(range(20))
     assert world.values() == tenfold_of(range(20))
+
+
+def test_column_and_its_dependent_dropped_and_added_again_call_nothing(world: World):
+    world.write(range(20))
+    b = Plan("next", "1", ("a",), next_one)
+    for _ in range(2):
+        world.add()
+        world.add(b, "b")
+        called = world.backfill("a").called, world.backfill("b").called
+        assert world.values("b") == {i: i * 10 + 1 for i in range(20)}
+        world.dataset.drop_column("b")
+        world.dataset.drop_column("a")
+    assert called == (0, 0)
+
+
+def test_dependent_added_again_after_its_input_changed_gets_none_of_its_old_values(world: World):
+    world.write(range(20))
+    b = Plan("next", "1", ("a",), next_one)
+    world.add()
+    world.add(b, "b")
+    world.backfill("a")
+    world.backfill("b")
+    world.alter(HUNDREDFOLD)
+    world.backfill("a")
+    world.dataset.drop_column("b")
+    world.dataset.drop_column("a")
+    world.add(HUNDREDFOLD)
+    world.add(b, "b")
+    world.backfill("a")
+    world.backfill("b")
+    assert world.values("b") == {i: i * 100 + 1 for i in range(20)}
+
+
+def next_one(a: int | None) -> int | None:
+    return None if a is None else a + 1
 
 
 # Columns of columns

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from floodmark.compute import addresses
 from floodmark.compute.assemble import store_segment
 from floodmark.compute.batches import Source, checkpoint_batch
 from floodmark.compute.call import Computed
-from floodmark.compute.found import find_ranges
+from floodmark.compute.found import RangeCheckpoint, find_ranges
 from floodmark.compute.keys import range_key
 from floodmark.compute.sizing import CheckpointSizer
 from floodmark.compute.work import Applied, MapBatchCheckpoint, RangeTask, Work, Written
@@ -39,14 +39,27 @@ _CUT = 1.5
 
 
 def apply(work: Work, task: RangeTask, clock: Callable[[], float] = time.perf_counter) -> Applied:
-    """Compute what is missing of a share; what an earlier attempt has stored is not computed again."""
+    """Compute what is missing of a share; what an earlier attempt has stored is counted, and not computed again."""
     share = task.share
-    found = find_ranges(work.objects.checkpoints, work.prefix, share.fragment, work.column, (share.start, share.end))
-    todo = share.rows - (BitMap.union(*[c.rows for c in found], BitMap(), BitMap()) - task.again)
-    run = _Run(work, task, todo, clock)
+    within = (share.start, share.end)
+    found = find_ranges(work.objects.checkpoints, work.prefix, share.fragment, work.column, within)
+    stored = (BitMap.union(*[c.rows for c in found], BitMap(), BitMap()) & share.rows) - task.again
+    run = _Run(work, task, share.rows - stored, clock)
     run.compute()
-    stored = [MapBatchCheckpoint(c.key, c.start, len(c.rows), c.end - c.start, 0) for c in found]
-    return run.finish(stored)
+    done = run.finish([MapBatchCheckpoint(c.key, c.start, len(c.rows), c.end - c.start, 0) for c in found])
+    failed = _failed(work, found, stored) if stored else 0
+    earlier = len(stored) - failed
+    return replace(
+        done, computed=done.computed + earlier, failed=done.failed + failed, called=done.called + len(stored)
+    )
+
+
+def _failed(work: Work, found: list[RangeCheckpoint], rows: BitMap) -> int:
+    """How many of these rows were skipped, as far as checkpoints say."""
+    store = work.objects.checkpoints
+    sources = [Source.of(store.get(checkpoint.key), 0).only(rows, 0) for checkpoint in found]
+    failed = addresses.from_array(np.concatenate([s.offsets[s.failed] for s in sources]))
+    return len(failed)
 
 
 @dataclass

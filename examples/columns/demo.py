@@ -1,0 +1,73 @@
+"""Fills a slow column, kills that halfway, and lets it go on: no row that was kept is computed again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from features import CALLS
+from fill import ROWS
+
+import floodmark as fm
+
+FILL = [sys.executable, str(Path(__file__).parent / "fill.py")]
+PATIENCE = 120.0
+
+
+def kept(folder: Path) -> int:
+    """How many rows lie in checkpoints."""
+    lake = fm.Lake(folder / "lake")
+    if "reviews" not in lake or not lake["reviews"].columns():
+        return 0
+    return lake["reviews"].plan_backfill("sentiment").reused
+
+
+def kill_halfway(folder: Path) -> int:
+    """Start to fill the column and kill that when a quarter is kept; how much was."""
+    deadline = time.monotonic() + PATIENCE
+    with subprocess.Popen(FILL, cwd=folder) as process:
+        while (rows := kept(folder)) < ROWS // 4 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.kill(process.pid, signal.SIGKILL)
+    return rows
+
+
+def calls(folder: Path) -> list[str]:
+    """Each call of the function so far."""
+    return (folder / CALLS).read_text().splitlines()
+
+
+def main() -> int:
+    """Play it, and check what it shows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, help="where to make the lake (default: a new temporary folder)")
+    folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="floodmark-columns-"))
+    print(f"filling a column of {ROWS} rows in {folder} …")
+    kill_halfway(folder)
+    time.sleep(1)  # its workers notice that it is gone
+    rows, first = kept(folder), len(calls(folder))
+    print(f"killed: {first} rows were computed, {rows} of them are kept, and none is visible yet")
+    subprocess.run(FILL, cwd=folder, check=True)
+    total = len(calls(folder))
+    print(f"went on: {total} calls for {ROWS} rows; {total - ROWS} were lost with the process and made again")
+    again = subprocess.run(FILL, cwd=folder, check=True, capture_output=True, text=True).stdout
+    print(f"once more: {again}", end="")
+    reviews = fm.Lake(folder / "lake")["reviews"]
+    good = [
+        rows > 0,
+        total == ROWS + first - rows,
+        len(calls(folder)) == total,
+        reviews.to_arrow()["sentiment"].null_count == 0,
+    ]
+    print("all as it should be" if all(good) else f"something is off: {good}")
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
