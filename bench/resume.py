@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import floodmark as fm
-from floodmark.engine import Session
+from floodmark.engine import Profile, Session
 from floodmark.storage.logical_hash import logical_hash
 from measuring import Figure, measured
 from trips import trips
 
 ROW_SECONDS = 0.001
 PERCENT = (25, 50, 75)
-ADAPTIVE_ROWS = 500
+ADAPTIVE_ROWS = 250
 """How many rows an adaptive checkpoint should come to."""
 FILL = "import resume, sys; resume.fill(*sys.argv[1:])"
 _LONGEST = 600.0
@@ -48,7 +48,7 @@ def slow(calls: str) -> fm.Udf:
 
 def fill(where: str, lake: str, calls: str, checkpoint: str) -> None:
     """What the process does that gets killed; a checkpoint of 0 rows leaves the size to the sizer."""
-    session = Session()
+    session = Session(profile=Profile.SHORT)
     if where == "Spark":
         session.get()
     size = int(checkpoint) or None
@@ -59,12 +59,9 @@ def fill(where: str, lake: str, calls: str, checkpoint: str) -> None:
 
 
 def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
-    figures = []
-    for where in ("worker processes", "Spark"):
-        for size in (args.checkpoint, 0):
-            case = _Case(root / f"{where.split()[0]}-{size}", where, size, args.rows)
-            figures += case.measure()
-    return figures
+    ways = (("worker processes", args.checkpoint), ("worker processes", 0), ("Spark", args.checkpoint))
+    cases = [_Case(root / f"way{n}", where, size, args.rows) for n, (where, size) in enumerate(ways)]
+    return [figure for case in cases for figure in case.measure()]
 
 
 class _Case:
@@ -181,4 +178,4 @@ def _family(ancestor: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    measured(__doc__ or "", _measure, rows=8_000, checkpoint=250)
+    measured(__doc__ or "", _measure, rows=4_000, checkpoint=125)

@@ -1,6 +1,6 @@
 """Runs the code blocks of a Markdown page: Python in one namespace, and commands whose output must be as shown.
 
-A Python block that begins with the name of a file, `# vision.py`, is that file; other blocks and commands can import it.
+A Python block that begins with the name of a file, `# vision.py`, is that file; what comes after it can import it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,10 +17,14 @@ DOCS = ROOT / "docs"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FLOODMARK_LAKE", raising=False)
-    return tmp_path
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]  # the next page may have a module of this name
 
 
 @pytest.mark.spark
@@ -95,6 +100,17 @@ def test_a_page_whose_output_differs_is_found(folder: Path):
     assert block == Block("console", "$ floodmark list --json\n{}\n", 3)
     with pytest.raises(AssertionError, match="printed"):
         run_commands(block, page)
+
+
+def test_a_block_that_names_a_file_is_that_file(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    page = folder / "page.md"
+    page.write_text("```python\n# seven.py\nN = 7\n```\n\n```python\nfrom seven import N\nassert N == 7\n```\n")
+    run_page(page)
+    assert (folder / "seven.py").read_text() == "# seven.py\nN = 7\n"
+    page.write_text(page.read_text().replace("N == 7", "N == 8"))
+    with pytest.raises(AssertionError):
+        run_page(page)
 
 
 @pytest.mark.parametrize(

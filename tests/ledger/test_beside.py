@@ -23,6 +23,7 @@ from floodmark.ledger import beside as besides
 from floodmark.ledger import dataset as ledger
 from floodmark.ledger import spark_read
 from floodmark.ledger.beside import Located, is_dense, side_by_side
+from floodmark.ledger.duckdb_table import raise_failure
 from floodmark.ledger.errors import BadQuery, DuplicateColumns, LedgerError
 from floodmark.ledger.expressions import fields_of
 from floodmark.ledger.query import _meant, _parsed, query_duckdb
@@ -222,8 +223,12 @@ def test_filters_look_at_both_kinds_of_columns(dataset, name, columns):
 
 def test_filter_by_the_number_of_a_column_means_that_column(dataset):
     names = dataset.scan().full_schema.names
+    rows = [r for r in expected(dataset) if (r["ten"] or 0) > 300]
     found = dataset.to_batches(["id", "ten"], pc.field(names.index("ten")) > 300).read_all()
-    assert found.to_pylist() == [r for r in only(expected(dataset), "id", "ten") if (r["ten"] or 0) > 300]
+    assert found.to_pylist() == only(rows, "id", "ten")
+    both = (pc.field("ten") > 300) & (pc.field(0) < 60)  # the offset
+    found = dataset.to_batches(["id", "ten"], both).read_all()
+    assert found.to_pylist() == only([r for r in rows if r["offset"] < 60], "id", "ten")
 
 
 def test_wrong_filters_and_columns_are_refused_at_once(dataset):
@@ -394,6 +399,47 @@ def test_dense_selections_are_known_as_such():
     assert is_dense(Selection(0, 9, files))
     assert is_dense(Selection(2, 7, files))
     assert not is_dense(replace(Selection(0, 9, files), dead=np.array([3])))
+    without_lifeless = (files[0], DataFile("c", 6, 9, 3, 1))
+    assert not is_dense(Selection(0, 9, without_lifeless, np.array([4, 5])))
+
+
+def test_slice_whose_records_are_all_dead_shifts_nothing(lake):
+    dataset = wide(lake.create("p", key=["id"], merge="upsert"))
+    dataset.write(people([0, 1], "a"))
+    dataset.write(people([2, 3], "b"))
+    dataset.delete([2, 3])
+    dataset.write(people([4], "c"))
+    rows = only(expected(dataset), *DATA)
+    assert [r["id"] for r in rows] == [0, 1, 4]
+    assert dataset.to_arrow().to_pylist() == dataset.to_batches().read_all().to_pylist() == rows
+
+
+@pytest.mark.parametrize("where", ["n % 3 = 1", pc.field("n").isin([1, 4, 7, 10])], ids=["sql", "arrow"])
+def test_filter_on_records_without_gaps_leaves_gaps(plain, where):
+    found = plain.to_batches(["ten", "said"], where).read_all().to_pylist()
+    assert found == [{"ten": ten(o), "said": said(o)} for o in (1, 4, 7, 10)]
+
+
+def test_file_that_left_records_out_is_not_cut(monkeypatch):
+    """Five of its dead are gone and five are there: a piece with the second five would seem to have none."""
+    monkeypatch.setattr(spark_read, "LEAST_BYTES", 1)
+    monkeypatch.setattr(spark_read, "ROW_GROUP_ROWS", 5)
+    selection = Selection(0, 20, (DataFile("f", 0, 20, 15, 100),), np.array([*range(5), *range(10, 15)], np.int64))
+    assert spark_read._stretches(selection) == [selection]
+    whole = Selection(0, 20, (DataFile("f", 0, 20, 20, 100),))
+    assert len(spark_read._stretches(whole)) == 4
+
+
+def test_kept_error_holds_on_to_nothing(plain):
+    plain.beside = Broken()
+    table = plain.scan().filtered()
+    with pytest.raises(Damaged):
+        table.scanner(["ten"]).to_reader().read_all()
+    [kept] = table._failures
+    assert kept.__traceback__ is None
+    with pytest.raises(Damaged, match="records 3 to 5"):
+        raise_failure(table, ValueError())
+    raise_failure(table, ValueError())  # once
 
 
 @given(st.integers(0, 5 << 20), st.integers(0, 5 << 20), st.integers(1, 9))

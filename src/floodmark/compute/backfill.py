@@ -7,6 +7,7 @@ run has stored is found by the next one; nothing is visible before its commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.compute import addresses, manifest, row_errors
+from floodmark.compute import catalog as catalogs
 from floodmark.compute.assemble import Assembled, AssembleTask, assemble
 from floodmark.compute.catalog import Column
 from floodmark.compute.errors import CheckpointCoverageError, ColumnChanged, ManifestMoved
@@ -22,12 +24,15 @@ from floodmark.compute.manifest import Fragment, Manifest
 from floodmark.compute.options import Options
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.plan import FragmentPlan
+from floodmark.compute.purge import drop_purged
 from floodmark.compute.rounds import compute
 from floodmark.compute.runner import Runner
 from floodmark.compute.survey import BackfillPlan, prefix_of, survey
 from floodmark.compute.udf import Udf
 from floodmark.compute.work import Applied, Work
 from floodmark.engine import Progress
+from floodmark.errors import FloodmarkError
+from floodmark.ledger.errors import UnreadableSlice
 
 _TRIES = 20
 """How often a backfill plans again, when checkpoints prove damaged or somebody else commits."""
@@ -62,12 +67,12 @@ def backfill(
     progress: Callable[[], Progress],
 ) -> Backfill:
     """Bring a column up to date; `pin` takes the present state of the dataset."""
-    objects = pin().objects
     options.checkpoint_sizes(udf, 1)  # refused before anything is done
     counts = _Counts()
+    problem: FloodmarkError
     waiting = progress()
     waiting.start(f"waiting for another backfill of {column.name}", None)
-    with objects.store.turn(objects.turn_key(column.field_id)):  # who comes second finds it done
+    with _turn(pin(), column):
         waiting.finish()
         for _ in range(_TRIES):
             pinned = pin()
@@ -82,7 +87,24 @@ def backfill(
             except (ManifestMoved, CheckpointCoverageError) as error:
                 # Somebody else committed, or a checkpoint proved damaged and is gone: plan again with what there is.
                 problem = error
+            except UnreadableSlice as error:
+                if pin().start == pinned.start:
+                    raise
+                problem = error  # a purge took the records away
         raise problem
+
+
+@contextmanager
+def _turn(pinned: Pinned, column: Column) -> Iterator[None]:
+    """Wait for other backfills of the column: who comes second finds it done."""
+    objects = pinned.objects
+    with objects.store.turn(objects.turn_key(column.field_id)):
+        try:
+            yield
+        finally:
+            purged = catalogs.load(objects).purged_before
+            if purged > pinned.start:
+                drop_purged(objects, purged)  # tasks may have stored rows after the purge had removed those
 
 
 def _same(column: Column, pinned: Pinned) -> Column:
@@ -113,7 +135,9 @@ class _Counts:
 
     def result(self, column: str) -> Backfill:
         assert self.first is not None
-        return Backfill(column, done=self.first.done, waiting=self.first.waiting, **self.total)
+        counts = {"computed": 0, "failed": 0, "stored": 0, **self.total}
+        counts["reused"] = max(0, counts.pop("stored") - counts["computed"] - counts["failed"])
+        return Backfill(column, done=self.first.done, waiting=self.first.waiting, **counts)
 
 
 def _carry_out(
@@ -143,7 +167,7 @@ def _carry_out(
             written = _assemble(work, wave, applied, runner)
             base = _commit(pinned, column, base, wave, written)
             counts.add(
-                reused=sum(len(f.reused) for f in wave),
+                stored=sum(len(f.to_store) for f in wave),
                 checkpoints_reused=sum(len(f.ranges) + len(f.data) for f in wave),
                 commits=1,
             )

@@ -14,6 +14,7 @@ from floodmark.compute.column_file import looks_whole
 from floodmark.compute.found import find_data, find_ranges
 from floodmark.compute.keys import Prefix, hash_text
 from floodmark.compute.manifest import Fragment, Manifest, Segment
+from floodmark.compute.objects import ColumnObjects
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.plan import FragmentPlan, Missing, Window, plan_fragment
 from floodmark.ledger.scan import Where
@@ -80,11 +81,12 @@ def survey(pinned: Pinned, column: Column, where: Where = None, retried: bool = 
     """The plan of a backfill; with `retried`, rows that were skipped before are tried again."""
     base = pinned.manifest(column).under(pinned.identity(column))
     prefix = prefix_of(pinned, column, where)
+    there = _Files(pinned.objects)
     fragments, rows, waiting = [], 0, 0
     for window in pinned.windows(column, where):
         rows += len(window.live)
         waiting += len(window.live) - len(window.wanted) if where is None else 0
-        fragments.append(_fragment(pinned, column, prefix, window, base, retried))
+        fragments.append(_fragment(pinned, column, prefix, window, base, there, retried))
     return BackfillPlan(
         column=column.name,
         rows=rows,
@@ -97,10 +99,32 @@ def survey(pinned: Pinned, column: Column, where: Where = None, retried: bool = 
     )
 
 
+class _Files:
+    """Which files of values can be read, by one listing; footers are looked at where that costs no request."""
+
+    def __init__(self, objects: ColumnObjects) -> None:
+        self._objects = objects
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {info.key: info.size for info in self._objects.files()}
+
+    def has(self, segment: Segment) -> bool:
+        if self._sizes.get(segment.key(self._objects)) != segment.size:
+            return False
+        return not self._objects.dataset.is_local or looks_whole(self._objects, segment)
+
+
 def _fragment(
-    pinned: Pinned, column: Column, prefix: Prefix, window: Window, base: Manifest, retried: bool
+    pinned: Pinned,
+    column: Column,
+    prefix: Prefix,
+    window: Window,
+    base: Manifest,
+    there: _Files,
+    retried: bool,
 ) -> FragmentPlan:
-    before, lost = _readable(pinned, base.fragment(window.number), window)
+    before, lost = _readable(base.fragment(window.number), window, there)
     again = _skipped(pinned, before, window) if retried else BitMap()
     done = before.done - again
     if done >= window.wanted:
@@ -108,9 +132,7 @@ def _fragment(
     store = pinned.objects.checkpoints
     field = column.field.remove_metadata()
     ranges = find_ranges(store, prefix, window.number, field, dataset_id=pinned.dataset_id)
-    data = [
-        d for d in find_data(store, prefix, window.number) if looks_whole(pinned.objects, Segment.from_json(d.segment))
-    ]
+    data = [d for d in find_data(store, prefix, window.number) if there.has(Segment.from_json(d.segment))]
     if again:  # what was stored for these rows is that they failed
         ranges = [replace(r, rows=r.rows - again) for r in ranges]
         data = [replace(d, done=d.done - again) for d in data]
@@ -118,9 +140,9 @@ def _fragment(
     return replace(plan_fragment(window, before, lost, done, reasons, ranges, data), again=again)
 
 
-def _readable(pinned: Pinned, before: Fragment, window: Window) -> tuple[Fragment, Fragment]:
+def _readable(before: Fragment, window: Window, there: _Files) -> tuple[Fragment, Fragment]:
     """The fragment without the files that are gone or damaged, and the rows that were in those."""
-    whole = tuple(s for s in before.segments if looks_whole(pinned.objects, s))
+    whole = tuple(s for s in before.segments if there.has(s))
     if len(whole) == len(before.segments):
         return before, Fragment(window.number)
     gone = [s for s in before.segments if s not in whole]

@@ -28,14 +28,20 @@ def kept(folder: Path) -> int:
     return lake["reviews"].plan_backfill("sentiment").reused
 
 
-def kill_halfway(folder: Path) -> int:
-    """Start to fill the column and kill that when a quarter is kept; how much was."""
+def kill_halfway(folder: Path) -> None:
+    """Start to fill the column and kill that when a quarter is kept."""
     deadline = time.monotonic() + PATIENCE
     with subprocess.Popen(FILL, cwd=folder) as process:
-        while (rows := kept(folder)) < ROWS // 4 and process.poll() is None and time.monotonic() < deadline:
+        while kept(folder) < ROWS // 4 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         os.kill(process.pid, signal.SIGKILL)
-    return rows
+
+
+def wait_for_workers(folder: Path) -> None:
+    """Its workers notice by themselves that it is gone; until then they may make another call."""
+    before = -1
+    while before != (before := len(calls(folder))):
+        time.sleep(1)
 
 
 def calls(folder: Path) -> list[str]:
@@ -50,12 +56,12 @@ def main() -> int:
     folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="floodmark-columns-"))
     print(f"filling a column of {ROWS} rows in {folder} …")
     kill_halfway(folder)
-    time.sleep(1)  # its workers notice that it is gone
+    wait_for_workers(folder)
     rows, first = kept(folder), len(calls(folder))
     print(f"killed: {first} rows were computed, {rows} of them are kept, and none is visible yet")
     subprocess.run(FILL, cwd=folder, check=True)
     total = len(calls(folder))
-    print(f"went on: {total} calls for {ROWS} rows; {total - ROWS} were lost with the process and made again")
+    print(f"went on: {total} calls for {ROWS} rows; {total - ROWS} results were lost and computed again")
     again = subprocess.run(FILL, cwd=folder, check=True, capture_output=True, text=True).stdout
     print(f"once more: {again}", end="")
     reviews = fm.Lake(folder / "lake")["reviews"]
