@@ -123,7 +123,9 @@ class _Case:
 
     def _start(self, lake: Path) -> subprocess.Popen[bytes]:
         arguments = [self._where, str(lake), str(_calls(lake)), str(self._checkpoint)]
-        variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+        path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        # What a killed JVM leaves behind goes with the benchmark's folder.
+        variables = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(self._root)}
         return subprocess.Popen([sys.executable, "-c", FILL, *arguments], stdout=subprocess.DEVNULL, env=variables)
 
     def _hash(self, lake: Path) -> str:

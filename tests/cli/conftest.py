@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from floodmark import Dataset, Lake
 from floodmark.cli.app import floodmark
+from floodmark.compute import columns
 
 VISION = """\
 import pyarrow as pa
@@ -126,6 +127,7 @@ class Modules:
         """As if nothing had been imported: the functions that this process knows are gone, too."""
         for name in self._names:
             sys.modules.pop(name, None)
+        columns._used.clear()
         importlib.invalidate_caches()
         gc.collect()
 

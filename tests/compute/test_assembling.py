@@ -41,7 +41,7 @@ def put(found: World, start: int, end: int, rows: dict[int, int | None], failed:
 
 
 def task(rows: BitMap, target: Target | None = None, visible: BitMap | None = None) -> AssembleTask:
-    return AssembleTask(0, target or Target(0, ROWS, ()), rows, BitMap(), visible or BitMap())
+    return AssembleTask(0, target or Target(0, ROWS, ()), rows, BitMap(), BitMap(range(ROWS)), visible or BitMap())
 
 
 def values(found: World, made: object) -> list[int | None]:

@@ -145,7 +145,6 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(prefix="floodmark-")
         self.steps = 0
-        self.harmed = False
 
     @initialize(
         fragment_rows=st.sampled_from([4, 5, 8, 16]),
@@ -460,15 +459,24 @@ class Histories(RuleBasedStateMachine):
 
 
 QUICK = settings(
-    max_examples=15,
-    stateful_step_count=25,
+    max_examples=8,
+    stateful_step_count=20,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],  # the steps can be read as they are; to make them fewer takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+LONG = settings(QUICK, max_examples=40, stateful_step_count=40)
+
+KINDS = ["append", "upsert"]
 
 
-@pytest.mark.parametrize("kind", ["append", "upsert"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_computed_columns_agree_with_a_dictionary_whatever_happens(kind):
     run_state_machine_as_test(type(kind, (Histories,), {"kind": kind}), settings=QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_computed_columns_agree_with_a_dictionary_for_long(kind):
+    run_state_machine_as_test(type(f"long_{kind}", (Histories,), {"kind": kind}), settings=LONG)

@@ -82,6 +82,9 @@ def test_row_group_is_decoded_once_by_a_reader_that_goes_forward(tmp_path, monke
     got = [v for at in range(0, 16, 2) for v in reading.take(range(at, at + 2))[0].to_pylist()]
     assert got == [float(i) for i in range(16)]
     assert decoded == [(0, 3), (3, 6), (6, 8), (8, 11), (11, 14), (14, 16)]
+    decoded.clear()
+    computed_columns(objects.dataset, catalogs.load(objects)).open(["v"]).take(np.array([5, 12]))
+    assert decoded == [(3, 6), (11, 14)]
 
 
 def test_dataset_without_computed_columns_has_nothing_beside_it(tmp_path):

@@ -231,6 +231,11 @@ def test_filter_by_the_number_of_a_column_means_that_column(dataset):
     assert found.to_pylist() == only([r for r in rows if r["offset"] < 60], "id", "ten")
 
 
+def test_number_of_a_column_beside_a_name_means_that_column_too(plain):
+    both = (pc.field("ten") < 60) & (pc.field(1) == 0)  # the operation
+    assert plain.to_batches(["ten"], both).read_all().column("ten").to_pylist() == [0, 10, 20, 40, 50]
+
+
 def test_wrong_filters_and_columns_are_refused_at_once(dataset):
     for where in ("nowhere = 1", "ten = 'x'", pc.field("nowhere") == 1, pc.field("ten") == "x"):
         with pytest.raises(BadQuery):

@@ -44,6 +44,7 @@ class AssembleTask:
     target: Target
     rows: BitMap
     done: BitMap  # of the rows that stay as they are, those that belong to this computation
+    live: BitMap  # the rows of the file that anybody can read
     visible: BitMap  # the rows that had a value readers saw
 
 
@@ -122,7 +123,7 @@ def _is_the_file(work: Work, task: AssembleTask, data: DataCheckpoint, base: int
         not task.target.replaced
         and data.field_ids == (work.field_id,)
         and (data.start + base, data.end + base) == (task.target.start, task.target.end)
-        and data.done >= task.rows
+        and data.done & task.live == task.rows  # a row that was not asked for must not become visible
     )
 
 

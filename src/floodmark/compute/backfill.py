@@ -6,6 +6,7 @@ run has stored is found by the next one; nothing is visible before its commit.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from floodmark.compute import addresses, manifest, row_errors
 from floodmark.compute import catalog as catalogs
 from floodmark.compute.assemble import Assembled, AssembleTask, assemble
 from floodmark.compute.catalog import Column
-from floodmark.compute.errors import CheckpointCoverageError, ColumnChanged, ManifestMoved
+from floodmark.compute.errors import BadRowErrors, CheckpointCoverageError, ColumnChanged, ManifestMoved
 from floodmark.compute.install import install
 from floodmark.compute.manifest import Fragment, Manifest
 from floodmark.compute.options import Options
@@ -33,6 +34,8 @@ from floodmark.compute.work import Applied, Work
 from floodmark.engine import Progress
 from floodmark.errors import FloodmarkError
 from floodmark.ledger.errors import UnreadableSlice
+
+_log = logging.getLogger(__name__)
 
 _TRIES = 20
 """How often a backfill plans again, when checkpoints prove damaged or somebody else commits."""
@@ -110,7 +113,7 @@ def _turn(pinned: Pinned, column: Column) -> Iterator[None]:
 def _same(column: Column, pinned: Pinned) -> Column:
     """The column as it is now, if it is still the one whose function is at hand."""
     present = pinned.catalog.column(column.name)
-    if present.field_id != column.field_id or present.function.version != column.function.version:
+    if present.field_id != column.field_id or not present.function.is_same(column.function):
         raise ColumnChanged(
             f"column {column.name!r} of {pinned.name!r} was altered or replaced while its backfill was waiting",
             hint="run the backfill again",
@@ -218,7 +221,8 @@ def _assemble_tasks(plan: FragmentPlan) -> Iterator[AssembleTask]:
         inside = addresses.span(target.start - base, target.end - base)
         rows = plan.to_store & inside
         visible = (plan.before.done | plan.before.kept) & inside
-        yield AssembleTask(plan.number, target, rows, (plan.before.done & inside) - rows, visible)
+        stay = (plan.before.done & inside) - rows
+        yield AssembleTask(plan.number, target, rows, stay, plan.window.live & inside, visible)
 
 
 def _commit(
@@ -273,5 +277,9 @@ def _errors(pinned: Pinned, plan: FragmentPlan, rows: BitMap, found: Sequence[pa
     if before is None and not any(table.num_rows for table in found):
         return None
     stay = (plan.before.done | plan.before.kept) - rows
-    kept = row_errors.only(row_errors.load(pinned.objects, before), stay, plan.window.base)
+    try:
+        kept = row_errors.only(row_errors.load(pinned.objects, before), stay, plan.window.base)
+    except BadRowErrors as error:
+        _log.warning("%s; what it said of rows that were not computed now is lost", error.message)
+        kept = row_errors.EMPTY
     return row_errors.put(pinned.objects, row_errors.merged([kept, *found]))

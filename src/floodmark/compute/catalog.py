@@ -42,6 +42,10 @@ class FunctionRef:
     qualname: str = ""
     source: str = ""
 
+    def is_same(self, other: FunctionRef) -> bool:
+        """Whether it computes the same values; a version given by hand says so only of functions of one name."""
+        return (self.name, self.version) == (other.name, other.version)
+
 
 @dataclass(frozen=True)
 class Column:
@@ -120,18 +124,20 @@ def srcfiles(catalog: Catalog, dataset_id: str, column: Column) -> str:
 
 
 def identity(catalog: Catalog, dataset_id: str, column: Column) -> str:
-    """Everything that a column's values depend on: the function's version and its inputs."""
-    return f"{column.function.version}-{srcfiles(catalog, dataset_id, column)}"
+    """Everything that a column's values depend on: the function and its inputs."""
+    function = column.function
+    return _hash(function.name, function.version, srcfiles(catalog, dataset_id, column))
 
 
-def origin(catalog: Catalog, name: str, version: str, inputs: Sequence[str]) -> str:
+def origin(catalog: Catalog, name: str, data_type: pa.DataType, function: FunctionRef, inputs: Sequence[str]) -> str:
     """What the values of a column depend on that is added now.
 
     A column that is dropped and added again begins at generation 0 anew and has the same origin, so that those which
     are computed from it find their checkpoints. But an origin under which values have changed, or came from several
     functions, is spent: generation 0 of it would not say which values are meant.
     """
-    found = _hash(name, version, catalog.fragment_rows, _inputs(catalog, inputs))
+    made_by = (function.name, function.version, _type_text(data_type))
+    found = _hash(name, made_by, catalog.fragment_rows, _inputs(catalog, inputs))
     return _hash(found, catalog.next_field_id) if found in catalog.spent else found
 
 

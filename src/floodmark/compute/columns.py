@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -12,10 +13,12 @@ from pyroaring import BitMap
 from floodmark.compute import define, row_errors
 from floodmark.compute.catalog import FIRST_FIELD_ID, FRAGMENT_ROWS, Catalog, Column, FunctionRef
 from floodmark.compute.define import Definition
-from floodmark.compute.errors import ColumnExists, UnknownFunction
+from floodmark.compute.errors import BadRowErrors, ColumnExists, UnknownFunction
 from floodmark.compute.objects import ColumnObjects
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.udf import Udf, check_shippable, known
+
+_log = logging.getLogger(__name__)
 
 FRAGMENT_BYTES = 256 << 20
 """How many bytes of records a fragment spans at most, so that wide rows make small fragments."""
@@ -80,7 +83,7 @@ def add(
     definition = _definition(name, udf, inputs)
     present = pinned.catalog.find(name)
     if exist_ok and present is not None:
-        if present.function.version == definition.function.version and present.inputs == definition.inputs:
+        if present.function.is_same(definition.function) and present.inputs == definition.inputs:
             return present
         raise ColumnExists(
             f"dataset {pinned.name!r} has a computed column {name!r} with another function",
@@ -143,22 +146,23 @@ def function_of(column: Column, given: Udf | None) -> Udf:
     """The function that computes a column: the one given, or one of this name and version that this process knows."""
     name, version = column.function.name, column.function.version
     found = given or _used.get((name, version)) or known(name, version)
-    if found is not None and found.version == version:
-        return found
-    where = f"{column.function.module}.{column.function.qualname}".strip(".")
     if found is None:
+        where = f"{column.function.module}.{column.function.qualname}".strip(".")
         raise UnknownFunction(
             f"the function {where!r} (version {version}) of column {column.name!r} is not known here",
             hint="import the module that defines it, or give it with udf=…",
             column=column.name,
             module=column.function.module,
         )
-    raise UnknownFunction(
-        f"the function given for column {column.name!r} has version {found.version}, the column's is {version}",
-        hint=f"alter_column({column.name!r}, …) makes it the column's function; then backfill again",
-        column=column.name,
-        module=column.function.module,
-    )
+    if (found.name, found.version) != (name, version):
+        raise UnknownFunction(
+            f"column {column.name!r} is computed by {name!r} (version {version}), not by {found.name!r} "
+            f"(version {found.version})",
+            hint=f"alter_column({column.name!r}, …) makes it the column's function; then backfill again",
+            column=column.name,
+            module=column.function.module,
+        )
+    return found
 
 
 def status(pinned: Pinned) -> list[ColumnStatus]:
@@ -171,9 +175,9 @@ def _status(pinned: Pinned, column: Column) -> ColumnStatus:
     fragments = []
     for window in pinned.windows(column, None):
         found = manifest.fragment(window.number)
-        skipped = _error_rows(pinned, found.errors, window.live, window.base)
+        skipped = _count_errors(pinned, found.errors, window.live, window.base)
         counts = (len(window.live), len(found.done & window.live), len(found.kept & window.live))
-        fragments.append(FragmentStatus(window.number, window.start, window.end, *counts, skipped.num_rows))
+        fragments.append(FragmentStatus(window.number, window.start, window.end, *counts, skipped))
     parts = (column.name, column.type, column.nullable, column.inputs, column.function, column.generation)
     return ColumnStatus(*parts, tuple(fragments))
 
@@ -191,6 +195,14 @@ def errors(pinned: Pinned, name: str) -> pa.Table:
 
 def _error_rows(pinned: Pinned, digest: str | None, live: BitMap, base: int) -> pa.Table:
     return row_errors.only(row_errors.load(pinned.objects, digest), live, base) if digest else row_errors.EMPTY
+
+
+def _count_errors(pinned: Pinned, digest: str | None, live: BitMap, base: int) -> int:
+    try:
+        return int(_error_rows(pinned, digest, live, base).num_rows)
+    except BadRowErrors as error:
+        _log.warning("%s", error)  # the column itself can be looked at without
+        return 0
 
 
 def check_not_computed(catalog: Catalog, names: Sequence[str]) -> None:

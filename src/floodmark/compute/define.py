@@ -46,7 +46,7 @@ def add(
         _check_free(before, definition.name, records)
         _check_inputs(before, definition, records)
         cut = replace(before, fragment_rows=_fragment_rows(before, fragment_rows))
-        origin = catalogs.origin(cut, definition.name, definition.function.version, definition.inputs)
+        origin = catalogs.origin(cut, definition.name, definition.type, definition.function, definition.inputs)
         column = Column(field_id=cut.next_field_id, origin=origin, **vars(definition))
         return replace(cut, next_field_id=cut.next_field_id + 1, columns=(*cut.columns, column))
 
@@ -65,7 +65,7 @@ def alter(objects: ColumnObjects, definition: Definition, records: Sequence[str]
                 column=column.name,
             )
         _check_inputs(before, definition, records)
-        same = definition.function.version == column.function.version
+        same = definition.function.is_same(column.function)
         function = column.function if same else definition.function  # the same code, however it is written
         altered = column.altered or not same or definition.inputs != column.inputs
         return before.with_column(replace(column, **{**vars(definition), "function": function}, altered=altered))

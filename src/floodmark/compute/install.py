@@ -54,7 +54,7 @@ def _present(catalog: Catalog, column: Column) -> Column:
     present = catalog.find(column.name)
     if present is None or present.field_id != column.field_id:
         raise _column_changed(column, "was dropped")
-    if present.function.version != column.function.version or present.inputs != column.inputs:
+    if not present.function.is_same(column.function) or present.inputs != column.inputs:
         raise _column_changed(column, "got another function")
     return present
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 from pyroaring import BitMap
 
 from floodmark.compute import addresses, row_errors
 from floodmark.compute.catalog import Column, srcfiles
-from floodmark.compute.column_file import looks_whole
+from floodmark.compute.column_file import looks_whole, read_values
+from floodmark.compute.errors import BadRowErrors
 from floodmark.compute.found import find_data, find_ranges
 from floodmark.compute.keys import Prefix, hash_text
 from floodmark.compute.manifest import Fragment, Manifest, Segment
@@ -18,6 +21,8 @@ from floodmark.compute.objects import ColumnObjects
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.plan import FragmentPlan, Missing, Window, plan_fragment
 from floodmark.ledger.scan import Where
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def _fragment(
     retried: bool,
 ) -> FragmentPlan:
     before, lost = _readable(base.fragment(window.number), window, there)
-    again = _skipped(pinned, before, window) if retried else BitMap()
+    again = _skipped(pinned, column, before, window) if retried else BitMap()
     done = before.done - again
     if done >= window.wanted:
         return plan_fragment(window, before, lost, done, (), (), ())
@@ -152,11 +157,25 @@ def _readable(before: Fragment, window: Window, there: _Files) -> tuple[Fragment
     return left, replace(before, segments=tuple(gone), **{name: found & rows for name, found in sets.items()})
 
 
-def _skipped(pinned: Pinned, before: Fragment, window: Window) -> BitMap:
+def _skipped(pinned: Pinned, column: Column, before: Fragment, window: Window) -> BitMap:
     if before.errors is None:
         return BitMap()
-    offsets = row_errors.load(pinned.objects, before.errors).column("offset").to_numpy()
+    try:
+        offsets = row_errors.load(pinned.objects, before.errors).column("offset").to_numpy()
+    except BadRowErrors as error:
+        _log.warning("%s; every row without a value is tried again", error.message)
+        return _nulls(pinned, column, before, window) & window.wanted
     return addresses.from_array(offsets - window.base) & window.wanted
+
+
+def _nulls(pinned: Pinned, column: Column, before: Fragment, window: Window) -> BitMap:
+    """The rows that were computed and have no value: those that were skipped are among them."""
+    found = BitMap()
+    for segment in before.segments:
+        values = read_values(pinned.objects, segment, column.field, segment.start, segment.end)
+        nulls = np.flatnonzero(values.is_null().to_numpy())
+        found |= addresses.from_array(nulls + segment.start - window.base)
+    return found & before.done
 
 
 def _reasons(before: Fragment, base: Manifest, window: Window, lost: Fragment, again: BitMap) -> Iterator[Missing]:

@@ -176,8 +176,9 @@ class Scan:
             if early:
                 yield from table.select(list(self.columns)).to_batches()
             else:
-                # A scanner keeps the order, which Table.filter does not promise.
-                found = pa_ds.InMemoryDataset(table).scanner(columns=list(self.columns), filter=where)
+                # Filters may name columns by number. A scanner keeps the order of rows, Table.filter may not.
+                ordered = table.select([n for n in self.full_schema.names if n in table.column_names])
+                found = pa_ds.InMemoryDataset(ordered).scanner(columns=list(self.columns), filter=where)
                 yield from found.to_batches()
 
     def _apart(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
