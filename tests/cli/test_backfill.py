@@ -159,6 +159,13 @@ def test_plan_says_what_is_missing_and_why_and_computes_nothing(run, images, mod
     assert run("columns", "images", "--json").json["columns"][0]["done"] == 6
 
 
+def test_plan_shows_what_only_the_border_of_a_fragment_parts_as_one_range(run, images):
+    assert run("backfill", "images", "brightness", "--plan").lines[1:] == [
+        "offsets  rows  why",
+        "0–9        10  not computed yet",
+    ]
+
+
 def test_plan_of_what_is_done_has_no_ranges(run, images):
     run("backfill", "images", "brightness")
     assert run("backfill", "images", "brightness", "--plan").lines == [
@@ -198,6 +205,7 @@ def test_plan_as_json_has_all_ranges_fragment_by_fragment(run, images):
         "column": "brightness",
         "where": None,
         "rows": 10,
+        "wanted": 10,
         "done": 0,
         "reusable": 0,
         "missing": 10,

@@ -14,6 +14,7 @@ import pytest
 from tests.compute.tasks import world
 
 import floodmark as fm
+from floodmark.compute import runner
 from floodmark.compute.apply import apply
 from floodmark.engine import Session
 
@@ -21,11 +22,11 @@ ROWS = 400
 
 
 @pytest.fixture(params=["processes", pytest.param("spark", marks=pytest.mark.spark)])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[fm.Lake]:
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fm.Lake]:
     session = Session()
     if request.param == "spark":
+        monkeypatch.setattr(runner, "LITTLE_ROWS", 0)
         session = request.getfixturevalue("session")
-        session.get()
     yield fm.Lake(tmp_path / "lake", runtime=fm.Runtime(session=session))
     assert request.param == "spark" or not session.started, "no JVM for a little work"
 

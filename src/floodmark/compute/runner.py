@@ -15,8 +15,8 @@ from floodmark.engine import Progress, Session, run, run_here, run_in_processes
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-LITTLE_ROWS = 1 << 18
-"""So few rows are begun without Spark when there is no session yet: starting one would take longer."""
+LITTLE_ROWS = 1 << 20
+"""So few rows are computed without Spark where Spark would use no other machine: its jobs would only take longer."""
 
 LIGHT_TASKS = 64
 """So few files are put together by threads of this process."""
@@ -34,12 +34,11 @@ class Runner:
     @property
     def cores(self) -> int:
         """How many tasks are worked on at once, as far as is known without starting Spark."""
-        here = len(os.sched_getaffinity(0))
-        return self.session.parallelism() if self._on_spark else here
+        return self.session.parallelism() if self._on_spark else len(os.sched_getaffinity(0))
 
     @property
     def _on_spark(self) -> bool:
-        return self.begun or self.session.at_hand
+        return self.begun or not self.session.is_local
 
     def run(
         self,

@@ -81,11 +81,13 @@ class Session:
             return self._ours
 
     @property
-    def at_hand(self) -> bool:
-        """Whether ``get`` would answer at once, because a session is there: the caller's, ours or an active one."""
-        if self._given is not None or self.started:
-            return True
-        return "pyspark" in sys.modules and launch.active() is not None
+    def is_local(self) -> bool:
+        """Whether its tasks run, or would run, on this machine; starts nothing to find out."""
+        if self._given is not None or self.started or ("pyspark" in sys.modules and launch.active() is not None):
+            return self.local_cores() is not None
+        if "spark.remote" in self._settings or "SPARK_REMOTE" in os.environ:
+            return False
+        return self._settings.get("spark.master", "local").startswith("local")
 
     def local_cores(self) -> int | None:
         """How many cores of this machine the session works with, None when it works on others. Starts one if needed."""

@@ -116,8 +116,8 @@ def backfill(
 
 
 def _show_plan(call: Call, dataset: Dataset, plan: BackfillPlan, where: str | None) -> None:
-    counts = {"rows": plan.rows, "done": plan.done, "reusable": plan.reused, "missing": plan.missing}
-    counts["waiting"] = plan.waiting
+    counts = {"rows": plan.rows, "wanted": plan.wanted, "done": plan.done, "reusable": plan.reused}
+    counts |= {"missing": plan.missing, "waiting": plan.waiting}
     if call.as_json:
         document.emit(dataset=dataset.name, column=plan.column, where=where, **counts, ranges=map(asdict, plan.ranges))
         return
@@ -125,8 +125,7 @@ def _show_plan(call: Call, dataset: Dataset, plan: BackfillPlan, where: str | No
     parts = [f"{plan.missing:,} missing", f"{plan.reused:,} reusable", f"{plan.done:,} done"]
     if plan.waiting:
         parts.append(f"{plan.waiting:,} waiting")
-    wanted = plan.missing + plan.reused + plan.done
-    of = f"{words.many(wanted, 'row')} that --where keeps" if where is not None else words.many(plan.rows, "row")
+    of = f"{words.many(plan.wanted, 'row')} that --where keeps" if where is not None else words.many(plan.rows, "row")
     click.echo(f"{subject}: {', '.join(parts)}, of {of}")
     ranges = list(_joined(plan.ranges))
     if ranges:
