@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyroaring import BitMap
 from tests.compute.tasks import Stopwatch, World, world
 
 import floodmark as fm
@@ -99,8 +101,28 @@ def test_what_an_earlier_attempt_has_stored_is_not_computed_again(tmp_path: Path
     again = world(tmp_path, slow(clock, 0.0, calls), 30)
     done = apply(again.work, found.task(minimum=10, maximum=10), clock)
     assert calls == [list(range(20, 30))]
-    assert done.computed == 30  # the first attempt's rows are this run's, too
+    assert done.computed == 10
     assert sorted(c.offset for c in done.checkpoints) == [0, 10, 20]
+
+
+def test_rows_that_an_earlier_attempt_of_the_same_run_stored_count_as_computed(tmp_path: Path) -> None:
+    clock = Stopwatch()
+    found = world(tmp_path, slow(clock, 0.0), 30)
+    task = found.task(minimum=10, maximum=10)
+    apply(found.work, task, clock)
+    assert (apply(found.work, task, clock).computed, apply(found.work, task, clock).called) == (30, 30)
+    others = replace(found.work, run="another")
+    assert (apply(others, task, clock).computed, apply(others, task, clock).called) == (0, 0)
+
+
+def test_rows_tried_again_do_not_push_others_out_of_their_checkpoint(tmp_path: Path) -> None:
+    clock = Stopwatch()
+    found = world(tmp_path, slow(clock, 0.0), 8)
+    task = found.task(minimum=8, maximum=8)
+    apply(found.work, task, clock)
+    again = replace(task, share=replace(task.share, rows=BitMap([0, 7])), again=BitMap([0, 7]))
+    assert apply(found.work, again, clock).called == 2
+    assert stored(found) == [(0, 8, list(range(8)))]
 
 
 def test_a_task_that_will_take_long_gives_back_what_it_has_not_begun(tmp_path: Path) -> None:

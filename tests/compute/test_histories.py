@@ -95,7 +95,7 @@ columns = st.integers(0, 5)
 kinds = st.sampled_from(["array", "scalar", "batch"])
 numbers = st.none() | st.integers(0, 9)
 rows = st.fixed_dictionaries({"id": st.integers(0, 9), "v": numbers, "w": st.none() | st.integers(0, 3)})
-batches = st.lists(rows, min_size=1, max_size=7)
+batches = st.lists(rows, min_size=3, max_size=9)
 sizes = st.fixed_dictionaries(
     {
         "checkpoint_size": st.none() | st.integers(1, 6),
@@ -145,6 +145,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(prefix="floodmark-")
         self.steps = 0
+        self.killed = False
 
     @initialize(
         fragment_rows=st.sampled_from([4, 5, 8, 16]),
@@ -180,29 +181,41 @@ class Histories(RuleBasedStateMachine):
         self.dataset.delete(sorted(ids))
         self.oracle.ledger.delete([(key,) for key in ids])
 
-    @rule()
-    def fold(self) -> None:
-        self.dataset.fold()
-
     @precondition(lambda self: self.kind == "append")
     @rule(share=st.floats(0, 0.7))
     def purge(self, share: float) -> None:
         end = len(self.oracle.ledger.records)
         start = self.oracle.purged_before
-        self.oracle.purge(self.dataset.purge(before=start + int(share * (end - start))).before)
+        before = self.dataset.purge(before=start + int(share * (end - start))).before
+        self.oracle.purge(before)
+        for key in self.objects.checkpoints.list_keys():
+            parsed = parse_key(key)
+            assert parsed is not None
+            assert parsed.fragment * self.oracle.fragment_rows + parsed.start >= before, (
+                "a purged value is still stored"
+            )
 
-    @precondition(lambda self: len(self.schema) < 5)
-    @rule()
+    @rule(how=st.sampled_from(["fold", "evolve", "reopen", "mend", "unmend"]))
+    def disturb(self, how: str) -> None:
+        """What changes no value by itself."""
+        match how:
+            case "fold":
+                self.dataset.fold()
+            case "evolve" if len(self.schema) < 5:
+                self.evolve()
+            case "reopen":
+                self.lake = fm.Lake(self.lake.store)
+                self.dataset = self.lake["d"]
+            case "mend":  # rows that failed would not fail again
+                self.calls.mend()
+            case "unmend":
+                self.calls.unmend()
+
     def evolve(self) -> None:
         name = f"x{len(self.schema)}"
         self.dataset.evolve({name: pa.string()})
         self.schema = self.schema.append(pa.field(name, pa.string()))
         self.oracle.ledger.records = [(op, {**row, name: None}) for op, row in self.oracle.ledger.records]
-
-    @rule()
-    def reopen(self) -> None:
-        self.lake = fm.Lake(self.lake.store)
-        self.dataset = self.lake["d"]
 
     # The columns
 
@@ -334,17 +347,10 @@ class Histories(RuleBasedStateMachine):
     def backfill_whose_worker_is_killed(self, which: int, kind: str, sizes: dict[str, Any], at: int) -> None:
         name = self.pick(which)
         expected = self.oracle.expected(name)
-        if expected.missing:
+        if expected.missing and not self.killed:  # a new worker takes its time
+            self.killed = True
             self.calls.kill_at(sorted(expected.missing)[at % len(expected.missing)])
             self._backfill(name, kind, FILTERS["all"](name), sizes, exact=False)
-
-    @rule(mended=st.booleans())
-    def mend(self, mended: bool) -> None:
-        """Rows that failed would not fail again, or the other way round."""
-        if mended:
-            self.calls.mend()
-        else:
-            self.calls.unmend()
 
     # What is lost
 
@@ -352,7 +358,21 @@ class Histories(RuleBasedStateMachine):
     def objects(self) -> ColumnObjects:
         return ColumnObjects(self.dataset.snapshot().objects)
 
-    @rule(which=st.integers(0, 10**6), at=st.integers(0, 10**6), how=st.sampled_from([*sorted(HARM), "foreign"]))
+    @rule(
+        what=st.sampled_from(["checkpoint", "checkpoint", "file", "garbage"]),
+        which=st.integers(0, 10**6),
+        at=st.integers(0, 10**6),
+        how=st.sampled_from([*sorted(HARM), "foreign"]),
+    )
+    def lose(self, what: str, which: int, at: int, how: str) -> None:
+        match what:
+            case "checkpoint":
+                self.harm_checkpoint(which, at, how)
+            case "file":
+                self.lose_file(which, how if how in ("delete", "empty", "longer") else "truncate")
+            case "garbage":
+                self.collect_garbage()
+
     def harm_checkpoint(self, which: int, at: int, how: str) -> None:
         """One checkpoint is no longer what it was; only its computation's rows of its fragment may suffer."""
         objects = self.objects
@@ -373,7 +393,6 @@ class Histories(RuleBasedStateMachine):
             lambda offset: offset // self.oracle.fragment_rows == parsed.fragment,
         )
 
-    @rule(which=st.integers(0, 10**6), how=st.sampled_from(["delete", "empty", "truncate", "longer"]))
     def lose_file(self, which: int, how: str) -> None:
         """A file with values is gone or cut short: what it held is computed again, or found in checkpoints."""
         objects = self.objects
@@ -392,7 +411,6 @@ class Histories(RuleBasedStateMachine):
         for name in sorted(self.oracle.columns):
             self._backfill(name, "array", FILTERS["all"](name), {})
 
-    @rule()
     def collect_garbage(self) -> None:
         snapshot = self.dataset.snapshot()
         dead = self.dataset._dead(snapshot, snapshot.next_offset)

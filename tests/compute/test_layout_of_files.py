@@ -20,7 +20,7 @@ World = tuple[Window, tuple[Segment, ...], BitMap]
 
 def window(end: int, *, start: int = 0, wanted: BitMap | None = None) -> Window:
     live = addresses.span(start, end)
-    return Window(0, start, end, 0, end == ROWS, live, live if wanted is None else wanted)
+    return Window(0, start, end, 0, end == ROWS, live, live, live if wanted is None else wanted)
 
 
 def segment(start: int, end: int) -> Segment:

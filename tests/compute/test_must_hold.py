@@ -17,7 +17,7 @@ import floodmark as fm
 from compute.counting import Plan, until
 from compute.worlds import FRAGMENT_ROWS, HUNDREDFOLD, TENFOLD, World, checkpoint_path
 from floodmark.compute import backfill as filling
-from floodmark.compute.errors import FunctionFailed
+from floodmark.compute.errors import FunctionFailed, UnreadableColumn
 from floodmark.compute.keys import parse_key
 
 SMALL = {"checkpoint_size": 2, "min_checkpoint_size": 2, "max_checkpoint_size": 2}
@@ -30,6 +30,10 @@ class Crash(Exception):
 
 def tenfold_of(ids: Any) -> dict[int, int | None]:
     return {i: i * 10 for i in ids}
+
+
+def next_one(a: int | None) -> int | None:
+    return None if a is None else a + 1
 
 
 # Rows
@@ -424,7 +428,8 @@ def test_counters_are_the_calls_that_a_counting_function_saw(kind, world: World)
 
     world.write(range(20))
     on_error = [fm.Retry(ValueError, attempts=3), fm.Skip(ValueError)]
-    world.add(Plan("odd", "1", ("v",), odd_ones_fail), kind=kind, on_error=on_error)
+    odd = Plan("odd", "1", ("v",), odd_ones_fail)
+    world.add(odd, kind=kind, on_error=on_error)
     done = world.backfill(task_size=7, checkpoint_size=4)
     assert (done.computed, done.failed) == (16, 4)
     assert world.calls.count().total() == done.called >= 20 + 4 * 2
@@ -436,6 +441,11 @@ def test_counters_are_the_calls_that_a_counting_function_saw(kind, world: World)
     again = world.backfill(retry_errors=True)
     assert (again.computed, sorted(world.calls.offsets())) == (4, [3, 8, 13, 18])
     assert world.values() == {i: -i if i % 5 == 3 else i for i in range(20)}
+    assert world.dataset.column_errors("a").num_rows == 0
+    world.dataset.drop_column("a")
+    world.add(odd, kind=kind, on_error=on_error)
+    assert world.backfill().called == 0
+    assert world.values() == {i: -i if i % 5 == 3 else i for i in range(20)}, "values win over errors before them"
     assert world.dataset.column_errors("a").num_rows == 0
 
 
@@ -484,8 +494,21 @@ def test_dependent_added_again_after_its_input_changed_gets_none_of_its_old_valu
     assert world.values("b") == {i: i * 100 + 1 for i in range(20)}
 
 
-def next_one(a: int | None) -> int | None:
-    return None if a is None else a + 1
+def test_errors_of_skipped_rows_stay_when_other_rows_of_their_fragment_are_computed(world: World):
+    def fails_at_three(v: int) -> int:
+        if v == 3:
+            raise ValueError("three")
+        return v
+
+    world.write(range(5))
+    world.add(Plan("fails", "1", ("v",), fails_at_three), on_error=fm.Skip(ValueError))
+    for ids in ((), [5], [6], range(7, 20)):
+        if ids:
+            world.write(list(ids))
+        world.backfill()
+        assert world.dataset.column_errors("a")["offset"].to_pylist() == [3]
+    world.dataset.delete([3])
+    assert world.dataset.column_errors("a").num_rows == 0
 
 
 # Columns of columns
@@ -495,12 +518,9 @@ def test_change_of_a_column_makes_only_what_depends_on_changed_rows_stale(world:
     def capped(v: int | None) -> int | None:
         return None if v is None else min(v, 15) * 10
 
-    def plus_one(a: int | None) -> int | None:
-        return None if a is None else a + 1
-
     world.write(range(20))
     world.add()
-    world.add(Plan("plus_one", "1", ("a",), plus_one), "b")
+    world.add(Plan("next", "1", ("a",), next_one), "b")
     assert world.backfill("b").called == 0, "what it is made from is not there yet"
     assert world.dataset.plan_backfill("b").waiting == 20
     world.backfill("a")
@@ -517,12 +537,9 @@ def test_change_of_a_column_makes_only_what_depends_on_changed_rows_stale(world:
 def test_dependent_of_a_column_that_was_lost_with_old_values_is_made_anew(world: World):
     """The new function's values differ from those that the dependent was made from, though the old ones are gone."""
 
-    def plus_one(a: int | None) -> int | None:
-        return None if a is None else a + 1
-
     world.write(range(8))
     world.add()
-    world.add(Plan("plus_one", "1", ("a",), plus_one), "b")
+    world.add(Plan("next", "1", ("a",), next_one), "b")
     world.backfill("a")
     [file] = list(world.objects.files())
     world.backfill("b")
@@ -532,6 +549,84 @@ def test_dependent_of_a_column_that_was_lost_with_old_values_is_made_anew(world:
     world.backfill("b")
     assert world.values("a") == {i: i * 100 for i in range(8)}
     assert world.values("b") == {i: i * 100 + 1 for i in range(8)}
+
+
+def test_lost_file_of_a_column_that_waits_for_its_input_can_be_given_up(world: World):
+    """Reading says that a backfill helps; it must, also when no row can be computed yet."""
+    world.write(range(8))
+    world.add()
+    world.add(Plan("next", "1", ("a",), next_one), "b")
+    world.backfill("a")
+    before = {file.key for file in world.objects.files()}
+    world.backfill("b")
+    [lost] = [file.key for file in world.objects.files() if file.key not in before]
+    world.alter(HUNDREDFOLD)  # now every row of b waits for a
+    world.objects.store.delete(lost)
+    with pytest.raises(UnreadableColumn, match="'b'") as refused:
+        world.values("b")
+    assert "backfill('b')" in refused.value.hint
+    assert world.backfill("b").called == 0
+    assert set(world.values("b").values()) == {None}
+    world.backfill("a")
+    world.backfill("b")
+    assert world.values("b") == {i: i * 100 + 1 for i in range(8)}
+
+
+def test_lost_file_of_deleted_rows_is_forgotten_by_the_next_backfill(world: World):
+    world.write(range(FRAGMENT_ROWS))
+    world.add()
+    world.backfill()
+    [lost] = [file.key for file in world.objects.files()]
+    world.dataset.delete(list(range(FRAGMENT_ROWS)))
+    world.write([100])
+    world.objects.store.delete(lost)
+    assert world.backfill().computed == 1
+    assert world.values() == {100: 1000}
+    assert world.dataset.verify().problems == ()
+
+
+def test_dependent_of_a_row_that_failed_once_is_not_reused_when_it_succeeds_later(world: World):
+    def fails_at_three(v: int) -> int:
+        if v == 3:
+            raise ValueError("not today")
+        return v * 10
+
+    a, b = Plan("fails", "1", ("v",), fails_at_three), Plan("next", "1", ("a",), next_one)
+    world.write(range(8))
+    world.add(a, on_error=fm.Skip(ValueError))
+    world.add(b, "b")
+    world.backfill("a")
+    checkpoints = world.checkpoint_keys()
+    world.backfill("b")
+    world.dataset.drop_column("b")
+    world.dataset.drop_column("a")
+    for key in checkpoints:  # collected meanwhile; those of b are younger
+        world.objects.checkpoints.delete(key)
+    world.calls.mend()
+    world.add(a, on_error=fm.Skip(ValueError))
+    world.add(b, "b")
+    world.backfill("a")
+    world.backfill("b")
+    assert world.values("a")[3] == -3
+    assert world.values("b")[3] == -2
+
+
+def test_column_that_was_altered_before_its_first_backfill_does_not_lend_its_name_to_others(world: World):
+    """Its values never changed, and still they are not those of the function that it was added with."""
+    b = Plan("next", "1", ("a",), next_one)
+    world.write(range(8))
+    world.add(TENFOLD)
+    world.add(b, "b")
+    world.alter(HUNDREDFOLD)
+    world.backfill("a")
+    world.backfill("b")
+    world.dataset.drop_column("b")
+    world.dataset.drop_column("a")
+    world.add(TENFOLD)
+    world.add(b, "b")
+    world.backfill("a")
+    world.backfill("b")
+    assert world.values("b") == {i: i * 10 + 1 for i in range(8)}
 
 
 # Reading

@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from floodmark.compute import addresses
 from floodmark.compute.assemble import store_segment
-from floodmark.compute.batches import Source, checkpoint_batch
+from floodmark.compute.batches import ROWADDR, Source, checkpoint_batch
 from floodmark.compute.call import Computed
 from floodmark.compute.found import RangeCheckpoint, find_ranges
 from floodmark.compute.keys import range_key
@@ -30,6 +30,14 @@ CALL_BYTES = 64 << 20
 
 HELD_BYTES = 64 << 20
 """How much a task keeps in memory before it is stored."""
+
+_CALLS = 16
+"""A checkpoint is made by at least so many calls, so that one which takes far too long can be ended early."""
+
+_TRACES = 1000
+"""How many rows that fail keep their traceback, in one task."""
+
+_RUN = b"floodmark.run"
 
 _LITTLE = 0.1
 """Work of so small a part of the target duration is not worth a checkpoint."""
@@ -44,22 +52,26 @@ def apply(work: Work, task: RangeTask, clock: Callable[[], float] = time.perf_co
     within = (share.start, share.end)
     found = find_ranges(work.objects.checkpoints, work.prefix, share.fragment, work.column, within)
     stored = (BitMap.union(*[c.rows for c in found], BitMap(), BitMap()) & share.rows) - task.again
-    run = _Run(work, task, share.rows - stored, clock)
+    run = _Run(work, task, share.rows - stored, {c.key for c in found}, clock)
     run.compute()
     done = run.finish([MapBatchCheckpoint(c.key, c.start, len(c.rows), c.end - c.start, 0) for c in found])
-    failed = _failed(work, found, stored) if stored else 0
-    earlier = len(stored) - failed
-    return replace(
-        done, computed=done.computed + earlier, failed=done.failed + failed, called=done.called + len(stored)
-    )
+    return _with_earlier(work, done, found, stored) if stored else done
 
 
-def _failed(work: Work, found: list[RangeCheckpoint], rows: BitMap) -> int:
-    """How many of these rows were skipped, as far as checkpoints say."""
-    store = work.objects.checkpoints
-    sources = [Source.of(store.get(checkpoint.key), 0).only(rows, 0) for checkpoint in found]
-    failed = addresses.from_array(np.concatenate([s.offsets[s.failed] for s in sources]))
-    return len(failed)
+def _with_earlier(work: Work, done: Applied, found: list[RangeCheckpoint], rows: BitMap) -> Applied:
+    """What was done, with the rows that an earlier attempt of the same run had stored: they were computed, too."""
+    batches = [work.objects.checkpoints.get(checkpoint.key) for checkpoint in found]
+    ours = [Source.of(batch, 0).only(rows, 0) for batch in batches if _run_of(batch) == work.run]
+    if not ours:
+        return done
+    seen = len(addresses.from_array(np.concatenate([s.offsets for s in ours])))
+    failed = len(addresses.from_array(np.concatenate([s.offsets[s.failed] for s in ours])))
+    return replace(done, computed=done.computed + seen - failed, failed=done.failed + failed, called=done.called + seen)
+
+
+def _run_of(batch: pa.RecordBatch) -> str:
+    """The backfill that stored a checkpoint."""
+    return str((batch.schema.metadata or {}).get(_RUN, b"").decode())
 
 
 @dataclass
@@ -76,15 +88,16 @@ class _Held:
         self.addresses.append(at)
         self.batches.append(computed)
         self.rows += len(at)
-        self.bytes += computed.values.nbytes
+        self.bytes += computed.values.nbytes + sum(len(e.message) + len(e.traceback) for e in computed.errors)
         self.seconds += seconds
 
 
 class _Run:
     """One attempt at a task."""
 
-    def __init__(self, work: Work, task: RangeTask, todo: BitMap, clock: Callable[[], float]) -> None:
+    def __init__(self, work: Work, task: RangeTask, todo: BitMap, found: set[str], clock: Callable[[], float]) -> None:
         self._work, self._task, self._clock = work, task, clock
+        self._found = found
         self._base = task.base
         self._todo = todo
         sizes = task.sizes
@@ -110,6 +123,7 @@ class _Run:
             before = self._clock()
             computed = caller.compute(batch, at + self._base)
             seconds = self._clock() - before
+            computed = self._with_few_traces(computed)
             self._count(computed, len(at), seconds)
             self._held.add(at, computed, seconds)
             step_rows, step_seconds = step_rows + len(at), step_seconds + seconds
@@ -127,7 +141,7 @@ class _Run:
     def _next_call(self, room: int) -> int:
         """How many rows to hand over: never past the checkpoint's end, and so few that it can be ended early."""
         most = min(room, self._task.call_rows)
-        return max(1, min(most, -(-self._sizer.size // 4))) if self._adaptive else most
+        return max(1, min(most, -(-self._sizer.size // _CALLS))) if self._adaptive else most
 
     def _waits(self, rate: float) -> bool:
         """Whether storing can wait: so little would be lost, or the whole task is done within the target duration."""
@@ -137,6 +151,12 @@ class _Run:
         if held.seconds < _LITTLE * sizes.target_seconds:
             return True  # the first calls say little about the function's speed, too
         return not self._checkpoints and self._seconds + self._left / rate <= sizes.target_seconds
+
+    def _with_few_traces(self, computed: Computed) -> Computed:
+        """The same, without tracebacks once there are many: a function that fails everywhere fails in one place."""
+        if not computed.errors or self._failed < _TRACES:
+            return computed
+        return replace(computed, errors=tuple(replace(error, traceback="") for error in computed.errors))
 
     def _count(self, computed: Computed, rows: int, seconds: float) -> None:
         self._left -= rows
@@ -151,7 +171,9 @@ class _Run:
         share = self._task.share
         key = range_key(self._work.prefix.text, share.fragment, self._cursor, end)
         batch = checkpoint_batch(self._work.column, held.addresses, held.batches)
-        self._work.objects.checkpoints.put(key, batch)
+        if key in self._found:
+            batch = _completed(batch, self._work.objects.checkpoints.get(key))
+        self._work.objects.checkpoints.put(key, batch.replace_schema_metadata({_RUN: self._work.run}))
         stored = MapBatchCheckpoint(key, self._cursor, batch.num_rows, end - self._cursor, batch.num_rows)
         self._checkpoints.append(stored)
         self._cursor = end
@@ -173,6 +195,13 @@ class _Run:
     def _write_segment(self, start: int, end: int) -> Written:
         batch = checkpoint_batch(self._work.column, self._held.addresses, self._held.batches)
         return store_segment(self._work, self._task.share.fragment, start, end, Source.of(batch, self._base))
+
+
+def _completed(batch: pa.RecordBatch, older: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch with the rows that only the one has which it replaces."""
+    lacking = ~np.isin(older.column(ROWADDR).to_numpy(), batch.column(ROWADDR).to_numpy())
+    both = pa.Table.from_batches([batch, older.filter(pa.array(lacking)).cast(batch.schema)])
+    return both.sort_by(ROWADDR).combine_chunks().to_batches()[0]
 
 
 class _Rows:

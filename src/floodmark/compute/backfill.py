@@ -7,6 +7,7 @@ run has stored is found by the next one; nothing is visible before its commit.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,14 @@ from floodmark.compute import addresses, manifest, row_errors
 from floodmark.compute import catalog as catalogs
 from floodmark.compute.assemble import Assembled, AssembleTask, assemble
 from floodmark.compute.catalog import Column
-from floodmark.compute.errors import BadRowErrors, CheckpointCoverageError, ColumnChanged, ManifestMoved
+from floodmark.compute.errors import (
+    BadColumn,
+    BadRowErrors,
+    CheckpointCoverageError,
+    ColumnChanged,
+    ManifestMoved,
+    UnreadableColumn,
+)
 from floodmark.compute.install import install
 from floodmark.compute.manifest import Fragment, Manifest
 from floodmark.compute.options import Options
@@ -90,10 +98,11 @@ def backfill(
             except (ManifestMoved, CheckpointCoverageError) as error:
                 # Somebody else committed, or a checkpoint proved damaged and is gone: plan again with what there is.
                 problem = error
-            except UnreadableSlice as error:
-                if pin().start == pinned.start:
+            except (UnreadableSlice, BadColumn, UnreadableColumn) as error:
+                now = pin()
+                if (now.start, now.catalog) == (pinned.start, pinned.catalog):
                     raise
-                problem = error  # a purge took the records away
+                problem = error  # a purge or a commit took away what tasks were reading
         raise problem
 
 
@@ -102,6 +111,8 @@ def _turn(pinned: Pinned, column: Column) -> Iterator[None]:
     """Wait for other backfills of the column: who comes second finds it done."""
     objects = pinned.objects
     with objects.store.turn(objects.turn_key(column.field_id)):
+        if pinned.start > pinned.catalog.purged_before:
+            drop_purged(objects, pinned.start)  # a purge was killed before it came to computed columns
         try:
             yield
         finally:
@@ -194,6 +205,7 @@ def work_of(pinned: Pinned, column: Column, udf: Udf, options: Options) -> Work:
         field_id=column.field_id,
         inputs=column.inputs,
         prefix=prefix,
+        run=uuid.uuid4().hex,
         sources=prefix.srcfiles,
         udf=udf,
     )

@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from floodmark.compute.errors import BadCatalog, UnknownColumn
 from floodmark.compute.objects import ColumnObjects
 from floodmark.ledger.errors import CommitConflict, CommitUnknown
 from floodmark.storage.errors import ObjectNotFound, StorageError, SwapUnknown
+from floodmark.storage.store import ObjectInfo
 
 FRAGMENT_ROWS = 1 << 20
 FIRST_FIELD_ID = 1
@@ -89,7 +90,7 @@ class Catalog:
         if (found := self.find(name)) is not None:
             return found
         names = [c.name for c in self.columns]
-        close = difflib.get_close_matches(name, names, 1)
+        close = difflib.get_close_matches(str(name), names, 1)
         known = f"the computed columns are {', '.join(names)}" if names else "there are no computed columns yet"
         hint = f"did you mean {close[0]!r}?" if close else f"{known}; add_column() adds one"
         raise UnknownColumn(f"there is no computed column {name!r}", hint=hint, column=name, columns=names)
@@ -119,8 +120,11 @@ def _in_order(columns: Sequence[Column]) -> tuple[Column, ...]:
 
 
 def srcfiles(catalog: Catalog, dataset_id: str, column: Column) -> str:
-    """What stands for a column's inputs in the keys of its checkpoints: which values they are, not where they lie."""
-    return _hash(dataset_id, catalog.fragment_rows, _inputs(catalog, column.inputs))
+    """What stands for a column's inputs in the keys of its checkpoints: which values they are, not where they lie.
+
+    The type that its values are given is part of it: the same code gives others when it is told to return another one.
+    """
+    return _hash(dataset_id, catalog.fragment_rows, _inputs(catalog, column.inputs), _type_text(column.type))
 
 
 def identity(catalog: Catalog, dataset_id: str, column: Column) -> str:
@@ -168,9 +172,29 @@ def change(objects: ColumnObjects, build: Callable[[Catalog], Catalog]) -> Catal
                 if old is None or store.compare_and_swap(key, old, old):  # what makes it unnecessary must be durable
                     return before.catalog
                 continue
+            _note_replaced(objects, before.catalog, after.catalog)
             if _swap(objects, old, after):
                 return after.catalog
     raise CommitConflict(f"the change of {key} lost {MAX_RACES} races and did not happen", hint="try again")
+
+
+def _note_replaced(objects: ColumnObjects, before: Catalog, after: Catalog) -> None:
+    """Leave a note for each manifest that will not be named any more.
+
+    Whoever reads it now may need it and its files for a while. How long ago that was the note's age tells; the
+    manifest's own does not.
+    """
+    for digest in {c.manifest for c in before.columns} - {c.manifest for c in after.columns} - {None}:
+        objects.store.put_derived(f"{_replaced_folder(objects)}/{digest}", b"")
+
+
+def replaced(objects: ColumnObjects) -> Iterator[ObjectInfo]:
+    """The notes of manifests that were replaced; the last part of each key is a manifest's digest."""
+    return objects.store.list(_replaced_folder(objects))
+
+
+def _replaced_folder(objects: ColumnObjects) -> str:
+    return f"{objects.folder}/replaced"
 
 
 @dataclass(frozen=True)

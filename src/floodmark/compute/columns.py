@@ -118,7 +118,7 @@ def drop(objects: ColumnObjects, name: str) -> None:
 
 def _definition(name: str, udf: Udf, inputs: Sequence[str] | None) -> Definition:
     if not isinstance(udf, Udf):
-        raise TypeError(f"{udf!r} is no udf: put @floodmark.udf(returns=…) before it")
+        raise _no_udf(udf)
     _used[udf.name, udf.version] = udf
     function = FunctionRef(udf.name, udf.version, udf.kind, udf.module, udf.qualname, udf.source)
     return Definition(
@@ -130,6 +130,10 @@ def _definition(name: str, udf: Udf, inputs: Sequence[str] | None) -> Definition
         min_checkpoint_size=udf.min_checkpoint_size,
         max_checkpoint_size=udf.max_checkpoint_size,
     )
+
+
+def _no_udf(given: object) -> TypeError:
+    return TypeError(f"{given!r} is no udf: put @floodmark.udf(returns=…) before it")
 
 
 def _usual_rows(pinned: Pinned) -> int | None:
@@ -145,6 +149,8 @@ def _usual_rows(pinned: Pinned) -> int | None:
 def function_of(column: Column, given: Udf | None) -> Udf:
     """The function that computes a column: the one given, or one of this name and version that this process knows."""
     name, version = column.function.name, column.function.version
+    if given is not None and not isinstance(given, Udf):
+        raise _no_udf(given)
     found = given or _used.get((name, version)) or known(name, version)
     if found is None:
         where = f"{column.function.module}.{column.function.qualname}".strip(".")

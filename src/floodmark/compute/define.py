@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from floodmark.compute import catalog as catalogs
+from floodmark.compute.batches import ERROR, ROWADDR
 from floodmark.compute.catalog import FIRST_FIELD_ID, Catalog, Column, FunctionRef
 from floodmark.compute.errors import (
+    BadColumnName,
     BadFragmentRows,
     ColumnExists,
     ColumnInUse,
@@ -41,6 +43,8 @@ def add(
 
     `fragment_rows` can be chosen with the first column only.
     """
+
+    check_name(definition.name)
 
     def added(before: Catalog) -> Catalog:
         _check_free(before, definition.name, records)
@@ -93,6 +97,31 @@ def drop(objects: ColumnObjects, name: str) -> Column:
 
     catalogs.change(objects, without)
     return dropped[0]
+
+
+def check_name(name: object) -> None:
+    """Refuse a name that no computed column can have; one that is taken is another matter."""
+    if not isinstance(name, str):
+        problem = f"{name!r} is not text"
+    elif not name:
+        problem = "it is empty"
+    elif name.lower() in (ROWADDR, ERROR):
+        problem = f"checkpoints have a column {name.lower()!r} of their own"
+    elif not _is_unicode(name):
+        problem = f"{name!r} has half a character in it"
+    else:
+        return
+    raise BadColumnName(
+        f"a computed column cannot be called that: {problem}", hint="give it another name", column=str(name)
+    )
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_free(catalog: Catalog, name: str, records: Sequence[str]) -> None:

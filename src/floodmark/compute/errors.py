@@ -71,6 +71,12 @@ class ColumnExists(ComputeError):
     column: str
 
 
+class BadColumnName(ComputeError, ValueError):
+    """A name that no computed column can have."""
+
+    column: str
+
+
 class UnknownInput(ComputeError):
     """A function takes a column that the dataset does not have."""
 

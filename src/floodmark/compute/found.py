@@ -1,7 +1,8 @@
 """Which checkpoints serve a fragment: those of the same computation, whatever filter they were made under.
 
 A value is a value: what one `where` had computed is not computed again for another. A checkpoint that cannot be trusted
-is deleted with a warning and left out, so that its rows count as missing.
+is left out, so that its rows count as missing; who is about to compute them also deletes it. What is whole and merely
+not what is looked for, such as values of another type, is left alone.
 """
 
 from __future__ import annotations
@@ -86,6 +87,87 @@ def data_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(list(_DATA_FIELDS.items())))
 
 
+@dataclass(frozen=True)
+class Looking:
+    """Finds checkpoints and changes nothing: for plans.
+
+    With the dataset's id, finished fragments of the oldest format are found, too.
+    """
+
+    store: CheckpointStore
+    dataset_id: str | None = None
+
+    def ranges(
+        self, prefix: Prefix, fragment: int, column: pa.Field, within: tuple[int, int] | None = None
+    ) -> list[RangeCheckpoint]:
+        """The range checkpoints of a fragment that are whole and right, by their start.
+
+        `within` leaves out, unread, those that have nothing in these addresses. Larger ones of older formats are among
+        them as one range each, under keys that only tell that they are there.
+        """
+        found = self._older(prefix, fragment, column)
+        keys = self.store.list_any_where(prefix.text, fragment)
+        for key in keys + legacy.range_keys(self.store, prefix, fragment):
+            parsed = parse_key(key)
+            if parsed is None or parsed.kind != RANGE or not _overlap(parsed, within):
+                continue
+            batch = self._trusted(key)
+            if batch is None or not _is_of(batch, column):
+                continue
+            rows = _rows_of(batch, parsed)
+            if isinstance(rows, str):
+                self._discard(key, rows)
+            else:
+                found.append(RangeCheckpoint(key, parsed.start, parsed.end, rows))
+        return sorted(found, key=lambda checkpoint: (checkpoint.start, checkpoint.end, checkpoint.key))
+
+    def data(self, prefix: Prefix, fragment: int) -> list[DataCheckpoint]:
+        """The data checkpoints of a fragment that are whole and right, by their start; their files may be gone."""
+        found = []
+        for key in self.store.list_any_where(prefix.text, fragment):
+            parsed = parse_key(key)
+            if parsed is None or parsed.kind != DATA:
+                continue
+            batch = self._trusted(key)
+            if batch is None:
+                continue
+            try:
+                found.append(_data_of(batch, parsed, key))
+            except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
+                self._discard(key, f"it does not describe a file ({error})")
+        return sorted(found, key=lambda checkpoint: (checkpoint.start, checkpoint.end, checkpoint.key))
+
+    def _older(self, prefix: Prefix, fragment: int, column: pa.Field) -> list[RangeCheckpoint]:
+        """What older formats have that would first have to be made into ranges."""
+        found = legacy.find(self.store, prefix, fragment, column, self.dataset_id)
+        return [RangeCheckpoint(one.key, *one.bounds, addresses.from_array(one.rows)) for one in found]
+
+    def _trusted(self, key: str) -> pa.RecordBatch | None:
+        try:
+            return self.store.get(key)
+        except ObjectNotFound:
+            return None  # collected between the listing and now
+        except BadCheckpoint as error:
+            self._discard(key, error.problem)
+            return None
+
+    def _discard(self, key: str, problem: str) -> None:
+        _log.warning("The checkpoint %r cannot be used and its rows will be computed again: %s.", key, problem)
+
+
+@dataclass(frozen=True)
+class Mending(Looking):
+    """Finds checkpoints for someone who will use them: bad ones are deleted, older formats made into today's."""
+
+    def _older(self, prefix: Prefix, fragment: int, column: pa.Field) -> list[RangeCheckpoint]:
+        legacy.adopt(self.store, prefix, fragment, column, self.dataset_id)
+        return []  # they are ordinary ones now
+
+    def _discard(self, key: str, problem: str) -> None:
+        _log.warning("The checkpoint %r is deleted and its rows will be computed again: %s.", key, problem)
+        self.store.delete(key)
+
+
 def find_ranges(
     store: CheckpointStore,
     prefix: Prefix,
@@ -95,74 +177,28 @@ def find_ranges(
     *,
     dataset_id: str | None = None,
 ) -> list[RangeCheckpoint]:
-    """The range checkpoints of a fragment that are whole and right, by their start.
-
-    `within` leaves out, unread, those that have nothing in these addresses. With the dataset's id, finished fragments
-    of the oldest format are found, too.
-    """
-    legacy.adopt(store, prefix, fragment, column, dataset_id)
-    keys = store.list_any_where(prefix.text, fragment) + legacy.range_keys(store, prefix, fragment)
-    found = []
-    for key in keys:
-        parsed = parse_key(key)
-        if parsed is None or parsed.kind != RANGE or not _overlap(parsed, within):
-            continue
-        batch = _trusted(store, key)
-        if batch is None:
-            continue
-        rows = _rows_of(batch, parsed, column)
-        if isinstance(rows, str):
-            _discard(store, key, rows)
-        else:
-            found.append(RangeCheckpoint(key, parsed.start, parsed.end, rows))
-    return sorted(found, key=lambda checkpoint: (checkpoint.start, checkpoint.end, checkpoint.key))
+    """The range checkpoints of a fragment, for someone who will use them."""
+    return Mending(store, dataset_id).ranges(prefix, fragment, column, within)
 
 
 def find_data(store: CheckpointStore, prefix: Prefix, fragment: int) -> list[DataCheckpoint]:
-    """The data checkpoints of a fragment that are whole and right, by their start. Their files are not looked at."""
-    found = []
-    for key in store.list_any_where(prefix.text, fragment):
-        parsed = parse_key(key)
-        if parsed is None or parsed.kind != DATA:
-            continue
-        batch = _trusted(store, key)
-        if batch is None:
-            continue
-        try:
-            found.append(_data_of(batch, parsed, key))
-        except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
-            _discard(store, key, f"it does not describe a file ({error})")
-    return sorted(found, key=lambda checkpoint: (checkpoint.start, checkpoint.end, checkpoint.key))
-
-
-def _trusted(store: CheckpointStore, key: str) -> pa.RecordBatch | None:
-    try:
-        return store.get(key)
-    except ObjectNotFound:
-        return None  # collected between the listing and now
-    except BadCheckpoint as error:
-        _discard(store, key, error.problem)
-        return None
-
-
-def _discard(store: CheckpointStore, key: str, problem: str) -> None:
-    _log.warning("The checkpoint %r is deleted and its rows will be computed again: %s.", key, problem)
-    store.delete(key)
+    """The data checkpoints of a fragment, for someone who will use them."""
+    return Mending(store).data(prefix, fragment)
 
 
 def _overlap(parsed: ParsedKey, within: tuple[int, int] | None) -> bool:
     return within is None or (parsed.start < within[1] and within[0] < parsed.end)
 
 
-def _rows_of(batch: pa.RecordBatch, parsed: ParsedKey, column: pa.Field) -> BitMap | str:
-    """The addresses that a range checkpoint holds, or what is wrong with it."""
+def _is_of(batch: pa.RecordBatch, column: pa.Field) -> bool:
+    """Whether a batch has what range checkpoints of a column have, by the names and types of its columns."""
     expected = {ROWADDR: pa.int64(), column.name: column.type, ERROR: ERROR_TYPE}
-    for name, kind in expected.items():
-        at = batch.schema.get_field_index(name)
-        if at < 0:
-            return f"it has no column {name!r}"
-        if not batch.schema.field(at).type.equals(kind):
-            return f"its column {name!r} is {batch.schema.field(at).type} and not {kind}"
+    places = {name: batch.schema.get_field_index(name) for name in expected}
+    return all(at >= 0 and batch.schema.field(at).type.equals(expected[name]) for name, at in places.items())
+
+
+def _rows_of(batch: pa.RecordBatch, parsed: ParsedKey) -> BitMap | str:
+    """The addresses that a range checkpoint holds, or what is wrong with it."""
     if batch.column(ROWADDR).null_count:
         return "a row has no address"
     rows: I64 = batch.column(ROWADDR).to_numpy()

@@ -5,6 +5,7 @@ A column's new manifest, and those of all columns that are computed from it, are
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -12,10 +13,13 @@ from pyroaring import BitMap
 
 from floodmark.compute import catalog as catalogs
 from floodmark.compute import manifest as manifests
+from floodmark.compute import row_errors
 from floodmark.compute.catalog import Catalog, Column
-from floodmark.compute.errors import ColumnChanged, ManifestMoved
+from floodmark.compute.errors import BadRowErrors, ColumnChanged, ManifestMoved
 from floodmark.compute.manifest import Fragment, Manifest
 from floodmark.compute.objects import ColumnObjects
+
+_log = logging.getLogger(__name__)
 
 Changed = Mapping[int, BitMap]
 """Per fragment, the addresses of rows whose visible value changed."""
@@ -44,7 +48,8 @@ def install(
             raise _moved(column, "others changed it or its inputs")
         if first is not None and first < before.purged_before:
             raise _moved(column, "records were purged")
-        return _installed(objects, dataset_id, before, present, stored, changed)
+        filled = before.with_column(replace(present, manifest=stored.digest))
+        return with_changed(objects, dataset_id, filled, filled.column(column.name), changed)
 
     return catalogs.change(objects, swapped)
 
@@ -59,13 +64,13 @@ def _present(catalog: Catalog, column: Column) -> Column:
     return present
 
 
-def _installed(
-    objects: ColumnObjects, dataset_id: str, before: Catalog, column: Column, stored: Manifest, changed: Changed
-) -> Catalog:
+def with_changed(objects: ColumnObjects, dataset_id: str, before: Catalog, column: Column, changed: Changed) -> Catalog:
+    """The catalog after visible values of a column changed in some rows: what was computed from those is hidden."""
     touched = {number: rows for number, rows in changed.items() if rows}
-    generation = column.generation + bool(touched)
-    after = before.with_column(replace(column, manifest=stored.digest, generation=generation))
-    for dependent in before.dependents(column.name) if touched else ():
+    if not touched:
+        return before
+    after = before.with_column(replace(column, generation=column.generation + 1))
+    for dependent in before.dependents(column.name):
         after = after.with_column(_made_stale(objects, dataset_id, before, after, dependent, touched))
     return after
 
@@ -78,13 +83,24 @@ def _made_stale(
         return column
     manifest = manifests.load(objects, column)
     hiding = [manifest.fragment(number).hiding(rows) for number, rows in changed.items()]
-    hidden = [f for f in hiding if f != manifest.fragment(f.number)]
+    hidden = [_without_errors(objects, f, changed[f.number], after) for f in hiding if f != manifest.fragment(f.number)]
     is_current = manifest.identity == catalogs.identity(before, dataset_id, column)
     identity = catalogs.identity(after, dataset_id, column) if is_current else manifest.identity
     if not hidden and identity == manifest.identity:
         return column
     stored = manifests.put(objects, replace(manifest, identity=identity).with_fragments(hidden))
     return replace(column, manifest=stored.digest, generation=column.generation + bool(hidden))
+
+
+def _without_errors(objects: ColumnObjects, fragment: Fragment, hidden: BitMap, catalog: Catalog) -> Fragment:
+    """A fragment without the errors of rows that were hidden: they came from inputs that are gone."""
+    try:
+        errors = row_errors.load(objects, fragment.errors)
+    except BadRowErrors as error:  # no reason to refuse values
+        _log.warning("%s", error.message)
+        return fragment
+    left = row_errors.without(errors, hidden, fragment.number * catalog.fragment_rows)
+    return fragment if left.num_rows == errors.num_rows else replace(fragment, errors=row_errors.put(objects, left))
 
 
 def _column_changed(column: Column, what: str) -> ColumnChanged:

@@ -19,7 +19,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -66,47 +66,94 @@ def range_keys(store: CheckpointStore, prefix: Prefix, fragment: int) -> list[st
     return store.list_any_where(range_prefix(prefix), fragment) if is_plain(prefix) else []
 
 
+_Piece = tuple[int, int, I64, pa.Array, pa.Array]  # [start, end), addresses, values, errors
+
+
+@dataclass(frozen=True)
+class Older:
+    """A checkpoint of an older format that is not a range: what it would be adopted as."""
+
+    key: str
+    bounds: tuple[int, int]
+    rows: I64
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A key of an older format, the computation whose ranges it would become, and what they would hold."""
+
+    key: str
+    prefix: Prefix
+    pieces: Iterator[_Piece]
+
+
+class _OtherValues(Exception):
+    """A whole checkpoint of another column or type than was asked for: these keys do not tell."""
+
+
+def find(
+    store: CheckpointStore, prefix: Prefix, fragment: int, column: pa.Field, dataset_id: str | None
+) -> Iterator[Older]:
+    """What `adopt` would make ranges of, left as it is."""
+    for candidate in _candidates(store, prefix, fragment, column, dataset_id):
+        try:
+            pieces = [(start, end, rows) for start, end, rows, _, _ in candidate.pieces]
+        except BadCheckpoint as error:
+            _log.warning("%s", error.message)
+        except (ObjectNotFound, _OtherValues):
+            pass
+        else:
+            if pieces:
+                yield Older(candidate.key, (pieces[0][0], pieces[-1][1]), np.concatenate([p[2] for p in pieces]))
+
+
 def adopt(store: CheckpointStore, prefix: Prefix, fragment: int, column: pa.Field, dataset_id: str | None) -> None:
     """Make ranges of today's format of what older ones have for this fragment.
 
     Finished fragments can only be looked for by the dataset's id; None leaves them alone.
     """
+    for candidate in _candidates(store, prefix, fragment, column, dataset_id):
+        _adopt(store, fragment, candidate)
+
+
+def _candidates(
+    store: CheckpointStore, prefix: Prefix, fragment: int, column: pa.Field, dataset_id: str | None
+) -> Iterator[_Candidate]:
     if not is_plain(prefix):
         return
     for key in store.list_any_where(task_text(prefix), fragment):
         if found := _TASK_KEY.fullmatch(key):
             where, offset, limit = found[1], int(found[2]), int(found[3])
-            _adopt(store, key, replace(prefix, where=where), fragment, _task_batches(store, key, column, offset, limit))
+            yield _Candidate(key, replace(prefix, where=where), _task_batches(store, key, column, offset, limit))
     if dataset_id is None:
         return
     for where in dict.fromkeys((prefix.where, hash_text(None))):
         same = replace(prefix, where=where)
         key = fragment_key(same, dataset_id, fragment)
         if store.has(key):
-            _adopt(store, key, same, fragment, _file_batches(store, key, column, same))
+            yield _Candidate(key, same, _file_batches(store, key, column, same))
 
 
-_Piece = tuple[int, int, I64, pa.Array, pa.Array]  # [start, end), addresses, values, errors
-
-
-def _adopt(store: CheckpointStore, key: str, prefix: Prefix, fragment: int, pieces: Iterator[_Piece]) -> None:
+def _adopt(store: CheckpointStore, fragment: int, candidate: _Candidate) -> None:
     try:
-        for start, end, rows, values, errors in pieces:
-            schema = pa.schema([(ROWADDR, pa.int64()), (prefix.column, values.type), (ERROR, ERROR_TYPE)])
+        for start, end, rows, values, errors in candidate.pieces:
+            schema = pa.schema([(ROWADDR, pa.int64()), (candidate.prefix.column, values.type), (ERROR, ERROR_TYPE)])
             batch = pa.RecordBatch.from_arrays([pa.array(rows), values, errors], schema=schema)
-            store.put(range_key(prefix.text, fragment, start, end), batch)
+            store.put(range_key(candidate.prefix.text, fragment, start, end), batch)
     except ObjectNotFound:
         return  # another process adopted it meanwhile
+    except _OtherValues:
+        return
     except BadCheckpoint as error:
         _log.warning("%s It is deleted.", error.message)
     # Only now: until here a crash leaves it to be adopted again, with the same result.
-    store.delete(key)
+    store.delete(candidate.key)
 
 
 def _task_batches(store: CheckpointStore, key: str, column: pa.Field, offset: int, limit: int) -> Iterator[_Piece]:
     batch = store.get(key)
     names = batch.schema.names
-    values = _values(key, batch, column)
+    values = _values(batch, column)
     if ROWADDR in names:
         rows = batch.column(ROWADDR).to_numpy()
     elif batch.num_rows == limit:
@@ -133,7 +180,7 @@ def _file_batches(store: CheckpointStore, key: str, column: pa.Field, prefix: Pr
         with store.store.open(file) as opened:
             start = 0
             for read in pq.ParquetFile(opened).iter_batches(ADOPTED_ROWS, columns=[column.name]):
-                values = _values(key, read, column)
+                values = _values(read, column)
                 rows = np.arange(start, start + len(values))
                 if prefix.where != hash_text(None):
                     # Which rows a filter left out is not known; those that have a value were surely computed.
@@ -145,13 +192,11 @@ def _file_batches(store: CheckpointStore, key: str, column: pa.Field, prefix: Pr
         raise _bad(key, f"its file {file!r} cannot be read: {error}") from error
 
 
-def _values(key: str, batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
-    if batch.schema.get_field_index(column.name) < 0:
-        raise _bad(key, f"it has no column {column.name!r}")
-    values = batch.column(column.name)
-    if not values.type.equals(column.type):
-        raise _bad(key, f"its values are {values.type} and not {column.type}")
-    return values
+def _values(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
+    at = batch.schema.get_field_index(column.name)
+    if at < 0 or not batch.schema.field(at).type.equals(column.type):
+        raise _OtherValues
+    return batch.column(at)
 
 
 def _bad(key: str, problem: str) -> BadCheckpoint:

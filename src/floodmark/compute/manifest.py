@@ -67,9 +67,14 @@ class Fragment:
         """The fragment as the manifest of another identity has it: every value is one of an older version."""
         return replace(self, done=BitMap(), kept=self.done | self.kept) if self.done else self
 
+    @property
+    def visible(self) -> BitMap:
+        """The rows whose values readers see."""
+        return self.done | self.kept
+
     def hiding(self, addresses: BitMap) -> Fragment:
         """The fragment with the values of some rows hidden."""
-        gone = addresses & (self.done | self.kept)
+        gone = addresses & self.visible
         return replace(self, done=self.done - gone, kept=self.kept - gone, hidden=self.hidden | gone) if gone else self
 
 
@@ -168,6 +173,15 @@ def load(objects: ColumnObjects, column: Column) -> Manifest:
     if manifest.field_id != column.field_id:
         raise _bad(column, key, f"belongs to field {manifest.field_id}, not to {column.field_id}")
     return manifest
+
+
+def find(objects: ColumnObjects, digest: str) -> Manifest | None:
+    """A manifest by its name, whoever's it was; None when it is gone or damaged."""
+    try:
+        data = objects.store.get(objects.manifest_key(digest))
+        return decode(data) if digest_of(data) == digest else None
+    except (ObjectNotFound, ValueError):
+        return None
 
 
 def _bad(column: Column, key: str, problem: str) -> BadColumn:

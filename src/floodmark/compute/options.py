@@ -9,6 +9,8 @@ from floodmark.compute.sizing import bounds
 from floodmark.compute.udf import Udf
 from floodmark.ledger.scan import Where
 
+_SIZES = ("checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "task_size", "commit_granularity")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -24,10 +26,10 @@ class Options:
     target_seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("task_size", "commit_granularity"):
+        for name in _SIZES:
             given = getattr(self, name)
-            if given is not None and given < 1:
-                raise BadCheckpointSize(f"{name} is {given}", hint="give a number from 1 on", size=given)
+            if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+                raise BadCheckpointSize(f"{name} is {given!r}", hint="give a whole number from 1 on", size=given)
 
     def checkpoint_sizes(self, udf: Udf, rows: int) -> tuple[int, int]:
         """The smallest and the largest checkpoint, in rows; what is given here wins over the function's own."""

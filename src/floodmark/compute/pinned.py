@@ -61,12 +61,11 @@ class Pinned:
             live = addresses.span(start - base, end - base)
             if low < high:
                 live -= addresses.from_array(self.dead[low:high] - base)
-            wanted = live
+            asked = live if chosen is None else live & chosen.get(number, BitMap())
+            wanted = asked
             for needed in inputs:
                 wanted = wanted & self.computed(needed, number)
-            if chosen is not None:
-                wanted = wanted & chosen.get(number, BitMap())
-            yield Window(number, start, end, base, end == base + rows, live, wanted)
+            yield Window(number, start, end, base, end == base + rows, live, asked, wanted)
 
     def computed(self, column: Column, number: int) -> BitMap:
         """The rows of a fragment that a column's present function was applied to."""

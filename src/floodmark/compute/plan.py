@@ -30,7 +30,8 @@ class Window:
     base: int  # the offset of address 0
     full: bool  # no later record can fall into it
     live: BitMap
-    wanted: BitMap
+    asked: BitMap  # the live ones that a filter keeps
+    wanted: BitMap  # those of them whose inputs are there
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class FragmentPlan:
 
     @property
     def is_done(self) -> bool:
-        return self.done >= self.window.wanted
+        return self.done >= self.window.wanted and not self.lost.segments  # a lost file is not named for ever
 
 
 def plan_fragment(

@@ -6,7 +6,8 @@ First the catalog stops naming them, and takes no more of them; then the files a
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,38 +19,103 @@ from floodmark.compute import catalog as catalogs
 from floodmark.compute import manifest as manifests
 from floodmark.compute.catalog import FIRST_FIELD_ID, Catalog, Column
 from floodmark.compute.column_file import START_KEY, read_values, write_segment
-from floodmark.compute.errors import BadColumn, BadRowErrors, UnreadableColumn
+from floodmark.compute.errors import BadCatalog, BadColumn, BadRowErrors, UnreadableColumn
+from floodmark.compute.install import Changed, with_changed
 from floodmark.compute.keys import parse_key
 from floodmark.compute.manifest import Fragment, Segment
 from floodmark.compute.objects import ColumnObjects
+from floodmark.ledger.errors import CommitConflict, CommitUnknown
 from floodmark.storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
 
 
-def drop_purged(objects: ColumnObjects, before: int) -> None:
-    """Remove every value and error of records before an offset; rows from there on stay as they are."""
-    if catalogs.load(objects).next_field_id == FIRST_FIELD_ID:
-        return  # there never was a computed column
+def drop_purged(objects: ColumnObjects, before: int, dataset_id: str = "") -> None:
+    """Remove every value and error of records before an offset; rows from there on stay as they are.
 
-    def purged(catalog: Catalog) -> Catalog:
-        columns = tuple(_column(objects, column, catalog.fragment_rows, before) for column in catalog.columns)
-        return replace(catalog, columns=columns, purged_before=max(catalog.purged_before, before))
+    The records are gone already, so a store that fails fails nothing: what is left goes with the next purge, backfill or
+    collection, and verify tells of it. Without the dataset's id, columns that are computed from values which were found
+    damaged are computed again as a whole, and not just those rows.
+    """
+    try:
+        if catalogs.load(objects).next_field_id == FIRST_FIELD_ID:
+            return  # there never was a computed column
+        after = catalogs.change(objects, partial(_purged, objects, dataset_id, before))
+        left = find_left(objects, after, before)
+    except (StorageError, CommitConflict, CommitUnknown, BadCatalog, BadColumn) as error:
+        _log.warning("values computed from purged records could not be removed (%s); the next purge tries again", error)
+        return
+    for delete, keys in ((objects.store.delete, left.files), (objects.checkpoints.delete, left.checkpoints)):
+        for key in keys:
+            try:
+                delete(key)
+            except StorageError as error:
+                _log.warning("a file of purged values could not be deleted (%s); the next purge tries again", error)
 
-    after = catalogs.change(objects, purged)
-    _delete_files(objects, after, before)
-    _delete_checkpoints(objects, after.fragment_rows, before)
+
+@dataclass(frozen=True)
+class Left:
+    """What nobody may keep: files, by their keys in the store, and checkpoints that hold values of purged records."""
+
+    files: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
 
 
-def _column(objects: ColumnObjects, column: Column, fragment_rows: int, before: int) -> Column:
+def find_left(objects: ColumnObjects, catalog: Catalog, before: int) -> Left:
+    """What there is of records before an offset and the catalog does not name; unreadable files might have some too."""
+    if before <= 0:
+        return Left()
+    named = {key for column in catalog.columns for key in manifests.load(objects, column).keys(objects)}
+    values = [i.key for i in objects.files() if i.key not in named and _first_of_file(objects, i.key) < before]
+    errors = [i.key for i in objects.errors() if i.key not in named and _first_of_errors(objects, i.key) < before]
+    rows = catalog.fragment_rows
+    checkpoints = [key for key in objects.checkpoints.list_keys() if _first_of_checkpoint(key, rows) < before]
+    return Left((*values, *errors), tuple(checkpoints))
+
+
+def _purged(objects: ColumnObjects, dataset_id: str, before: int, catalog: Catalog) -> Catalog:
+    trimmed = [_column(objects, column, catalog, before) for column in catalog.columns]
+    columns = tuple(t.column for t in trimmed)
+    after = replace(catalog, columns=columns, purged_before=max(catalog.purged_before, before))
+    for one in trimmed:  # after all are cut: those that depend on it can be read by now
+        after = with_changed(objects, dataset_id, after, after.column(one.column.name), one.lost)
+    return after
+
+
+@dataclass(frozen=True)
+class _Trimmed:
+    """A column without purged rows, and the rows from there on that are lost too, because they could not be read."""
+
+    column: Column
+    lost: Changed
+
+
+def _column(objects: ColumnObjects, column: Column, catalog: Catalog, before: int) -> _Trimmed:
     try:
         manifest = manifests.load(objects, column)
     except BadColumn as error:  # it names nothing that could be kept
         _log.warning("%s; all of its values are dropped by the purge", error.message)
-        return replace(column, manifest=None)
-    trimmed = [_fragment(objects, column, f, fragment_rows, before) for f in manifest.fragments]
+        return _Trimmed(replace(column, manifest=None), _all_rows(objects, column, catalog))
+    trimmed = [_fragment(objects, column, f, catalog.fragment_rows, before) for f in manifest.fragments]
     after = replace(manifest, fragments=tuple(f for f in trimmed if f.segments))
-    return column if after == manifest else replace(column, manifest=manifests.put(objects, after).digest)
+    if after == manifest:
+        return _Trimmed(column, {})
+    gone = {
+        f.number: addresses.span(max(0, before - f.number * catalog.fragment_rows), catalog.fragment_rows)
+        for f in manifest.fragments
+    }
+    lost = {
+        old.number: (old.visible - new.visible) & gone[old.number]
+        for old, new in zip(manifest.fragments, trimmed, strict=True)
+    }
+    return _Trimmed(replace(column, manifest=manifests.put(objects, after).digest), lost)
+
+
+def _all_rows(objects: ColumnObjects, column: Column, catalog: Catalog) -> Changed:
+    """Every row that something was computed from: which of them a column had, nobody knows any more."""
+    whole = addresses.span(0, catalog.fragment_rows)
+    found = [manifests.find(objects, c.manifest) for c in catalog.dependents(column.name) if c.manifest is not None]
+    return {f.number: whole for manifest in found if manifest is not None for f in manifest.fragments}
 
 
 def _fragment(objects: ColumnObjects, column: Column, fragment: Fragment, rows: int, before: int) -> Fragment:
@@ -91,17 +157,6 @@ def _errors(objects: ColumnObjects, digest: str | None, before: int) -> str | No
     return row_errors.put(objects, errors.filter(pc.field("offset") >= before))
 
 
-def _delete_files(objects: ColumnObjects, catalog: Catalog, before: int) -> None:
-    """Delete files with purged rows, named by an older manifest or by none; unreadable ones might have some too."""
-    named = {key for column in catalog.columns for key in manifests.load(objects, column).keys(objects)}
-    for info in list(objects.files()):
-        if info.key not in named and _first_of_file(objects, info.key) < before:
-            objects.store.delete(info.key)
-    for info in list(objects.errors()):
-        if info.key not in named and _first_of_errors(objects, info.key) < before:
-            objects.store.delete(info.key)
-
-
 def _first_of_file(objects: ColumnObjects, key: str) -> int:
     try:
         with objects.store.open(key) as file:
@@ -118,10 +173,7 @@ def _first_of_errors(objects: ColumnObjects, key: str) -> int:
     return int(pc.min(offsets).as_py())
 
 
-def _delete_checkpoints(objects: ColumnObjects, fragment_rows: int, before: int) -> None:
-    """Delete checkpoints that overlap purged rows; of those whose keys do not tell, all: they are older than most."""
-    checkpoints = objects.checkpoints
-    for key in checkpoints.list_keys():
-        parsed = parse_key(key)
-        if parsed is None or parsed.fragment * fragment_rows + parsed.start < before:
-            checkpoints.delete(key)
+def _first_of_checkpoint(key: str, fragment_rows: int) -> int:
+    """The first record that a checkpoint may be of; keys that do not tell are older than most."""
+    parsed = parse_key(key)
+    return 0 if parsed is None else parsed.fragment * fragment_rows + parsed.start

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
@@ -46,8 +47,16 @@ def merged(tables: Sequence[pa.Table]) -> pa.Table:
 
 def only(errors: pa.Table, rows: BitMap, base: int) -> pa.Table:
     """The errors of some row addresses; `base` is the offset of address 0."""
-    wanted = addresses.to_array(rows) + base
-    return errors.filter(pa.array(np.isin(errors.column("offset").to_numpy(), wanted)))
+    return errors.filter(pa.array(_are_in(errors, rows, base)))
+
+
+def without(errors: pa.Table, rows: BitMap, base: int) -> pa.Table:
+    """The errors of all others."""
+    return errors.filter(pa.array(~_are_in(errors, rows, base)))
+
+
+def _are_in(errors: pa.Table, rows: BitMap, base: int) -> npt.NDArray[np.bool_]:
+    return np.isin(errors.column("offset").to_numpy(), addresses.to_array(rows) + base)
 
 
 def put(objects: ColumnObjects, errors: pa.Table) -> str | None:

@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from floodmark.compute import addresses, row_errors
 from floodmark.compute.catalog import Column, srcfiles
-from floodmark.compute.column_file import looks_whole, read_values
+from floodmark.compute.column_file import read_values
 from floodmark.compute.errors import BadRowErrors
 from floodmark.compute.found import find_data, find_ranges
 from floodmark.compute.keys import Prefix, hash_text
@@ -86,11 +86,11 @@ def survey(pinned: Pinned, column: Column, where: Where = None, retried: bool = 
     """The plan of a backfill; with `retried`, rows that were skipped before are tried again."""
     base = pinned.manifest(column).under(pinned.identity(column))
     prefix = prefix_of(pinned, column, where)
-    there = _Files(pinned.objects)
+    there = _Files(pinned.objects, max((s.end for f in base.fragments for s in f.segments), default=0))
     fragments, rows, waiting = [], 0, 0
     for window in pinned.windows(column, where):
         rows += len(window.live)
-        waiting += len(window.live) - len(window.wanted) if where is None else 0
+        waiting += len(window.asked) - len(window.wanted)
         fragments.append(_fragment(pinned, column, prefix, window, base, there, retried))
     return BackfillPlan(
         column=column.name,
@@ -105,19 +105,19 @@ def survey(pinned: Pinned, column: Column, where: Where = None, retried: bool = 
 
 
 class _Files:
-    """Which files of values can be read, by one listing; footers are looked at where that costs no request."""
+    """Which files of values there are, by one listing, and the offset up to which the column had any."""
 
-    def __init__(self, objects: ColumnObjects) -> None:
+    def __init__(self, objects: ColumnObjects, seen: int) -> None:
         self._objects = objects
+        self.seen = seen
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
         return {info.key: info.size for info in self._objects.files()}
 
     def has(self, segment: Segment) -> bool:
-        if self._sizes.get(segment.key(self._objects)) != segment.size:
-            return False
-        return not self._objects.dataset.is_local or looks_whole(self._objects, segment)
+        """Whether it is there and has its size; whether it has its bytes, verify says, and who reads it."""
+        return self._sizes.get(segment.key(self._objects)) == segment.size
 
 
 def _fragment(
@@ -141,7 +141,7 @@ def _fragment(
     if again:  # what was stored for these rows is that they failed
         ranges = [replace(r, rows=r.rows - again) for r in ranges]
         data = [replace(d, done=d.done - again) for d in data]
-    reasons = list(_reasons(before, base, window, lost, again))
+    reasons = list(_reasons(before, window, there, lost, again))
     return replace(plan_fragment(window, before, lost, done, reasons, ranges, data), again=again)
 
 
@@ -178,12 +178,11 @@ def _nulls(pinned: Pinned, column: Column, before: Fragment, window: Window) -> 
     return found & before.done
 
 
-def _reasons(before: Fragment, base: Manifest, window: Window, lost: Fragment, again: BitMap) -> Iterator[Missing]:
+def _reasons(before: Fragment, window: Window, there: _Files, lost: Fragment, again: BitMap) -> Iterator[Missing]:
     yield Missing(lost.done | lost.kept, "the file with their values is lost or damaged")
     yield Missing(again, "they failed before and are tried again")
     yield Missing(before.hidden, "a computed column they are made from has changed")
     yield Missing(before.kept, "the function has changed")
-    seen = max((s.end for f in base.fragments for s in f.segments), default=0)
-    if seen:
-        fresh = addresses.span(max(seen, window.start) - window.base, max(window.end, seen) - window.base)
+    if there.seen:
+        fresh = addresses.span(max(there.seen, window.start) - window.base, max(window.end, there.seen) - window.base)
         yield Missing(fresh, "the records are new")

@@ -42,6 +42,7 @@ class Work:
     field_id: int
     inputs: tuple[str, ...]
     prefix: Prefix
+    run: str  # names this backfill, so that it knows its own checkpoints
     sources: str  # what the inputs are, for whoever reads a data checkpoint
     udf: Udf
 

@@ -233,8 +233,6 @@ class Scan:
 
     def to_reader(self, where: Where) -> pa.RecordBatchReader:
         """The records as a stream of batches, those that `where` (SQL or an Arrow expression) keeps."""
-        if self.selection.is_empty:
-            return pa.RecordBatchReader.from_batches(self.schema, [])
         if isinstance(where, str):
             return self._sql_reader(where)
         try:
@@ -244,6 +242,8 @@ class Scan:
             raise BadQuery(
                 f"the filter {where} does not work: {error}", hint="give SQL text or a pyarrow.compute expression"
             ) from error
+        if self.selection.is_empty:
+            return pa.RecordBatchReader.from_batches(self.schema, [])
         return self._guarded(self.batches(where), lambda scan: scan.batches(where))
 
     def _sql_reader(self, where: str) -> pa.RecordBatchReader:
@@ -269,7 +269,7 @@ class Scan:
             connection.execute("set timezone = 'UTC'")  # not the machine's: an answer depends on the data alone
             connection.register("records", records)
             names = ", ".join(_quoted(name) for name in self.columns)
-            reader = connection.sql(f"select {names} from records where {where}").to_arrow_reader()
+            reader = connection.sql(f"select {names} from records where ({where}\n)").to_arrow_reader()
         except duckdb.Error as error:
             raise_failure(records, error)
             raise BadQuery(
