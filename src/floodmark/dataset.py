@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.compute import backfill as filling
-from floodmark.compute import catalog, columns, gc, purge
+from floodmark.compute import catalog as catalogs
+from floodmark.compute import columns, gc, purge
 from floodmark.compute.backfill import Backfill
-from floodmark.compute.catalog import Column
+from floodmark.compute.catalog import Catalog, Column
 from floodmark.compute.check import column_problems
 from floodmark.compute.checkpoints import CheckpointStore
 from floodmark.compute.columns import ColumnStatus
+from floodmark.compute.found import Looking
 from floodmark.compute.gc import Garbage
 from floodmark.compute.objects import ColumnObjects
 from floodmark.compute.options import Options
@@ -24,6 +26,7 @@ from floodmark.compute.read import computed_columns
 from floodmark.compute.runner import Runner
 from floodmark.compute.survey import BackfillPlan, survey
 from floodmark.compute.udf import Udf
+from floodmark.errors import FloodmarkError
 from floodmark.ledger import dataset as ledger
 from floodmark.ledger.beside import Beside
 from floodmark.ledger.layout import fields_from
@@ -74,9 +77,14 @@ class Dataset(ledger.Dataset):
         """The computed columns: what computes them, and how much of each is there, fragment by fragment."""
         return [] if self.schema is None else columns.status(self._pinned())
 
+    @property
+    def catalog(self) -> Catalog:
+        """The computed columns as they are defined: one small read, whatever the dataset's size."""
+        return catalogs.load(self._columns_objects)
+
     def column(self, name: str) -> Column:
         """One computed column: its type, its inputs and what is known of its function."""
-        return catalog.load(self._columns_objects).column(name)
+        return self.catalog.column(name)
 
     @property
     def checkpoints(self) -> CheckpointStore:
@@ -87,7 +95,8 @@ class Dataset(ledger.Dataset):
         """Checkpoints and files that no computed column needs any more and that are a week old: what gc removes."""
         snapshot = self.snapshot()
         dead = self._dead(snapshot, snapshot.next_offset)
-        return gc.find_garbage(self._columns_objects, str(self.id), dead, self._runtime.clock())
+        known = (str(self.id), dead, self._runtime.clock())
+        return gc.find_garbage(self._columns_objects, *known, purged_before=snapshot.purged_before)
 
     def collect_garbage(self) -> Garbage:
         """Remove what `find_garbage` finds; says what went."""
@@ -97,10 +106,11 @@ class Dataset(ledger.Dataset):
         """The rows of a column that were skipped because its function failed: offset, error, attempts, time."""
         return columns.errors(self._pinned(), name)
 
-    def plan_backfill(self, name: str, where: Where = None) -> BackfillPlan:
+    def plan_backfill(self, name: str, where: Where = None, *, retry_errors: bool = False) -> BackfillPlan:
         """What `backfill` would do: ranges and rows that are done, reusable or missing, and why. Calls nothing."""
         pinned = self._pinned()
-        return survey(pinned, pinned.catalog.column(name), where)
+        finder = Looking(self.checkpoints, pinned.dataset_id)
+        return survey(pinned, pinned.catalog.column(name), finder, where, retry_errors)
 
     def backfill(
         self,
@@ -147,20 +157,20 @@ class Dataset(ledger.Dataset):
         selection = self._current(snapshot, None)
         dead = self._dead(snapshot, snapshot.next_offset)
         bounds = (snapshot.purged_before, snapshot.next_offset)
-        found = catalog.load(self._columns_objects)
+        found = self.catalog
         return Pinned(self._name, str(self.id), self._columns_objects, layout, selection, dead, *bounds, found)
 
     # What the ledger does, with computed columns
 
     def _beside(self, snapshot: Snapshot) -> Beside | None:  # noqa: ARG002  columns belong to offsets, not to heads
-        return computed_columns(self._objects, catalog.load(self._columns_objects))
+        return computed_columns(self._objects, self.catalog)
 
     def evolve(self, added: pa.Schema | Mapping[str, Any]) -> pa.Schema:
         """Add optional columns, as a schema or as names and types; older records read as null there.
 
         A whole new schema is taken too: it may add and reorder columns, and nothing else.
         """
-        columns.check_not_computed(catalog.load(self._columns_objects), [f.name for f in fields_from(added)])
+        columns.check_not_computed(self.catalog, [f.name for f in fields_from(added)])
         return super().evolve(added)
 
     def purge(self, before: int | str | date | datetime) -> Purge:
@@ -170,10 +180,14 @@ class Dataset(ledger.Dataset):
         them goes too.
         """
         done = super().purge(before)
-        purge.drop_purged(self._columns_objects, done.before)
+        purge.drop_purged(self._columns_objects, done.before, str(self.id))
         return done
 
     def verify(self) -> Verification:
         """Check every block against the rules and every file against its hashes, those of computed columns too."""
         found = super().verify()
-        return replace(found, problems=(*found.problems, *column_problems(self._columns_objects)))
+        try:
+            purged = self.snapshot().purged_before
+        except FloodmarkError:  # the chain cannot be read, which was found out already
+            purged = 0
+        return replace(found, problems=(*found.problems, *column_problems(self._columns_objects, purged)))

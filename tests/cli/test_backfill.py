@@ -244,6 +244,16 @@ def test_function_that_has_moved_is_named(run, images, modules, folder):
     assert run("backfill", "images", "brightness", "--udf", "features:brightness").code == 0
 
 
+def test_module_that_lies_in_the_lake_is_not_run(run, images, modules, folder, monkeypatch):
+    (folder / "vision.py").rename(folder / "lake" / "vision.py")
+    modules.forget()
+    monkeypatch.syspath_prepend(folder / "lake")
+    answer = run("backfill", "images", "brightness")
+    assert (answer.code, answer.out) == (1, "")
+    assert "the module 'vision' that the lake names for column 'brightness' lies in the lake itself" in answer.err
+    assert "vision" not in sys.modules
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -346,7 +356,6 @@ def test_where_that_does_not_parse_is_refused(run, images):
         (["--task-size", "0"], 2),
         (["--commit-granularity", "0"], 2),
         (["--checkpoint-size", "many"], 2),
-        (["--plan", "--retry-errors"], 2),
     ],
 )
 def test_options_that_make_no_sense_are_refused(run, images, options, code):

@@ -48,6 +48,7 @@ class Column:
     identity: Identity | None = None
     cells: dict[int, Cell] = field(default_factory=dict)
     lost: dict[int, Cell] = field(default_factory=dict)  # were committed until their file was lost
+    torn: set[int] = field(default_factory=set)  # the fragments that have lost a file
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,14 @@ class Expected:
     @property
     def open(self) -> frozenset[int]:
         return self.wanted - self.done
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Fragments that are committed together, and the rows of them that are new."""
+
+    fragments: frozenset[int]
+    rows: frozenset[int]
 
 
 @dataclass
@@ -165,12 +174,14 @@ class Oracle:
         parts = (wanted, done, (wanted - done) & stored - unsure, missing, unsure)
         return Expected(*map(frozenset, parts))
 
-    def waves(self, rows: Iterable[int], granularity: int) -> list[set[int]]:
-        """The rows that become visible together."""
-        rows = list(rows)
-        fragments = sorted({offset // self.fragment_rows for offset in rows})
-        chosen = [fragments[i : i + granularity] for i in range(0, len(fragments), granularity)]
-        return [{o for o in rows if o // self.fragment_rows in some} for some in chosen]
+    def waves(self, name: str, rows: Iterable[int], granularity: int) -> list[Wave]:
+        """The rows that become visible together; a fragment that has lost a file is among them in any case."""
+        by_fragment: dict[int, set[int]] = {fragment: set() for fragment in self.columns[name].torn}
+        for offset in rows:
+            by_fragment.setdefault(offset // self.fragment_rows, set()).add(offset)
+        numbers = sorted(by_fragment)
+        chosen = [numbers[i : i + granularity] for i in range(0, len(numbers), granularity)]
+        return [Wave(frozenset(some), frozenset().union(*[by_fragment[n] for n in some])) for some in chosen]
 
     def compute(self, name: str, offset: int, mended: bool) -> Result:
         row = self.rows()[offset]
@@ -191,42 +202,39 @@ class Oracle:
             unsure = self.unsure.setdefault(identity, set())
             (unsure.discard if surely else unsure.add)(offset)
 
-    def commit(self, name: str, rows: Iterable[int]) -> None:
+    def commit(self, name: str, wave: Wave) -> None:
         """What is stored of these rows becomes visible, and what it makes stale becomes invisible."""
-        rows = set(rows)
-        if not rows:
-            return
         column, identity = self.columns[name], self.identity(name)
         if column.identity != identity:
             for cell in (*column.cells.values(), *column.lost.values()):
                 cell.state = KEPT if cell.state == DONE else cell.state
             column.identity = identity
-        changed = self._lost_for_good(column, rows)
-        for offset in rows:
+        changed = self._lost_for_good(column, wave)
+        for offset in wave.rows:
             before, result = column.cells.get(offset), self.stored[identity][offset]
             if before is not None and before.state != HIDDEN and before.result.value != result.value:
                 changed.add(offset)
             column.cells[offset] = Cell(result)
             self.unsure.get(identity, set()).discard(offset)
-        self._note_neighbours(column, identity, rows)
+        self._note_neighbours(column, identity, wave)
         if changed:
             self._change(name, changed)
 
-    def _lost_for_good(self, column: Column, rows: set[int]) -> set[int]:
+    def _lost_for_good(self, column: Column, wave: Wave) -> set[int]:
         """Rows whose lost value is not known to be the same as before: an older one, or one that is not made again."""
-        fragments = {offset // self.fragment_rows for offset in rows}
-        gone = {o: cell for o, cell in column.lost.items() if o // self.fragment_rows in fragments}
+        gone = {o: cell for o, cell in column.lost.items() if o // self.fragment_rows in wave.fragments}
         column.lost = {o: cell for o, cell in column.lost.items() if o not in gone}
-        return {o for o, cell in gone.items() if cell.state == KEPT or (cell.state == DONE and o not in rows)}
+        column.torn -= wave.fragments
+        return {o for o, cell in gone.items() if cell.state == KEPT or (cell.state == DONE and o not in wave.rows)}
 
-    def _note_neighbours(self, column: Column, identity: Identity, rows: set[int]) -> None:
-        """Values that lie in the same files as new ones are noted with them, wherever they come from."""
-        fragments = {offset // self.fragment_rows for offset in rows}
+    def _note_neighbours(self, column: Column, identity: Identity, wave: Wave) -> None:
+        """Values that lie in the same files as new ones may be noted with them, wherever they come from."""
+        stored = self.stored.setdefault(identity, {})
         for offset, cell in column.cells.items():
-            near = offset // self.fragment_rows in fragments
-            if near and cell.state == DONE and offset not in self.stored[identity]:
-                self.stored[identity][offset] = cell.result
-                self.unsure[identity].add(offset)
+            near = offset // self.fragment_rows in wave.fragments
+            if near and cell.state == DONE and offset not in stored:
+                stored[offset] = cell.result
+                self.unsure.setdefault(identity, set()).add(offset)
 
     def _change(self, name: str, changed: set[int]) -> None:
         dependents = self.dependents(name)
@@ -252,6 +260,7 @@ class Oracle:
     def lose(self, name: str, start: int, end: int) -> None:
         """The committed values of some offsets are gone."""
         column = self.columns[name]
+        column.torn |= {offset // self.fragment_rows for offset in range(start, end)}
         column.lost |= {o: cell for o, cell in column.cells.items() if start <= o < end}
         column.cells = {o: cell for o, cell in column.cells.items() if not start <= o < end}
 

@@ -10,6 +10,7 @@ from pyroaring import BitMap
 
 import floodmark as fm
 from floodmark.compute.backfill import work_of
+from floodmark.compute.found import Looking
 from floodmark.compute.options import Options
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.plan import FragmentPlan, Share
@@ -63,5 +64,5 @@ def world(folder: Path, udf: Udf, rows: int) -> World:
         dataset.add_column("y", udf, ["n"])
     pinned = dataset._pinned()
     column = pinned.catalog.column("y")
-    plan = survey(pinned, column)
+    plan = survey(pinned, column, Looking(dataset.checkpoints))
     return World(dataset, pinned, work_of(pinned, column, udf, Options()), plan.fragments[0])

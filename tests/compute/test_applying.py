@@ -108,7 +108,7 @@ def test_what_an_earlier_attempt_has_stored_is_not_computed_again(tmp_path: Path
 def test_rows_that_an_earlier_attempt_of_the_same_run_stored_count_as_computed(tmp_path: Path) -> None:
     clock = Stopwatch()
     found = world(tmp_path, slow(clock, 0.0), 30)
-    task = found.task(minimum=10, maximum=10)
+    task = replace(found.task(minimum=10, maximum=10), direct=None)
     apply(found.work, task, clock)
     assert (apply(found.work, task, clock).computed, apply(found.work, task, clock).called) == (30, 30)
     others = replace(found.work, run="another")
@@ -118,7 +118,7 @@ def test_rows_that_an_earlier_attempt_of_the_same_run_stored_count_as_computed(t
 def test_rows_tried_again_do_not_push_others_out_of_their_checkpoint(tmp_path: Path) -> None:
     clock = Stopwatch()
     found = world(tmp_path, slow(clock, 0.0), 8)
-    task = found.task(minimum=8, maximum=8)
+    task = replace(found.task(minimum=8, maximum=8), direct=None)
     apply(found.work, task, clock)
     again = replace(task, share=replace(task.share, rows=BitMap([0, 7])), again=BitMap([0, 7]))
     assert apply(found.work, again, clock).called == 2

@@ -92,11 +92,14 @@ def test_a_damaged_catalog_is_refused(objects, harm):
 # What stands for the inputs
 
 
-def test_identity_follows_version_inputs_their_order_fragments_and_dataset():
+def test_identity_follows_version_type_inputs_their_order_fragments_and_dataset():
     base, column = Catalog(columns=(named("a", field_id=1),)), named("b", ["a", "pixels"], field_id=2)
     function = replace(column.function, version="v2")
     others = [
         identity(base, DATASET, replace(column, function=function)),
+        identity(base, DATASET, replace(column, type=pa.float32())),
+        identity(base, DATASET, replace(column, type=pa.list_(pa.float32()))),
+        identity(base, DATASET, replace(column, type=pa.list_(pa.float32(), 3))),
         identity(base, DATASET, replace(column, inputs=("pixels", "a"))),
         identity(base, DATASET, replace(column, inputs=("a",))),
         identity(replace(base, fragment_rows=8), DATASET, column),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -9,6 +11,7 @@ from compute.column_worlds import RECORDS, ROWS, add, column, definition, fill, 
 from floodmark.compute import catalog as catalogs
 from floodmark.compute import define
 from floodmark.compute.errors import (
+    BadColumnName,
     BadFragmentRows,
     ColumnExists,
     ColumnInUse,
@@ -45,6 +48,23 @@ def test_a_name_that_is_taken_is_refused(objects, unchanged, name):
     with pytest.raises(ColumnExists) as caught:
         add(objects, name)
     assert caught.value.column == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", 5, None, b"a", "_rowaddr", "_RowAddr", "_error", "_ERROR", "a\ud800", "event_Time"]
+)
+def test_a_name_that_no_column_can_have_is_refused(objects, unchanged, name):
+    unchanged()
+    with pytest.raises(BadColumnName, match="cannot be called that") as caught:
+        define.add(objects, replace(definition("a"), name=name), ["pixels"], ROWS, reserved=["event_time"])
+    assert caught.value.column == str(name)
+
+
+@pytest.mark.parametrize("name", [5, None])
+def test_a_column_that_is_asked_for_by_no_name_is_unknown(objects, name):
+    add(objects, "a")
+    with pytest.raises(UnknownColumn):
+        define.drop(objects, name)
 
 
 def test_an_unknown_input_is_refused(objects, unchanged):

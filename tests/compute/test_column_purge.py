@@ -85,7 +85,7 @@ def test_older_and_hidden_values_are_cut_too(objects):
     for name in "ab":
         fill(objects, name, 0, [1.0] * 6)
     define.alter(objects, definition("b", ["a"], "v2"), RECORDS)
-    fill(objects, "a", 0, [2.0] * 4, changed=[1, 3])
+    fill(objects, "a", 0, [2.0] * 6, changed=[1, 3])
     fill(objects, "b", ROWS, [1.0])
     assert manifest(objects, "b").fragment(0).kept == BitMap([0, 2, 4, 5])
     drop_purged(objects, 3)

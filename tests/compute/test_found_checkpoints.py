@@ -1,4 +1,4 @@
-"""What serves a fragment is found, whatever filter it was made under; what does not fit is deleted and left out."""
+"""What serves a fragment is found, whatever filter it was made under; what is damaged goes, what is other's stays."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from compute.checkpoint_worlds import COLUMN, PREFIX, object_of, put_range, range_batch, raw, values_of
+from compute.checkpoint_worlds import COLUMN, DATASET, PREFIX, object_of, put_range, range_batch, raw, values_of
 from floodmark.compute import row_errors
 from floodmark.compute.batches import ERROR, ERROR_TYPE, ROWADDR
 from floodmark.compute.checkpoints import CheckpointStore
-from floodmark.compute.found import data_batch, find_data, find_ranges
+from floodmark.compute.found import Looking, data_batch, find_data, find_ranges
 from floodmark.compute.keys import data_key, hash_text, range_key
 from floodmark.compute.manifest import Segment
 from floodmark.storage.counting import CountingStore
@@ -107,7 +107,7 @@ def batch_of(**columns: pa.Array) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-MISFITS = {
+OTHERS = {
     "no addresses": batch_of(brightness=VALUES, _error=ERRORS),
     "no values": batch_of(_rowaddr=ADDRESSES, _error=ERRORS),
     "no errors": batch_of(_rowaddr=ADDRESSES, brightness=VALUES),
@@ -115,6 +115,8 @@ MISFITS = {
     "addresses of another type": batch_of(_rowaddr=ADDRESSES.cast(pa.int32()), brightness=VALUES, _error=ERRORS),
     "errors of another type": batch_of(_rowaddr=ADDRESSES, brightness=VALUES, _error=pa.array(["a", "b"])),
     "another column": batch_of(_rowaddr=ADDRESSES, darkness=VALUES, _error=ERRORS),
+}
+MISFITS = {
     "no address": batch_of(_rowaddr=pa.array([0, None], pa.int64()), brightness=VALUES, _error=ERRORS),
     "unsorted": range_batch([1, 0]),
     "repeated": range_batch([1, 1]),
@@ -134,6 +136,36 @@ def test_a_batch_that_does_not_fit_is_deleted_with_a_warning(store, caplog, batc
     assert [checkpoint.key for checkpoint in found] == [good]
     assert store.list_keys() == [good]
     assert bad in caplog.text
+
+
+@pytest.mark.parametrize("batch", OTHERS.values(), ids=OTHERS.keys())
+def test_a_whole_batch_of_something_else_is_left_out_and_left_alone(store, caplog, batch):
+    good = put_range(store, 10, 20)
+    other = range_key(PREFIX.text, 0, 0, 10)
+    store.put(other, batch)
+    assert [checkpoint.key for checkpoint in find_ranges(store, PREFIX, 0, COLUMN)] == [good]
+    assert store.list_keys() == [other, good]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("batch", MISFITS.values(), ids=MISFITS.keys())
+def test_who_only_looks_leaves_out_what_does_not_fit_and_changes_nothing(store, caplog, batch):
+    good, file = put_range(store, 10, 20), put_file(store)
+    bad, torn = range_key(PREFIX.text, 0, 0, 10), put_file(store, 0, 9)
+    store.put(bad, batch)
+    place = object_of(store, torn)
+    raw(store).put_derived(place, raw(store).get(place)[:-9])
+    before = contents(store)
+    look = Looking(store, DATASET)
+    assert [found.key for found in look.ranges(PREFIX, 0, COLUMN)] == [good]
+    assert [found.key for found in look.data(PREFIX, 0)] == [file]
+    assert contents(store) == before
+    assert bad in caplog.text
+    assert torn in caplog.text
+
+
+def contents(store):
+    return {info.key: (raw(store).get(info.key), info.modified) for info in raw(store).list("")}
 
 
 def test_rows_that_were_skipped_are_found_like_computed_ones(store):

@@ -271,7 +271,7 @@ class Histories(RuleBasedStateMachine):
             assert found.called == called.total()
         before = set() if not retry else self.oracle.errors(name, DONE)
         self.oracle.store(name, called, self.calls.mended)
-        for wave in self.oracle.waves(expected.open, sizes.get("commit_granularity", 64)):
+        for wave in self.oracle.waves(name, expected.open, sizes.get("commit_granularity", 64)):
             self.oracle.commit(name, wave)
         failed = self.oracle.errors(name, DONE) & called.keys()
         note(f"{name}: {found}, {sorted(called)} called, retried among {sorted(before)}")
@@ -306,9 +306,9 @@ class Histories(RuleBasedStateMachine):
         assert failed.value.offsets == (row,)
         called = set(self.calls.offsets())
         assert called <= expected.missing | expected.unsure
-        waves = self.oracle.waves(expected.open, sizes["commit_granularity"])
+        waves = self.oracle.waves(name, expected.open, sizes["commit_granularity"])
         self.oracle.store(name, called, self.calls.mended, surely=False)
-        for wave in waves[: next(i for i, wave in enumerate(waves) if row in wave)]:
+        for wave in waves[: next(i for i, wave in enumerate(waves) if row in wave.rows)]:
             self.oracle.commit(name, wave)
 
     @precondition(lambda self: self.oracle.columns)
@@ -320,7 +320,7 @@ class Histories(RuleBasedStateMachine):
         name = self.pick(which)
         chosen = FILTERS["all"](name)
         expected = self.oracle.expected(name)
-        waves = self.oracle.waves(expected.open, sizes["commit_granularity"])
+        waves = self.oracle.waves(name, expected.open, sizes["commit_granularity"])
         if nth >= len(waves):
             return
         self.calls.forget()
@@ -336,7 +336,7 @@ class Histories(RuleBasedStateMachine):
         with mock.patch.object(filling, "install", install), pytest.raises(Crash):
             self._run(name, kind, chosen, sizes)
         called = set(self.calls.offsets())
-        reached: set[int] = set().union(*waves[: nth + 1])
+        reached: set[int] = set().union(*[wave.rows for wave in waves[: nth + 1]])
         assert expected.missing & reached <= called <= (expected.missing | expected.unsure) & reached
         self.oracle.store(name, called, self.calls.mended)
         for wave in waves[:nth]:

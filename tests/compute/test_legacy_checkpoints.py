@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from compute.checkpoint_worlds import COLUMN, DATASET, PREFIX, put_range, range_batch, values_of
 from floodmark.compute import legacy
 from floodmark.compute.checkpoints import CheckpointStore
-from floodmark.compute.found import find_ranges
+from floodmark.compute.found import Looking, find_ranges
 from floodmark.compute.keys import hash_text, parse_key
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
@@ -171,9 +171,44 @@ def test_what_another_process_adopts_meanwhile_is_left_to_it(store, monkeypatch,
     assert caplog.records == []
 
 
-BAD = {
+OTHERS = {
     "values of another type": (TASK_KEY, pa.record_batch({"brightness": ["a"] * 10})),
     "no values": (TASK_KEY, pa.record_batch({"other": [1.0] * 10})),
+    "a file of another type": (FRAGMENT_KEY, pa.record_batch({"file": ["words"]})),
+    "a file of other columns": (FRAGMENT_KEY, pa.record_batch({"file": ["others"]})),
+}
+
+
+@pytest.mark.parametrize(("key", "batch"), OTHERS.values(), ids=OTHERS.keys())
+def test_one_of_another_type_or_column_is_left_for_those_it_is_of(store, caplog, key, batch):
+    for name, table in {"words": {"brightness": ["a"]}, "others": {"darkness": [1.0]}}.items():
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table(table), sink)
+        store.store.put_derived(name, sink.getvalue().to_pybytes())
+    store.put(key, batch)
+    assert find(store) == []
+    assert Looking(store, DATASET).ranges(PREFIX, 0, COLUMN) == []
+    assert store.list_keys() == [key]
+    assert caplog.records == []
+
+
+def test_who_only_looks_sees_what_would_be_adopted_and_adopts_nothing(store, monkeypatch):
+    monkeypatch.setattr(legacy, "ADOPTED_ROWS", 4)
+    store.put(RANGE_KEY, range_batch([1, 2]))
+    store.put(TASK_KEY, range_batch([20, 22, 29]))
+    put_file(store, [float(n) for n in range(6)])
+    before = {info.key: store.store.get(info.key) for info in store.store.list("")}
+    seen = Looking(store, DATASET).ranges(PREFIX, 0, COLUMN)
+    assert [(c.key, c.start, c.end, set(c.rows)) for c in seen] == [
+        (FRAGMENT_KEY, 0, 6, set(range(6))),
+        (RANGE_KEY, 0, 10, {1, 2}),
+        (TASK_KEY, 20, 30, {20, 22, 29}),
+    ]
+    assert {info.key: store.store.get(info.key) for info in store.store.list("")} == before
+    assert rows_of(find(store)) == rows_of(seen)
+
+
+BAD = {
     "rows it does not say": (TASK_KEY, pa.record_batch({"brightness": [1.0] * 9})),
     "rows outside": (TASK_KEY, range_batch([19, 20])),
     "rows behind": (TASK_KEY, range_batch([20, 30])),
@@ -183,19 +218,15 @@ BAD = {
     "no file": (FRAGMENT_KEY, pa.record_batch({"file": pa.array([None], pa.string())})),
     "no name of a file": (FRAGMENT_KEY, pa.record_batch({"other": ["a"]})),
     "a file that is none": (FRAGMENT_KEY, pa.record_batch({"file": ["text"]})),
-    "a file of another type": (FRAGMENT_KEY, pa.record_batch({"file": ["words"]})),
-    "a file of other columns": (FRAGMENT_KEY, pa.record_batch({"file": ["others"]})),
 }
 
 
 @pytest.mark.parametrize(("key", "batch"), BAD.values(), ids=BAD.keys())
 def test_one_that_does_not_fit_is_deleted_with_a_warning(store, caplog, key, batch):
     store.store.put_derived("text", b"this is no Parquet")
-    for name, table in {"words": {"brightness": ["a"]}, "others": {"darkness": [1.0]}}.items():
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.table(table), sink)
-        store.store.put_derived(name, sink.getvalue().to_pybytes())
     store.put(key, batch)
+    assert Looking(store, DATASET).ranges(PREFIX, 0, COLUMN) == []
+    assert store.list_keys() == [key]
     with caplog.at_level(logging.WARNING):
         assert find(store) == []
     assert store.list_keys() == []

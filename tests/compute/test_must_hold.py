@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -362,10 +363,16 @@ def _stored(world: World) -> set[int]:
 def test_two_backfills_at_once_compute_every_row_once(world: World):
     world.write(range(40))
     world.add()
+    world.calls.wait_at(20)
     with ThreadPoolExecutor(2) as both:
-        done = list(both.map(lambda _: world.backfill_only(task_size=3, **SMALL), range(2)))
+        one = both.submit(world.backfill_only, task_size=3, **SMALL)
+        until(lambda: 20 in world.calls.offsets())
+        other = both.submit(world.backfill_only, task_size=3, **SMALL)
+        time.sleep(0.5)  # the other one would begin now if it did not wait
+        world.calls.go_on()
+        done = [one.result().computed, other.result().computed]
     assert world.calls.count() == dict.fromkeys(range(40), 1)
-    assert sorted(d.computed for d in done) == [0, 40]
+    assert done == [40, 0]
     assert world.values() == tenfold_of(range(40))
 
 

@@ -17,7 +17,7 @@ import floodmark as fm
 from compute.column_worlds import ROWS, add, column, definition, objects_at, values_of
 from compute.reading_worlds import damage, fill_half, put, shown
 from floodmark.compute import catalog as catalogs
-from floodmark.compute import column_file, define, read
+from floodmark.compute import column_file, define
 from floodmark.compute.errors import BadColumn, UnreadableColumn
 from floodmark.compute.objects import ColumnObjects
 from floodmark.compute.read import computed_columns
@@ -44,7 +44,6 @@ def columns(draw):
 
 def small_row_groups(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(column_file, "ROW_GROUP_ROWS", 3)
-    patch.setattr(read, "ROW_GROUP_ROWS", 3)
 
 
 @settings(deadline=None, max_examples=60)

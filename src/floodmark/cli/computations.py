@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
-from floodmark.cli.computed import catalog_of
 from floodmark.compute import addresses
 from floodmark.compute import catalog as catalogs
 from floodmark.compute.catalog import Catalog
@@ -48,7 +47,7 @@ def computations(dataset: Dataset) -> list[Computation]:
     for info in dataset.checkpoints.infos():
         key = parse_key(info.key)
         groups.setdefault(_any_where(key), []).append(_Stored(key, info))
-    catalog, dataset_id = catalog_of(dataset), str(dataset.id)
+    catalog, dataset_id = dataset.catalog, str(dataset.id)
     found = [
         _summed(dataset.name, prefix, stored, _state(catalog, dataset_id, prefix)) for prefix, stored in groups.items()
     ]

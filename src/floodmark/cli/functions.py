@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 import traceback
 from contextlib import redirect_stdout
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 _NOWHERE = ("", "__main__", "__mp_main__")
 
 
-def find_function(dataset: str, column: Column, named: str | None) -> Udf:
-    """The function that computes a column: from the module where it was defined, or the one that `named` names."""
+def find_function(dataset: str, column: Column, named: str | None, mark: Path | None) -> Udf:
+    """The function that computes a column: from the module where it was defined, or the one that `named` names.
+
+    `mark` is a folder of the lake, if that is a folder: who may write data must not thereby choose what is run.
+    """
     from floodmark.compute.udf import known
 
     reference = column.function
@@ -39,10 +43,26 @@ def find_function(dataset: str, column: Column, named: str | None) -> Udf:
             column=column.name,
             module=reference.module,
         )
+    if mark is not None:
+        _refuse_from(mark.parent, column, reference.module)
     module = _imported(column, reference.module)
     if (found := known(reference.name, reference.version)) is not None:
         return found
     return _checked(_same_name(column, module), dataset, column, f"{reference.module}:{reference.qualname}")
+
+
+def _refuse_from(lake: Path, column: Column, name: str) -> None:
+    """Refuse a module that lies in the lake itself, before any of it is imported."""
+    _look_here()
+    spec = importlib.util.find_spec(name.partition(".")[0])
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    if any(p is not None and Path(p).resolve().is_relative_to(lake.resolve()) for p in places):
+        raise NoFunction(
+            f"the module {name!r} that the lake names for column {column.name!r} lies in the lake itself",
+            hint="code belongs elsewhere; if you trust this one, name it: --udf MODULE:NAME",
+            column=column.name,
+            module=name,
+        )
 
 
 def check_name(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
@@ -58,9 +78,7 @@ def check_name(_: click.Context, __: click.Parameter, value: str | None) -> str 
 
 
 def _imported(column: Column, name: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    here = _look_here()
     try:
         with redirect_stdout(sys.stderr):  # what a module prints must not end up in our answer
             return importlib.import_module(name)
@@ -75,6 +93,14 @@ def _imported(column: Column, name: str) -> ModuleType:
         ) from error
     except (Exception, SystemExit) as error:
         raise _broken(column, name, error) from error
+
+
+def _look_here() -> str:
+    """Have modules of this folder found; the folder."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return here
 
 
 def _broken(column: Column, name: str, error: BaseException) -> NoFunction:

@@ -22,6 +22,7 @@ from floodmark.compute.call import Computed
 from floodmark.compute.found import RangeCheckpoint, find_ranges
 from floodmark.compute.keys import range_key
 from floodmark.compute.sizing import CheckpointSizer
+from floodmark.compute.widths import fitting
 from floodmark.compute.work import Applied, MapBatchCheckpoint, RangeTask, Work, Written
 from floodmark.ledger.keys.records import I64
 
@@ -215,36 +216,34 @@ class _Rows:
         self._wanted[addresses.to_array(todo)] = True
         self._batches = work.read(task.selection)
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._bytes = 0  # of those that wait
 
     def take(self, rows: int) -> tuple[pa.RecordBatch, I64]:
         """The next rows, at least one and at most so many, with their addresses; ends only when there are none."""
-        while self._rows < rows and (batch := next(self._batches, None)) is not None:
-            chosen = self._chosen(batch)
-            if chosen.num_rows:
+        while self._rows < rows and self._bytes < CALL_BYTES and (batch := next(self._batches, None)) is not None:
+            if (chosen := self._chosen(batch)).num_rows:
                 self._waiting.append(chosen)
                 self._rows += chosen.num_rows
-        first = self._waiting[0]
-        if first.num_rows < min(rows, self._rows):
-            first = _joined(self._waiting)
-            self._waiting = [first]
-        rows = min(rows, first.num_rows, _rows_of(first, CALL_BYTES))
-        taken = first.slice(0, rows)
-        self._waiting[:1] = [first.slice(rows)] if rows < first.num_rows else []
-        self._rows -= rows
-        at: I64 = taken.column(self._offset).to_numpy() - self._base
-        return taken.select(self._inputs), at
+                self._bytes += int(chosen.nbytes)
+        taken: list[pa.RecordBatch] = []
+        room = CALL_BYTES
+        while rows and self._waiting:
+            first = self._waiting[0]
+            part = first.slice(0, rows)
+            part = part.slice(0, fitting(part, room))
+            if taken and part.nbytes > room:
+                break
+            taken.append(part)
+            rows, room = rows - part.num_rows, room - int(part.nbytes)
+            rest = [first.slice(part.num_rows)] if part.num_rows < first.num_rows else []
+            self._waiting[:1] = rest
+            self._rows -= part.num_rows
+            self._bytes -= int(first.nbytes) - sum(int(batch.nbytes) for batch in rest)
+        joined = taken[0] if len(taken) == 1 else pa.concat_batches(taken)
+        at: I64 = joined.column(self._offset).to_numpy() - self._base
+        return joined.select(self._inputs), at
 
     def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         at = batch.column(self._offset).to_numpy() - self._base
         kept = self._wanted[at]
         return batch if kept.all() else batch.filter(pa.array(kept))
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.concat_batches(batches)
-
-
-def _rows_of(batch: pa.RecordBatch, size: int) -> int:
-    """How many rows have about so many bytes."""
-    return max(1, int(batch.num_rows * size) // max(int(batch.nbytes), 1))

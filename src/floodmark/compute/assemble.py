@@ -6,34 +6,39 @@ refused: what should be in a checkpoint and is not must never turn into a null.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from functools import partial
 
-import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.compute import addresses, row_errors
 from floodmark.compute.batches import Source
 from floodmark.compute.catalog import FIELD_ID
-from floodmark.compute.column_file import looks_whole, raw_values, read_values, write_segment
-from floodmark.compute.errors import CheckpointCoverageError
+from floodmark.compute.column_file import is_whole, open_segment, write_segment
+from floodmark.compute.differing import differing
+from floodmark.compute.errors import BadRowErrors
 from floodmark.compute.found import DataCheckpoint, data_batch, find_data, find_ranges
 from floodmark.compute.keys import data_key
 from floodmark.compute.manifest import Segment
+from floodmark.compute.pieces import Piece, pieces
 from floodmark.compute.plan import Target
+from floodmark.compute.sources import (
+    Checkpoint,
+    Checkpoints,
+    FileValues,
+    FinishedFile,
+    Given,
+    Values,
+    discard,
+    lost_rows,
+    made_at,
+)
 from floodmark.compute.work import Work, Written
-from floodmark.ledger.keys.hashing import hash_rows
-from floodmark.storage.slices import ROW_GROUP_ROWS
 
-
-class Values(Protocol):
-    """Values of some offsets that can be read piece by piece."""
-
-    def within(self, start: int, end: int) -> Source:
-        """Those with offsets in [start, end), in order."""
-        ...
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,11 @@ class AssembleTask:
     done: BitMap  # of the rows that stay as they are, those that belong to this computation
     live: BitMap  # the rows of the file that anybody can read
     visible: BitMap  # the rows that had a value readers saw
+    errors: str | None = None  # where the errors of the fragment are, as of before
+    again: BitMap = field(default_factory=BitMap)  # rows that had failed: only the newest that is stored of them counts
+
+    def __str__(self) -> str:
+        return f"to put together the values of records {self.target.start} to {self.target.end - 1}"
 
 
 @dataclass(frozen=True)
@@ -61,40 +71,49 @@ class Assembled:
 def assemble(work: Work, task: AssembleTask) -> Assembled:
     """Write the file of a target and note it in a data checkpoint."""
     base = task.fragment * work.fragment_rows
-    finished = [d for d in find_data(work.objects.checkpoints, work.prefix, task.fragment) if _is_usable(work, d)]
+    finished = _finished(work, task)
     for data in finished:
         if _is_the_file(work, task, data, base):
-            return Assembled(task.target, Written(_segment(data), data.errors or row_errors.EMPTY), task.rows, BitMap())
+            errors = row_errors.only(data.errors or row_errors.EMPTY, task.rows, base)
+            return Assembled(task.target, Written(_segment(data), errors), task.rows, BitMap())
     fresh = _fresh(work, task, finished, base)
-    old = [_Stored(work, segment) for segment in task.target.replaced]
-    sources: list[Values] = [*old, *_in_order(fresh)]
-    changed = BitMap()
+    old = [FileValues(s, partial(open_segment, work.objects, s, _field(work))) for s in task.target.replaced]
+    changed, errors = BitMap(), [row_errors.EMPTY]
 
     def chunks() -> Iterator[pa.Array]:
-        for start, values in _pieces(task.target.start, task.target.end, sources, work.column.type):
-            yield values
-            rewritten = task.rows & task.visible & addresses.span(start - base, start - base + len(values))
-            if rewritten:
-                changed.update(_differing(work, old, start, values, rewritten, base))
+        for piece in pieces(task.target.start, task.target.end, work.column.type, old, fresh, task.again, base):
+            yield piece.values
+            changed.update(_changed(task, piece, base))
+            errors.extend(piece.errors)
 
-    errors = _errors(fresh)
-    segment = _write(work, task.fragment, task.target.start, chunks(), task.rows | task.done, errors)
-    return Assembled(task.target, Written(segment, errors), task.rows, changed)
+    segment = write_segment(work.objects, _field(work), task.target.start, chunks(), work.objects.store.staging())
+    found = row_errors.merged(errors)
+    done, known = _stays(work, task, base)
+    _note(work, task.fragment, segment, task.rows | done, row_errors.merged([known, found]))
+    return Assembled(task.target, Written(segment, found), task.rows, changed)
 
 
 def store_segment(work: Work, fragment: int, start: int, end: int, fresh: Source) -> Written:
     """Write a file that needs no older values, straight from what was computed, and note it in a data checkpoint."""
-    values = (values for _, values in _pieces(start, end, [fresh], work.column.type))
+    errors = [row_errors.EMPTY]
+
+    def chunks() -> Iterator[pa.Array]:
+        for piece in pieces(start, end, work.column.type, (), [Given(fresh)]):
+            yield piece.values
+            errors.extend(piece.errors)
+
+    segment = write_segment(work.objects, _field(work), start, chunks(), work.objects.store.staging())
     rows = addresses.from_array(fresh.offsets - fragment * work.fragment_rows)
-    errors = _errors([fresh])
-    return Written(_write(work, fragment, start, values, rows, errors), errors)
+    found = row_errors.merged(errors)
+    _note(work, fragment, segment, rows, found)
+    return Written(segment, found)
 
 
-def _write(
-    work: Work, fragment: int, start: int, values: Iterator[pa.Array], done: BitMap, errors: pa.Table
-) -> Segment:
-    """A new file, and a data checkpoint, so that a run that ends before the commit need not write it again."""
-    segment = write_segment(work.objects, _field(work), start, values, work.objects.store.staging())
+def _note(work: Work, fragment: int, segment: Segment, done: BitMap, errors: pa.Table) -> None:
+    """Put a data checkpoint, so that a run that ends before the commit need not write the file again.
+
+    It has the errors of all rows that it calls done: a null without one is a result.
+    """
     base = fragment * work.fragment_rows
     key = data_key(work.prefix.text, fragment, segment.start - base, segment.end - base)
     batch = data_batch(
@@ -106,21 +125,40 @@ def _write(
         errors=errors,
     )
     work.objects.checkpoints.put(key, batch)
-    return segment
+
+
+def _stays(work: Work, task: AssembleTask, base: int) -> tuple[BitMap, pa.Table]:
+    """The rows of this computation that stay as they are, and their errors; no rows when nobody knows those."""
+    try:
+        return task.done, row_errors.only(row_errors.load(work.objects, task.errors), task.done, base)
+    except BadRowErrors as error:
+        _log.warning("%s; only rows that were computed now are noted as finished", error.message)
+        return BitMap(), row_errors.EMPTY
 
 
 def _segment(data: DataCheckpoint) -> Segment:
     return Segment.from_json(data.segment)
 
 
-def _is_usable(work: Work, data: DataCheckpoint) -> bool:
-    return looks_whole(work.objects, _segment(data))
+def _finished(work: Work, task: AssembleTask) -> list[DataCheckpoint]:
+    """The finished files that have rows of the task. Every byte is read: what they hold is about to be committed."""
+    found = []
+    for data in find_data(work.objects.checkpoints, work.prefix, task.fragment):
+        if data.done & task.rows:
+            if is_whole(work.objects, _segment(data)):
+                found.append(data)
+            elif _segment(data) in task.target.replaced:  # a committed file may have other values that can be read
+                work.objects.checkpoints.delete(data.key)
+            else:
+                discard(work.objects, data, "it is gone, or was changed or damaged")
+    return found
 
 
 def _is_the_file(work: Work, task: AssembleTask, data: DataCheckpoint, base: int) -> bool:
     """Whether a finished file is what this task would write: a run that was killed before its commit left it."""
     return (
         not task.target.replaced
+        and not task.again & task.rows
         and data.field_ids == (work.field_id,)
         and (data.start + base, data.end + base) == (task.target.start, task.target.end)
         and data.done & task.live == task.rows  # a row that was not asked for must not become visible
@@ -131,97 +169,35 @@ def _field(work: Work) -> pa.Field:
     return work.column.with_metadata({FIELD_ID: str(work.field_id).encode()})
 
 
-def _fresh(work: Work, task: AssembleTask, finished: Sequence[DataCheckpoint], base: int) -> list[Source]:
+def _fresh(work: Work, task: AssembleTask, finished: Sequence[DataCheckpoint], base: int) -> list[Values]:
     """The rows of the task from checkpoints and from finished files, some of them possibly more than once."""
     start, end = task.target.start - base, task.target.end - base
     store = work.objects.checkpoints
-    found, covered = [], BitMap()
-    for checkpoint in find_ranges(store, work.prefix, task.fragment, work.column, (start, end)):
-        if wanted := checkpoint.rows & task.rows:
-            found.append(Source.of(store.get(checkpoint.key), base).only(wanted, base))
-            covered |= wanted
-    for data in finished:
-        if wanted := data.done & task.rows:
-            found.append(_of_file(work, data, wanted, base))
-            covered |= wanted
+    files = [(data, data.done & task.rows) for data in finished]
+    ranges = [
+        (c, c.rows & task.rows) for c in find_ranges(store, work.prefix, task.fragment, work.column, (start, end))
+    ]
+    ranges = [(checkpoint, wanted) for checkpoint, wanted in ranges if wanted]
+    everything = [wanted for _, wanted in (*files, *ranges)]
+    covered = BitMap.union(*everything, BitMap(), BitMap())
     if lost := task.rows - covered:
-        raise CheckpointCoverageError(
-            f"{len(lost)} rows of column {work.column.name!r} between records {lost.min() + base} and "
-            f"{lost.max() + base} are in no checkpoint",
-            hint="run the backfill again: it computes what is missing",
-            column=work.column.name,
-        )
-    return found
+        raise lost_rows(work.column, lost, base)
+    twice = sum(len(wanted) for wanted in everything) > len(covered)  # only then it matters which is newer
+
+    def made(key: str) -> float:
+        return made_at(store, key) if twice else 0.0
+
+    return [
+        *[FinishedFile(work.objects, work.column, data, wanted, base, made(data.key)) for data, wanted in files],
+        Checkpoints([Checkpoint(store, work.column, c, wanted, base, made(c.key)) for c, wanted in ranges]),
+    ]
 
 
-def _of_file(work: Work, data: DataCheckpoint, wanted: BitMap, base: int) -> Source:
-    segment = _segment(data)
-    values = raw_values(work.objects, segment, work.column, segment.start, segment.end)
-    offsets = np.arange(segment.start, segment.end)
-    return Source(offsets, values, data.error_column(offsets)).only(wanted, base)
-
-
-def _in_order(fresh: Sequence[Source]) -> list[Values]:
-    """Rows that were skipped first: a value found elsewhere, by a later try, wins over them."""
-    failed = [s.where(s.failed) for s in fresh if s.failed.any()]
-    return [*failed, *[s.where(~s.failed) if s.failed.any() else s for s in fresh]]
-
-
-def _errors(fresh: Sequence[Source]) -> pa.Table:
-    """The rows that were skipped in every source that has them."""
-    if not any(s.failed.any() for s in fresh):
-        return row_errors.EMPTY
-    fine = np.concatenate([s.offsets[~s.failed] for s in fresh])
-    tables = []
-    for source in fresh:
-        kept = source.failed & ~np.isin(source.offsets, fine)
-        if kept.any():
-            chosen = source.where(kept)
-            tables.append(row_errors.table(chosen.offsets, chosen.errors))
-    return row_errors.merged(tables)
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """The values of a committed segment, read as far as they are asked for."""
-
-    work: Work
-    segment: Segment
-
-    def within(self, start: int, end: int) -> Source:
-        low, high = max(start, self.segment.start), min(end, self.segment.end)
-        if low >= high:
-            return Source(np.empty(0, np.int64), pa.array([], self.work.column.type))
-        values = read_values(self.work.objects, self.segment, _field(self.work), low, high)
-        return Source(np.arange(low, high), values)
-
-
-def _pieces(start: int, end: int, sources: Sequence[Values], kind: pa.DataType) -> Iterator[tuple[int, pa.Array]]:
-    """The values of all offsets in [start, end), a row group at a time; later sources win, what nobody has is null."""
-    for low in range(start, end, ROW_GROUP_ROWS):
-        high = min(low + ROW_GROUP_ROWS, end)
-        parts = [part for source in sources if len((part := source.within(low, high)).offsets)]
-        if not parts:
-            yield low, pa.nulls(high - low, kind)
-            continue
-        pool = pa.concat_arrays([chunk for part in parts for chunk in _chunks(part.values)])
-        places = np.full(high - low, -1, np.int64)
-        first = 0
-        for part in parts:
-            places[part.offsets - low] = np.arange(first, first + len(part.offsets))
-            first += len(part.offsets)
-        in_place = len(pool) == high - low and bool((places == np.arange(high - low)).all())
-        yield low, pool if in_place else pool.take(pa.array(places, mask=places < 0))
-
-
-def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-
-
-def _differing(work: Work, old: Sequence[Values], start: int, values: pa.Array, rows: BitMap, base: int) -> BitMap:
-    """Which of these addresses have another value now than before."""
-    [(_, before)] = _pieces(start, start + len(values), old, work.column.type)
-    at = pa.array(addresses.to_array(rows) + base - start)
-    one, two = (pa.table({"value": v.take(at)}) for v in (before, values))
-    same = hash_rows(one, ["value"]).same(hash_rows(two, ["value"]))
-    return addresses.from_array(addresses.to_array(rows)[~same])
+def _changed(task: AssembleTask, piece: Piece, base: int) -> BitMap:
+    """Which rows of a piece have another value now than readers saw before."""
+    rewritten = task.rows & task.visible & addresses.span(piece.start - base, piece.end - base)
+    if not rewritten:
+        return rewritten
+    rows = addresses.to_array(rewritten)
+    at = pa.array(rows + base - piece.start)
+    return addresses.from_array(rows[differing(piece.before.take(at), piece.values.take(at))])

@@ -7,9 +7,10 @@ run has stored is found by the next one; nothing is visible before its commit.
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -28,6 +29,7 @@ from floodmark.compute.errors import (
     ManifestMoved,
     UnreadableColumn,
 )
+from floodmark.compute.found import Mending
 from floodmark.compute.install import install
 from floodmark.compute.manifest import Fragment, Manifest
 from floodmark.compute.options import Options
@@ -44,6 +46,9 @@ from floodmark.errors import FloodmarkError
 from floodmark.ledger.errors import UnreadableSlice
 
 _log = logging.getLogger(__name__)
+
+_SILENCE = 1.0
+"""Seconds to wait for another backfill without a word."""
 
 _TRIES = 20
 """How often a backfill plans again, when checkpoints prove damaged or somebody else commits."""
@@ -81,14 +86,12 @@ def backfill(
     options.checkpoint_sizes(udf, 1)  # refused before anything is done
     counts = _Counts()
     problem: FloodmarkError
-    waiting = progress()
-    waiting.start(f"waiting for another backfill of {column.name}", None)
-    with _turn(pin(), column):
-        waiting.finish()
+    with _turn(pin(), column, progress()):
         for _ in range(_TRIES):
             pinned = pin()
             column = _same(column, pinned)
-            plan = survey(pinned, column, options.where, options.retry_errors)
+            finder = Mending(pinned.objects.checkpoints, pinned.dataset_id)
+            plan = survey(pinned, column, finder, options.where, options.retry_errors)
             counts.see(plan)
             if plan.nothing_to_do:
                 return counts.result(column.name)
@@ -107,18 +110,30 @@ def backfill(
 
 
 @contextmanager
-def _turn(pinned: Pinned, column: Column) -> Iterator[None]:
-    """Wait for other backfills of the column: who comes second finds it done."""
+def _turn(pinned: Pinned, column: Column, progress: Progress) -> Iterator[None]:
+    """Wait for other backfills of the column, and say so if it takes a while: who comes second finds it done."""
     objects = pinned.objects
-    with objects.store.turn(objects.turn_key(column.field_id)):
+    label = f"waiting for another backfill of {column.name}"
+    saying = threading.Timer(_SILENCE, progress.start, (label, None))
+    saying.daemon = True
+    saying.start()
+    with ExitStack() as held:
+        try:
+            held.enter_context(objects.store.turn(objects.turn_key(column.field_id)))
+        finally:
+            saying.cancel()
+            saying.join()
+            progress.finish()
         if pinned.start > pinned.catalog.purged_before:
-            drop_purged(objects, pinned.start)  # a purge was killed before it came to computed columns
+            drop_purged(
+                objects, pinned.start, pinned.dataset_id
+            )  # one was killed on the way here
         try:
             yield
         finally:
             purged = catalogs.load(objects).purged_before
             if purged > pinned.start:
-                drop_purged(objects, purged)  # tasks may have stored rows after the purge had removed those
+                drop_purged(objects, purged, pinned.dataset_id)  # tasks may have stored rows after it had removed them
 
 
 def _same(column: Column, pinned: Pinned) -> Column:

@@ -58,6 +58,7 @@ class Source:
     offsets: I64
     values: pa.Array | pa.ChunkedArray
     errors: pa.Array | None = None
+    made: float = 0.0  # when it was stored, where it matters which of several is the newest
 
     @staticmethod
     def of(batch: pa.RecordBatch, base: int) -> Source:
@@ -70,7 +71,12 @@ class Source:
 
     def only(self, offsets: BitMap, base: int) -> Source:
         """Those of its rows whose addresses are among the given ones."""
-        return self.where(np.isin(self.offsets - base, addresses.to_array(offsets)))
+        if not len(self.offsets):
+            return self
+        near = offsets & addresses.span(int(self.offsets[0]) - base, int(self.offsets[-1]) - base + 1)
+        if len(near) == len(self.offsets) == self.offsets[-1] - self.offsets[0] + 1:
+            return self
+        return self.where(np.isin(self.offsets - base, addresses.to_array(near)))
 
     def where(self, kept: Mask) -> Source:
         """Those of its rows that a mask keeps."""
@@ -78,13 +84,13 @@ class Source:
             return self
         mask = pa.array(kept)
         errors = None if self.errors is None else self.errors.filter(mask)
-        return Source(self.offsets[kept], self.values.filter(mask), errors)
+        return Source(self.offsets[kept], self.values.filter(mask), errors, self.made)
 
     def within(self, start: int, end: int) -> Source:
         """Those of its rows with offsets in [start, end)."""
         low, high = np.searchsorted(self.offsets, [start, end])
         errors = None if self.errors is None else self.errors.slice(low, high - low)
-        return Source(self.offsets[low:high], self.values.slice(low, high - low), errors)
+        return Source(self.offsets[low:high], self.values.slice(low, high - low), errors, self.made)
 
     @cached_property
     def failed(self) -> Mask:

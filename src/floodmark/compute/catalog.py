@@ -124,7 +124,7 @@ def srcfiles(catalog: Catalog, dataset_id: str, column: Column) -> str:
 
     The type that its values are given is part of it: the same code gives others when it is told to return another one.
     """
-    return _hash(dataset_id, catalog.fragment_rows, _inputs(catalog, column.inputs), _type_text(column.type))
+    return _hash(dataset_id, catalog.fragment_rows, _inputs(catalog, column.inputs), str(column.type))
 
 
 def identity(catalog: Catalog, dataset_id: str, column: Column) -> str:
@@ -140,7 +140,7 @@ def origin(catalog: Catalog, name: str, data_type: pa.DataType, function: Functi
     are computed from it find their checkpoints. But an origin under which values have changed, or came from several
     functions, is spent: generation 0 of it would not say which values are meant.
     """
-    made_by = (function.name, function.version, _type_text(data_type))
+    made_by = (function.name, function.version, str(data_type))
     found = _hash(name, made_by, catalog.fragment_rows, _inputs(catalog, inputs))
     return _hash(found, catalog.next_field_id) if found in catalog.spent else found
 

@@ -7,30 +7,36 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 from pyroaring import BitMap
 
 from floodmark.compute import addresses, column_file, row_errors
 from floodmark.compute import catalog as catalogs
 from floodmark.compute import manifest as manifests
 from floodmark.compute.catalog import Catalog, Column
+from floodmark.compute.column_file import SegmentFile
 from floodmark.compute.errors import BadCatalog, BadColumn, BadRowErrors, UnreadableColumn
-from floodmark.compute.manifest import Fragment, Segment
+from floodmark.compute.manifest import Fragment, Manifest, Segment
 from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.purge import find_left
 from floodmark.ledger.slice_check import Problem
+from floodmark.storage.slices import ROW_GROUP_ROWS
 
 _THREADS = 2
 _TRIES = 5
 
 
-def column_problems(objects: ColumnObjects) -> list[Problem]:
+def column_problems(objects: ColumnObjects, purged_before: int = 0) -> list[Problem]:
     """Everything that is wrong with a dataset's computed columns; every byte of their files is read.
 
-    Backfills, purges and gc may go on meanwhile: what they replaced is no reason to complain.
+    No value may be left of records before `purged_before`. Backfills, purges and gc may go on meanwhile: what they
+    replaced is no reason to complain.
     """
     try:
         catalog = catalogs.load(objects)
         for _ in range(_TRIES):
             problems = [p for column in catalog.columns for p in _column_problems(objects, catalog, column)]
+            problems += _purged_problems(objects, catalog, max(purged_before, catalog.purged_before))
             before, catalog = catalog, catalogs.load(objects)
             if not problems or catalog == before:
                 break
@@ -54,8 +60,9 @@ def _column_problems(objects: ColumnObjects, catalog: Catalog, column: Column) -
             message = f"fragment {fragment.number} of the computed column {column.name!r} {contradiction}"
             yield Problem("column", key, message, column=column.name)
     segments = [s for f in manifest.fragments for s in f.segments]
+    owners = [f for f in manifest.fragments for _ in f.segments]
     with ThreadPoolExecutor(_THREADS) as hashing:  # hashing and reading both release the GIL
-        for found in hashing.map(partial(_segment_problem, objects, column), segments):
+        for found in hashing.map(partial(_segment_problem, objects, column, rows), owners, segments):
             if found is not None:
                 yield found
     for fragment in manifest.fragments:
@@ -75,20 +82,63 @@ def _contradictions(fragment: Fragment, rows: int) -> Iterator[str]:
     if twice := (fragment.done & fragment.kept) | (fragment.done & fragment.hidden) | (fragment.kept & fragment.hidden):
         yield f"says two things of {len(twice)} rows, the first at offset {start + twice.min()}"
     spans = [addresses.span(s.start - start, s.end - start) for s in fragment.segments]
-    if homeless := (fragment.done | fragment.kept | fragment.hidden) - BitMap.union(BitMap(), BitMap(), *spans):
+    if homeless := (fragment.visible | fragment.hidden) - BitMap.union(BitMap(), BitMap(), *spans):
         yield f"has no file for {len(homeless)} rows that are computed, the first at offset {start + homeless.min()}"
 
 
-def _segment_problem(objects: ColumnObjects, column: Column, segment: Segment) -> Problem | None:
+def _segment_problem(
+    objects: ColumnObjects, column: Column, rows: int, fragment: Fragment, segment: Segment
+) -> Problem | None:
     try:
-        column_file.open_segment(objects, segment, column.field)
+        opened = column_file.open_segment(objects, segment, column.field)
         if not column_file.is_whole(objects, segment):
             raise column_file.unreadable(
                 segment.key(objects), segment, column.field, "was changed or damaged", column_file.DELETE_FIRST
             )
+        strays = _strays(opened, fragment, fragment.number * rows)
     except UnreadableColumn as error:
         return Problem("column", error.key, f"{error.message}; {error.hint}", column=column.name)
-    return None
+    if not strays:
+        return None
+    message = (
+        f"{len(strays)} values of the computed column {column.name!r} can be read and nothing says what they were "
+        f"computed from, the first at offset {fragment.number * rows + strays.min()}; drop_column({column.name!r}) and "
+        "add it again"
+    )
+    return Problem("column", segment.key(objects), message, column=column.name)
+
+
+def _strays(file: SegmentFile, fragment: Fragment, base: int) -> BitMap:
+    """The addresses that have a value in a file and are in no set: nobody would notice when their inputs change."""
+    segment = file.segment
+    unknown = addresses.span(segment.start - base, segment.end - base) - fragment.visible - fragment.hidden
+    found = BitMap()
+    for start in range(segment.start, segment.end, ROW_GROUP_ROWS) if unknown else ():
+        values = file.read(start, min(start + ROW_GROUP_ROWS, segment.end))
+        there = np.flatnonzero(values.is_valid().to_numpy())
+        found |= addresses.from_array(there + start - base) & unknown
+    return found
+
+
+def _purged_problems(objects: ColumnObjects, catalog: Catalog, before: int) -> Iterator[Problem]:
+    """What is left of purged records: a purge that ended halfway, or that others have not finished."""
+    remedy = f"purge({before}) again removes it"
+    try:
+        starts = {c: _first_offset(manifests.load(objects, c)) for c in catalog.columns}
+        left = find_left(objects, catalog, before)
+    except BadColumn:
+        return  # which is a problem already; without it nobody knows whose the files are
+    for column, start in starts.items():
+        if start is not None and start < before:
+            message = f"the computed column {column.name!r} has values of purged records, before offset {before}"
+            key = objects.manifest_key(str(column.manifest))
+            yield Problem("column", key, f"{message}; {remedy}", column=column.name)
+    for key in (*left.files, *left.checkpoints):
+        yield Problem("column", key, f"{key!r} holds values of purged records, before offset {before}; {remedy}")
+
+
+def _first_offset(manifest: Manifest) -> int | None:
+    return min((s.start for f in manifest.fragments for s in f.segments), default=None)
 
 
 def _error_problems(objects: ColumnObjects, column: Column, fragment: Fragment, rows: int) -> Iterator[Problem]:

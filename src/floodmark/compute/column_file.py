@@ -18,6 +18,7 @@ from floodmark.compute.catalog import FIELD_ID
 from floodmark.compute.errors import UnreadableColumn
 from floodmark.compute.manifest import Segment
 from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.widths import fitting
 from floodmark.ledger.staging import explained
 from floodmark.storage.errors import StorageError
 from floodmark.storage.page_headers import HEADERS_KEY, PageHeaders
@@ -31,6 +32,9 @@ START_KEY = b"floodmark.start"
 _REMEDY = "backfill({!r}) makes it anew; what checkpoints hold is not computed again"
 DELETE_FIRST = f"delete it, then {_REMEDY}"
 """What to do about damage that only reading finds: a backfill looks, and does not read."""
+
+GROUP_BYTES = 64 << 20
+"""How much a row group holds at most, unless a single value is larger: readers decode one at a time."""
 
 _CHUNK = 8 << 20
 _UNREADABLE = (StorageError, OSError, pa.ArrowException, KeyError, ValueError)
@@ -63,20 +67,17 @@ def write_segment(
 
 
 def _row_groups(chunks: Iterable[Values], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The values in tables of a row group each, however they come."""
+    """The values in tables of a row group each, however they come: so many rows, or fewer when these are wide."""
     data_type = schema.field(0).type
-    waiting: list[pa.Array] = []
-    rows = 0
+    waiting = pa.chunked_array([], data_type)
     for chunk in chunks:
-        waiting += chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk]
-        rows += len(chunk)
-        while rows >= ROW_GROUP_ROWS:
-            values = pa.chunked_array(waiting, data_type)
-            yield pa.table([values.slice(0, ROW_GROUP_ROWS)], schema)
-            waiting = values.slice(ROW_GROUP_ROWS).chunks
-            rows -= ROW_GROUP_ROWS
-    if rows:
-        yield pa.table([pa.chunked_array(waiting, data_type)], schema)
+        more = chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk]
+        waiting = pa.chunked_array([*waiting.chunks, *more], data_type)
+        while (rows := min(fitting(waiting, GROUP_BYTES), ROW_GROUP_ROWS)) < len(waiting):
+            yield pa.table([waiting.slice(0, rows)], schema)
+            waiting = waiting.slice(rows)
+    if len(waiting):
+        yield pa.table([waiting], schema)
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ class SegmentFile:
             problem = f"is damaged ({error})"
             raise unreadable(self.key, self.segment, self.field, problem, DELETE_FIRST) from error
         return values.slice(first - int(self._bounds[low]), last - first)
+
+    def group_at(self, offset: int) -> tuple[int, int]:
+        """The offsets [start, end) of the row group in which one lies: what is decoded at once in any case."""
+        after = int(np.searchsorted(self._bounds, offset - self.segment.start, "right"))
+        return self.segment.start + int(self._bounds[after - 1]), self.segment.start + int(self._bounds[after])
 
 
 def open_segment(objects: ColumnObjects, segment: Segment, field: pa.Field) -> SegmentFile:

@@ -181,7 +181,7 @@ def _status(pinned: Pinned, column: Column) -> ColumnStatus:
     fragments = []
     for window in pinned.windows(column, None):
         found = manifest.fragment(window.number)
-        skipped = _count_errors(pinned, found.errors, window.live, window.base)
+        skipped = _count_errors(pinned, found.errors, found.done & window.live, window.base)
         counts = (len(window.live), len(found.done & window.live), len(found.kept & window.live))
         fragments.append(FragmentStatus(window.number, window.start, window.end, *counts, skipped))
     parts = (column.name, column.type, column.nullable, column.inputs, column.function, column.generation)
@@ -193,8 +193,9 @@ def errors(pinned: Pinned, name: str) -> pa.Table:
     column = pinned.catalog.column(name)
     manifest = pinned.manifest(column)
     tables = [
-        _error_rows(pinned, manifest.fragment(window.number).errors, window.live, window.base)
+        _error_rows(pinned, found.errors, (found.done | found.kept) & window.live, window.base)
         for window in pinned.windows(column, None)
+        if (found := manifest.fragment(window.number)).errors is not None
     ]
     return pa.concat_tables([row_errors.EMPTY, *tables])
 

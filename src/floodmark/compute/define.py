@@ -37,14 +37,17 @@ class Definition:
 
 
 def add(
-    objects: ColumnObjects, definition: Definition, records: Sequence[str], fragment_rows: int | None = None
+    objects: ColumnObjects,
+    definition: Definition,
+    records: Sequence[str],
+    fragment_rows: int | None = None,
+    reserved: Sequence[str] = (),
 ) -> Column:
     """Add a column; `records` are the names of the dataset's own columns, system columns included.
 
-    `fragment_rows` can be chosen with the first column only.
+    `fragment_rows` can be chosen with the first column only. `reserved` names are nobody's, and may not be given.
     """
-
-    check_name(definition.name)
+    check_name(definition.name, reserved)
 
     def added(before: Catalog) -> Catalog:
         _check_free(before, definition.name, records)
@@ -99,7 +102,7 @@ def drop(objects: ColumnObjects, name: str) -> Column:
     return dropped[0]
 
 
-def check_name(name: object) -> None:
+def check_name(name: object, reserved: Sequence[str] = ()) -> None:
     """Refuse a name that no computed column can have; one that is taken is another matter."""
     if not isinstance(name, str):
         problem = f"{name!r} is not text"
@@ -107,6 +110,8 @@ def check_name(name: object) -> None:
         problem = "it is empty"
     elif name.lower() in (ROWADDR, ERROR):
         problem = f"checkpoints have a column {name.lower()!r} of their own"
+    elif name.lower() in [one.lower() for one in reserved]:
+        problem = f"{name!r} belongs to the system columns"
     elif not _is_unicode(name):
         problem = f"{name!r} has half a character in it"
     else:

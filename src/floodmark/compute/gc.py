@@ -1,6 +1,7 @@
 """Collecting garbage: checkpoints and files that no column needs any more, once they are old enough.
 
-What is young stays, whatever it is: a backfill that is running now names its files only when it commits them.
+What is young stays, whatever it is: a backfill that is running now names its files only when it commits them. So does
+what was in use until lately: somebody may still read it. Values of purged records go at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from floodmark.compute.keys import DATA, ParsedKey, Prefix, hash_text, parse_key
 from floodmark.compute.legacy import range_prefix
 from floodmark.compute.manifest import Manifest
 from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.purge import drop_purged, find_left
 from floodmark.ledger.keys.records import I64
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import ObjectInfo
@@ -45,9 +47,11 @@ class Inventory:
     catalog: Catalog
     files: tuple[ObjectInfo, ...]  # manifests, values, errors, and what lies among checkpoints and is none
     checkpoints: tuple[CheckpointInfo, ...]
-    named: frozenset[str]  # the files that the catalog and its manifests name
+    named: frozenset[str]  # the files that the catalog and its manifests name, or did until lately
     needed: frozenset[str]  # the checkpoints that a backfill would use
     staged: Mapping[str, str]  # the file that each data checkpoint names
+    purged: frozenset[str] = frozenset()  # files and checkpoints that nobody may keep
+    purged_before: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Garbage:
     catalog: Catalog
     files: tuple[ObjectInfo, ...] = ()
     checkpoints: tuple[CheckpointInfo, ...] = ()
+    purged_before: int = 0  # the first record that is not purged
 
     @property
     def keys(self) -> list[str]:
@@ -68,25 +73,47 @@ class Garbage:
 
 
 def plan(inventory: Inventory, oldest: float) -> Garbage:
-    """What of an inventory can go: neither in use nor modified since a moment (epoch seconds)."""
-    needed = inventory.needed
-    checkpoints = tuple(c for c in inventory.checkpoints if c.key not in needed and c.modified < oldest)
+    """What of an inventory can go: neither in use nor modified since a moment (epoch seconds), or purged.
+
+    A checkpoint that tells of a file in use stays, too. It is small, and with it a column that is dropped and added
+    again has its values back.
+    """
+    purged, named = inventory.purged, inventory.named
+    needed = inventory.needed | {key for key, file in inventory.staged.items() if file in named}
+    checkpoints = tuple(
+        c for c in inventory.checkpoints if c.key in purged or (c.key not in needed and c.modified < oldest)
+    )
     gone = {c.key for c in checkpoints}
-    wanted = inventory.named | {file for key, file in inventory.staged.items() if key not in gone}
-    files = tuple(f for f in inventory.files if f.key not in wanted and f.modified < oldest)
-    return Garbage(inventory.catalog, files, checkpoints)
+    wanted = named | {file for key, file in inventory.staged.items() if key not in gone}
+    files = tuple(f for f in inventory.files if f.key in purged or (f.key not in wanted and f.modified < oldest))
+    return Garbage(inventory.catalog, files, checkpoints, inventory.purged_before)
 
 
 def find_garbage(
-    objects: ColumnObjects, dataset_id: str, dead: I64, now_nanos: int, grace_nanos: int = GRACE_NANOS
+    objects: ColumnObjects,
+    dataset_id: str,
+    dead: I64,
+    now_nanos: int,
+    grace_nanos: int = GRACE_NANOS,
+    purged_before: int = 0,
 ) -> Garbage:
     """What can go; `dead` are the offsets, sorted, of rows that nobody will compute again."""
     oldest = (now_nanos - grace_nanos) / 10**9
-    return plan(take_inventory(objects, dataset_id, dead, oldest), oldest)
+    return plan(take_inventory(objects, dataset_id, dead, oldest, purged_before), oldest)
 
 
 def remove(objects: ColumnObjects, garbage: Garbage) -> Garbage:
-    """Delete garbage; what was deleted. It stops when the catalog changes: a new one may need what the old did not."""
+    """Delete garbage; what was deleted. It stops when the catalog changes: a new one may need what the old did not.
+
+    What columns still have of purged records goes as well.
+    """
+    removed = _removed(objects, garbage)
+    if garbage.purged_before > garbage.catalog.purged_before:
+        drop_purged(objects, garbage.purged_before)
+    return removed
+
+
+def _removed(objects: ColumnObjects, garbage: Garbage) -> Garbage:
     checkpoints: list[CheckpointInfo] = []
     for some in _portions(garbage.checkpoints):
         if catalogs.load(objects) != garbage.catalog:
@@ -102,25 +129,28 @@ def remove(objects: ColumnObjects, garbage: Garbage) -> Garbage:
             if objects.store.stat(file.key) == file:  # a put that finds its object there makes it young again
                 objects.store.delete(file.key)
                 files.append(file)
-    return Garbage(garbage.catalog, tuple(files), tuple(checkpoints))
+    return Garbage(garbage.catalog, tuple(files), tuple(checkpoints), garbage.purged_before)
 
 
 def _portions(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
     return (items[at : at + _AT_ONCE] for at in range(0, len(items), _AT_ONCE))
 
 
-def take_inventory(objects: ColumnObjects, dataset_id: str, dead: I64, oldest: float) -> Inventory:
+def take_inventory(
+    objects: ColumnObjects, dataset_id: str, dead: I64, oldest: float, purged_before: int = 0
+) -> Inventory:
     """What is there; checkpoints modified since a moment are not looked into, since they stay anyway.
 
     The catalog is read last: what was committed before the listing is named by it.
     """
     checkpoints = tuple(objects.checkpoints.infos())
     strays = [info for info in objects.checkpoints.strays() if "/checkpoints/batches/" in info.key]
-    files = (*objects.manifests(), *objects.files(), *objects.errors(), *strays)
+    files = (*objects.manifests(), *objects.files(), *objects.errors(), *strays, *catalogs.replaced(objects))
     catalog = catalogs.load(objects)
     held = {c.name: manifests.load(objects, c) for c in catalog.columns}
     named = {key for manifest in held.values() for key in manifest.keys(objects)}
     named |= {objects.manifest_key(c.manifest) for c in catalog.columns if c.manifest is not None}
+    named |= _lately_named(objects, oldest)
     settled = _Settled.of(catalog, dataset_id, held, dead)
     needed, staged = set(), {}
     for info in checkpoints:
@@ -129,7 +159,21 @@ def take_inventory(objects: ColumnObjects, dataset_id: str, dead: I64, oldest: f
             needed.add(info.key)
         if (parsed is None or parsed.kind == DATA) and (file := _file_of(objects.checkpoints, info.key)) is not None:
             staged[info.key] = file
-    return Inventory(catalog, files, checkpoints, frozenset(named), frozenset(needed), staged)
+    before = max(purged_before, catalog.purged_before)
+    left = find_left(objects, catalog, before)
+    purged = frozenset((*left.files, *left.checkpoints))
+    return Inventory(catalog, files, checkpoints, frozenset(named), frozenset(needed), staged, purged, before)
+
+
+def _lately_named(objects: ColumnObjects, oldest: float) -> set[str]:
+    """The manifests that were replaced since a moment, and their files: whoever began to read them may not be done."""
+    found = set()
+    for info in list(catalogs.replaced(objects)):  # after the catalog: what it does not name any more has its note
+        if info.modified >= oldest:
+            digest = info.key.rpartition("/")[2]
+            manifest = manifests.find(objects, digest)
+            found |= {objects.manifest_key(digest)} | (set() if manifest is None else manifest.keys(objects))
+    return found
 
 
 @dataclass(frozen=True)

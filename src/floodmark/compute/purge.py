@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 def drop_purged(objects: ColumnObjects, before: int, dataset_id: str = "") -> None:
     """Remove every value and error of records before an offset; rows from there on stay as they are.
 
-    The records are gone already, so a store that fails fails nothing: what is left goes with the next purge, backfill or
-    collection, and verify tells of it. Without the dataset's id, columns that are computed from values which were found
-    damaged are computed again as a whole, and not just those rows.
+    The records are gone already, so a store that fails fails nothing: what is left goes with the next purge or
+    collection, and verify tells of it. Without the dataset's id, columns that are computed from values which proved
+    damaged are computed again as a whole, and not just in those rows.
     """
     try:
         if catalogs.load(objects).next_field_id == FIRST_FIELD_ID:

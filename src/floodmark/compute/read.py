@@ -18,7 +18,6 @@ from floodmark.compute.objects import ColumnObjects
 from floodmark.ledger.beside import Offsets
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.slices import ROW_GROUP_ROWS
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class OpenColumns:
 
 @dataclass(frozen=True)
 class _Window:
-    """The values of a row group of a segment: as much as lies in memory at a time."""
+    """Values of a row group of a segment, most often all of them: Arrow cuts what is too wide for one array."""
 
     start: int
     end: int
@@ -81,7 +80,7 @@ class _OpenColumn:
         self._starts = [segment.start for segment in self._segments]
         self._hidden = {fragment.number: fragment.hidden for fragment in manifest.fragments if fragment.hidden}
         self._file: SegmentFile | None = None
-        self._window: _Window | None = None
+        self._windows: list[_Window] = []  # those of one row group: as much as lies in memory at a time
 
     def take(self, offsets: Offsets) -> pa.ChunkedArray:
         pieces: list[pa.Array] = []
@@ -107,15 +106,13 @@ class _OpenColumn:
         return window.values.take(pa.array(_array(wanted) - window.start, mask=hidden))  # no place, no value
 
     def _window_at(self, segment: Segment, offset: int) -> _Window:
-        if self._window is None or not self._window.start <= offset < self._window.end:
-            self._window = None  # before the next one is read: memory holds one
+        if not self._windows or not self._windows[0].start <= offset < self._windows[-1].end:
+            self._windows = []  # before the next ones are read
             if self._file is None or self._file.segment != segment:
                 self._file = open_segment(self._objects, segment, self._field)
-            start = offset - (offset - segment.start) % ROW_GROUP_ROWS
-            end = min(start + ROW_GROUP_ROWS, segment.end)
-            values = self._file.read(start, end)
-            self._window = _Window(start, end, values.chunk(0) if values.num_chunks == 1 else values.combine_chunks())
-        return self._window
+            start, end = self._file.group_at(offset)
+            self._windows = _windows(start, self._file.read(start, end))
+        return next(window for window in self._windows if offset < window.end)
 
     def _hidden_among(self, offsets: Offsets) -> npt.NDArray[np.bool_] | None:
         """Which of these offsets, all of one fragment, have a value that must not be shown; None when none has."""
@@ -126,6 +123,16 @@ class _OpenColumn:
         addresses = _array(offsets) - number * self._fragment_rows
         near = hidden & span(int(addresses[0]), int(addresses[-1]) + 1)
         return np.isin(addresses, to_array(near), assume_unique=True) if near else None
+
+
+def _windows(start: int, values: pa.ChunkedArray) -> list[_Window]:
+    """One for each chunk that has rows; they are not joined, since that can be more than one array may hold."""
+    found = []
+    for chunk in values.chunks:
+        if len(chunk):
+            found.append(_Window(start, start + len(chunk), chunk))
+            start += len(chunk)
+    return found
 
 
 def _before(offsets: Offsets, bound: int) -> int:

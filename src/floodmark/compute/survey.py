@@ -14,7 +14,7 @@ from floodmark.compute import addresses, row_errors
 from floodmark.compute.catalog import Column, srcfiles
 from floodmark.compute.column_file import read_values
 from floodmark.compute.errors import BadRowErrors
-from floodmark.compute.found import find_data, find_ranges
+from floodmark.compute.found import Looking
 from floodmark.compute.keys import Prefix, hash_text
 from floodmark.compute.manifest import Fragment, Manifest, Segment
 from floodmark.compute.objects import ColumnObjects
@@ -82,8 +82,11 @@ def prefix_of(pinned: Pinned, column: Column, where: Where) -> Prefix:
     )
 
 
-def survey(pinned: Pinned, column: Column, where: Where = None, retried: bool = False) -> BackfillPlan:
-    """The plan of a backfill; with `retried`, rows that were skipped before are tried again."""
+def survey(pinned: Pinned, column: Column, finder: Looking, where: Where = None, retried: bool = False) -> BackfillPlan:
+    """The plan of a backfill; with `retried`, rows that were skipped before are tried again.
+
+    `finder` looks for checkpoints; one that is `Mending` also removes those that are damaged.
+    """
     base = pinned.manifest(column).under(pinned.identity(column))
     prefix = prefix_of(pinned, column, where)
     there = _Files(pinned.objects, max((s.end for f in base.fragments for s in f.segments), default=0))
@@ -91,7 +94,7 @@ def survey(pinned: Pinned, column: Column, where: Where = None, retried: bool = 
     for window in pinned.windows(column, where):
         rows += len(window.live)
         waiting += len(window.asked) - len(window.wanted)
-        fragments.append(_fragment(pinned, column, prefix, window, base, there, retried))
+        fragments.append(_fragment(pinned, column, prefix, window, base, there, finder, retried))
     return BackfillPlan(
         column=column.name,
         rows=rows,
@@ -127,6 +130,7 @@ def _fragment(
     window: Window,
     base: Manifest,
     there: _Files,
+    finder: Looking,
     retried: bool,
 ) -> FragmentPlan:
     before, lost = _readable(base.fragment(window.number), window, there)
@@ -134,10 +138,8 @@ def _fragment(
     done = before.done - again
     if done >= window.wanted:
         return plan_fragment(window, before, lost, done, (), (), ())
-    store = pinned.objects.checkpoints
-    field = column.field.remove_metadata()
-    ranges = find_ranges(store, prefix, window.number, field, dataset_id=pinned.dataset_id)
-    data = [d for d in find_data(store, prefix, window.number) if there.has(Segment.from_json(d.segment))]
+    ranges = finder.ranges(prefix, window.number, column.field.remove_metadata())
+    data = [d for d in finder.data(prefix, window.number) if there.has(Segment.from_json(d.segment))]
     if again:  # what was stored for these rows is that they failed
         ranges = [replace(r, rows=r.rows - again) for r in ranges]
         data = [replace(d, done=d.done - again) for d in data]

@@ -11,6 +11,7 @@ import click
 from floodmark.cli import document, functions, interrupts, words
 from floodmark.cli.call import Call, verb
 from floodmark.cli.errors import Stopped
+from floodmark.cli.place import mark_of
 from floodmark.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
@@ -83,13 +84,12 @@ def backfill(
     """
     from floodmark.compute.errors import FunctionFailed
 
-    dataset = call.lake()[name]
+    lake = call.lake()
+    dataset = lake[name]
     if plan_only:
-        if retry_errors:
-            raise click.UsageError("--plan does not go together with --retry-errors.")
-        _show_plan(call, dataset, dataset.plan_backfill(column, where), where)
+        _show_plan(call, dataset, dataset.plan_backfill(column, where, retry_errors=retry_errors), where)
         return
-    function = functions.find_function(dataset.name, dataset.column(column), udf)
+    function = functions.find_function(dataset.name, dataset.column(column), udf, mark_of(lake))
     interrupts.stop_if_pressed()
     try:
         done = dataset.backfill(

@@ -8,7 +8,6 @@ import click
 
 from floodmark.cli import document
 from floodmark.cli.call import Call, verb
-from floodmark.cli.computed import catalog_of
 from floodmark.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def schema(call: Call, name: str) -> None:
     event_time, strategy = dataset.event_time, dataset.strategy
     found = dataset.schema
     fields = [] if found is None else list(found)
-    computed = catalog_of(dataset).columns
+    computed = dataset.catalog.columns
     if call.as_json:
         columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in fields]
         document.emit(
