@@ -145,7 +145,8 @@ class Oracle:
 
     def drop(self, name: str) -> None:
         column = self.columns.pop(name)
-        if column.altered or column.generation:
+        had_errors = any(cell.result.failed for cell in column.cells.values())
+        if column.altered or column.generation or had_errors:
             self.spent.add(column.origin)
 
     def purge(self, before: int) -> None:

@@ -8,11 +8,14 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
+from compute.checkpoint_worlds import range_batch
 from compute.column_worlds import ROWS, add, column, fill, manifest, objects_at, rewrite, segment, with_errors
 from floodmark.compute import check, define
 from floodmark.compute.check import column_problems
 from floodmark.compute.column_file import write_segment
+from floodmark.compute.keys import range_key
 from floodmark.compute.manifest import Fragment
+from floodmark.compute.purge import drop_purged
 from ledger.keyed.harm import HARM
 from ledger.keyed.harm import replace as put
 
@@ -103,6 +106,50 @@ def test_a_manifest_that_contradicts_itself_is_found(objects, wrong, says):
     (problem,) = column_problems(objects)
     assert says in problem.message
     assert problem.object == objects.manifest_key(column(objects, "a").manifest)
+
+
+@pytest.mark.parametrize("state", ["done", "kept", "hidden"])
+def test_values_that_no_set_knows_of_are_found(objects, state):
+    """Nobody would hide them when their inputs change."""
+    made = segment(objects, column(objects, "a"), 2 * ROWS + 1, [1.0, None, 3.0, 4.0])
+    rewrite(objects, "a", Fragment(2, (made,), **{state: BitMap([1, 3, 4])}))
+    assert column_problems(objects) == []
+    rewrite(objects, "a", Fragment(2, (made,), **{state: BitMap([1])}))
+    (problem,) = column_problems(objects)
+    assert (problem.object, problem.column) == (made.key(objects), "a")
+    assert "2 values" in problem.message
+    assert f"the first at offset {2 * ROWS + 3}" in problem.message
+
+
+def test_what_columns_have_of_purged_records_is_found(objects):
+    """A purge that ended before the columns heard of it."""
+    first, second = column_problems(objects, 2)
+    assert (first.column, second.column) == ("a", "b")
+    assert "purge(2) again" in first.message
+    assert [problem.column for problem in column_problems(objects, ROWS + 1)] == ["a", "b"]
+    drop_purged(objects, 2)
+    assert column_problems(objects, 2) == []
+
+
+def test_files_and_checkpoints_that_a_purge_left_behind_are_found(objects):
+    drop_purged(objects, 4)
+    stay = range_key("a", 1, 0, 2)
+    left = {range_key("a", 0, 3, 5), "f" * 64}
+    for key in (stay, *left):
+        objects.checkpoints.put(key, range_batch([3]))
+    segment(objects, column(objects, "a"), 4, [1.0])
+    file = segment(objects, column(objects, "a"), 3, [1.0, 2.0]).key(objects)
+    assert {problem.object for problem in column_problems(objects)} == {file, *left}
+    drop_purged(objects, 4)
+    assert column_problems(objects) == []
+
+
+def test_beside_a_purge_that_ended_halfway_a_damaged_manifest_is_found(objects):
+    drop_purged(objects, 4)
+    objects.checkpoints.put(range_key("a", 0, 0, 2), range_batch([0]))
+    key = objects.manifest_key(column(objects, "a").manifest)
+    put(objects.store, key, b"nonsense")
+    assert [problem.object for problem in column_problems(objects)] == [key]
 
 
 def test_errors_of_rows_in_other_fragments_are_found(objects):

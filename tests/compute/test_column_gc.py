@@ -36,6 +36,7 @@ from floodmark.compute.errors import BadColumn
 from floodmark.compute.found import data_batch
 from floodmark.compute.gc import Garbage, Inventory, find_garbage, plan, remove
 from floodmark.compute.keys import Prefix, data_key, hash_text, range_key
+from floodmark.compute.purge import drop_purged
 from floodmark.storage.store import ObjectInfo
 from ledger.keyed.harm import replace as put
 
@@ -215,11 +216,102 @@ def test_a_file_that_is_finished_but_not_committed_stays_with_its_checkpoint(obj
     assert set(old_garbage(objects).keys) == {key, file}
 
 
-def test_once_it_is_committed_only_the_checkpoint_goes(objects):
+def test_once_it_is_committed_its_checkpoint_stays_as_long_as_the_file(objects):
+    """So that a column which is dropped and added again has its values back."""
     key, file = staged(objects, "a", 0, [1.0, 2.0], done=[0, 1])
     fill(objects, "a", 0, [1.0, 2.0])
-    assert old_garbage(objects).keys == [key]
     assert file in manifest(objects, "a").keys(objects)
+    assert old_garbage(objects).keys == []
+    fill(objects, "a", 0, [3.0, 4.0], changed=[0, 1])
+    assert {key, file} <= set(old_garbage(objects).keys)
+
+
+# What was in use until lately
+
+
+def grown_old(objects):
+    """Say of everything there is that it is old: the present moment by which what comes later is young."""
+    time.sleep(0.02)
+    moment = time.time_ns()
+    time.sleep(0.02)
+    return lambda: find_garbage(objects, DATASET, NOBODY, moment + HOUR, HOUR)
+
+
+def replace_by_values(objects):
+    fill(objects, "a", 0, [3.0, 4.0], changed=[0, 1])
+
+
+def replace_by_purge(objects):
+    drop_purged(objects, 1)
+
+
+def replace_by_drop(objects):
+    define.drop(objects, "b")
+
+
+@pytest.mark.parametrize("change", [replace_by_values, replace_by_purge, replace_by_drop])
+def test_grace_counts_from_when_a_thing_was_last_in_use(objects, change):
+    add(objects, "b", ["a"])
+    fill(objects, "a", 0, [1.0, 2.0])
+    fill(objects, "b", 0, [1.0, 2.0])
+    with_errors(objects, "b", [1])
+    note, _ = staged(objects, "b", 0, [1.0, 2.0], done=[0, 1])
+    remove(objects, old_garbage(objects))
+    before = {info.key for info in objects.store.list("")}
+    garbage = grown_old(objects)
+    change(objects)
+    left = {info.key for info in objects.store.list("")}
+    assert garbage().keys == []
+    replaced = {key for key in before & left if "/checkpoints/" not in key} - in_use(objects)
+    assert replaced
+    assert replaced <= set(old_garbage(objects).keys)
+    remove(objects, old_garbage(objects))
+    assert old_garbage(objects).keys == []
+    assert {i.key for i in objects.store.list(objects.folder) if "/checkpoints/" not in i.key} == in_use(objects)
+    assert (note in objects.checkpoints.list_keys()) == (change is replace_by_values)
+
+
+def in_use(objects):
+    columns = catalogs.load(objects).columns
+    found = {objects.manifest_key(c.manifest) for c in columns if c.manifest is not None}
+    return {objects.catalog_key} | found.union(*[manifest(objects, c.name).keys(objects) for c in columns])
+
+
+def test_a_replaced_manifest_that_is_damaged_stops_nothing(objects):
+    fill(objects, "a", 0, [1.0])
+    old = objects.manifest_key(column(objects, "a").manifest)
+    fill(objects, "a", 0, [2.0], changed=[0])
+    put(objects.store, old, b"nonsense")
+    assert find_garbage(objects, DATASET, NOBODY, time.time_ns(), HOUR).keys == []
+    assert old in old_garbage(objects).keys
+
+
+# What is left of a purge that ended halfway
+
+
+def test_values_of_purged_records_go_whatever_their_age(objects):
+    fill(objects, "a", 0, [1.0, 2.0, 3.0])
+    fill(objects, "a", ROWS, [4.0])
+    drop_purged(objects, 2)
+    stay = checkpoint(objects, "a", 2, 4)
+    gone = {checkpoint(objects, "a", 1, 3), segment(objects, column(objects, "a"), 1, [2.0]).key(objects)}
+    found = find_garbage(objects, DATASET, NOBODY, time.time_ns(), HOUR)
+    assert set(found.keys) == gone
+    assert remove(objects, found).keys == found.keys
+    assert objects.checkpoints.list_keys() == [stay]
+    assert column_problems(objects) == []
+
+
+def test_a_purge_that_columns_have_not_heard_of_is_finished(objects):
+    fill(objects, "a", 0, [1.0, 2.0, 3.0])
+    checkpoint(objects, "a", 0, 1)
+    found = find_garbage(objects, DATASET, NOBODY, time.time_ns(), HOUR, purged_before=2)
+    assert len(found.checkpoints) == 1
+    assert values_of(objects, "a") == {0: 1.0, 1: 2.0, 2: 3.0}
+    remove(objects, found)
+    assert values_of(objects, "a") == {2: 3.0}
+    assert catalogs.load(objects).purged_before == 2
+    assert column_problems(objects, 2) == []
 
 
 def test_damaged_checkpoints_go(objects):
@@ -277,7 +369,7 @@ def test_garbage_is_what_is_neither_young_nor_used(files, checkpoints, named, ne
     found = plan(inventory, 5.0)
     gone = {c.key for c in found.checkpoints}
     for key, modified in checkpoints.items():
-        assert (key in gone) == (modified < 5 and key not in needed)
+        assert (key in gone) == (modified < 5 and key not in needed and staged.get(key) not in named)
     for key, modified in files.items():
         held = any(staged.get(c) == key for c in set(checkpoints) - gone)
         assert (key in {f.key for f in found.files}) == (modified < 5 and key not in named and not held)

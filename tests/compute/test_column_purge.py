@@ -32,6 +32,7 @@ from floodmark.compute.check import column_problems
 from floodmark.compute.found import data_batch
 from floodmark.compute.keys import Prefix, data_key, hash_text, range_key
 from floodmark.compute.purge import drop_purged
+from floodmark.storage.errors import StorageError, SwapUnknown
 from floodmark.storage.memory import MemoryStore
 from ledger.keyed.harm import replace as put
 
@@ -172,6 +173,108 @@ def test_a_manifest_that_cannot_be_read_is_dropped_with_a_warning(objects, caplo
     assert values_of(objects, "a") == {}
     assert keys(objects, "files") == set()
     assert "dropped by the purge" in caplog.text
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_values_that_are_lost_to_damage_hide_what_was_computed_from_them(objects, older):
+    """Nobody can compare what is computed in their place: it may be another function's."""
+    add(objects, "b", ["a"])
+    add(objects, "c", ["b"])
+    for name in "abc":
+        fill(objects, name, 0, [1.0] * 4)
+        fill(objects, name, 4, [1.0] * 2)
+        fill(objects, name, ROWS, [1.0])
+    if older:
+        define.alter(objects, definition("a", version="v2"), RECORDS)
+        fill(objects, "a", ROWS, [1.0])
+        assert manifest(objects, "a").fragment(0).kept == BitMap(range(6))
+    first = manifest(objects, "a").fragment(0).segments[0]
+    put(objects.store, first.key(objects), b"nonsense")
+    drop_purged(objects, 2, DATASET)
+    assert values_of(objects, "a") == {4: 1.0, 5: 1.0, ROWS: 1.0}
+    for name in "bc":
+        fragment = manifest(objects, name).fragment(0)
+        assert (fragment.done, fragment.hidden) == (BitMap([4, 5]), BitMap([2, 3]))
+        assert manifest(objects, name).fragment(1).done == BitMap([0])
+        assert manifest(objects, name).identity == identity(objects, name)
+    assert [c.generation for c in catalogs.load(objects).columns] == [1, 1, 1]
+    assert column_problems(objects, 2) == []
+
+
+def identity(objects, name):
+    return catalogs.identity(catalogs.load(objects), DATASET, column(objects, name))
+
+
+def test_a_lost_manifest_hides_everything_that_was_computed_from_it(objects):
+    add(objects, "b", ["a"])
+    add(objects, "c")
+    for name in "abc":
+        fill(objects, name, 0, [1.0] * 4)
+        fill(objects, name, ROWS, [1.0])
+    put(objects.store, objects.manifest_key(column(objects, "a").manifest), b"nonsense")
+    drop_purged(objects, 2, DATASET)
+    assert {name: values_of(objects, name) for name in "ab"} == {"a": {}, "b": {}}
+    assert [f.hidden for f in manifest(objects, "b").fragments] == [BitMap([2, 3]), BitMap([0])]
+    assert manifest(objects, "b").identity == identity(objects, "b")
+    assert [c.generation for c in catalogs.load(objects).columns] == [1, 1, 0]
+    assert values_of(objects, "c") == {2: 1.0, 3: 1.0, ROWS: 1.0}
+
+
+def test_lost_manifests_of_a_column_and_of_one_computed_from_it_stop_nothing(objects):
+    add(objects, "b", ["a"])
+    for name in "ab":
+        fill(objects, name, 0, [1.0] * 4)
+        put(objects.store, objects.manifest_key(column(objects, name).manifest), b"nonsense")
+    drop_purged(objects, 2, DATASET)
+    assert [c.manifest for c in catalogs.load(objects).columns] == [None, None]
+
+
+def test_without_the_id_of_the_dataset_nothing_stale_counts_as_done(objects):
+    add(objects, "b", ["a"])
+    for name in "ab":
+        fill(objects, name, 0, [1.0] * 4)
+    (key,) = {k for k in manifest(objects, "a").keys(objects) if "/files/" in k}
+    put(objects.store, key, b"nonsense")
+    drop_purged(objects, 2)
+    assert manifest(objects, "b").under(identity(objects, "b")).fragment(0).done == BitMap()
+
+
+class Failing(MemoryStore):
+    """Fails in what it is told to."""
+
+    fails = ""
+
+    def delete(self, key):
+        if self.fails == "delete" and "/files/" in key:
+            raise StorageError("no deletes today", hint="wait")
+        super().delete(key)
+
+    def compare_and_swap(self, key, expected, new):
+        if self.fails == "swap":
+            raise SwapUnknown("no swaps today", hint="wait")
+        return super().compare_and_swap(key, expected, new)
+
+    def get(self, key):
+        if self.fails == "get":
+            raise StorageError("no reads today", hint="wait")
+        return super().get(key)
+
+
+@pytest.mark.parametrize("fails", ["delete", "swap", "get"])
+def test_a_store_that_fails_does_not_fail_a_purge_and_the_next_one_ends_it(fails, caplog):
+    objects = objects_in(Failing())
+    add(objects, "a")
+    fill(objects, "a", 0, [1.0, 2.0])
+    objects.checkpoints.put(range_key(PREFIX, 0, 0, 1), range_batch([0]))
+    objects.store.fails = fails
+    drop_purged(objects, 2)
+    assert f"no {fails}s today".replace("get", "read") in caplog.text
+    objects.store.fails = ""
+    assert column_problems(objects, 2) != []
+    assert (objects.checkpoints.list_keys() == []) == (fails == "delete")  # one failure stops no other deletion
+    drop_purged(objects, 2)
+    assert column_problems(objects, 2) == []
+    assert keys(objects, "files") == set()
 
 
 def test_files_from_the_purged_offset_on_stay_even_when_nobody_names_them(objects):

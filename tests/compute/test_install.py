@@ -24,9 +24,10 @@ from compute.column_worlds import (
     objects_in,
     segment,
     values_of,
+    with_errors,
 )
 from floodmark.compute import catalog as catalogs
-from floodmark.compute import define, purge
+from floodmark.compute import define, purge, row_errors
 from floodmark.compute import manifest as manifests
 from floodmark.compute.errors import ColumnChanged, ManifestMoved
 from floodmark.compute.install import install
@@ -217,6 +218,31 @@ def test_files_of_older_manifests_stay_for_those_who_read_them(objects):
     before = keys(objects, "files") | keys(objects, "manifests")
     fill(objects, "a", 0, [2.0], changed=[0])
     assert before < keys(objects, "files") | keys(objects, "manifests")
+
+
+def test_errors_of_hidden_rows_go_with_them(objects):
+    add(objects, "a")
+    add(objects, "b", ["a"])
+    fill(objects, "a", 0, [1.0, 2.0, 3.0])
+    fill(objects, "b", 0, [1.0, None, None])
+    with_errors(objects, "b", [1, 2])
+    fill(objects, "a", 0, [1.0, 5.0, 3.0], changed=[0, 1])
+    assert row_errors.load(objects, manifest(objects, "b").fragment(0).errors).column("offset").to_pylist() == [2]
+    fill(objects, "a", 0, [1.0, 5.0, 6.0], changed=[2])
+    assert manifest(objects, "b").fragment(0).errors is None
+
+
+def test_damaged_errors_of_a_dependent_stop_no_values(objects, caplog):
+    add(objects, "a")
+    add(objects, "b", ["a"])
+    fill(objects, "a", 0, [1.0])
+    fill(objects, "b", 0, [None])
+    with_errors(objects, "b", [0])
+    (key,) = keys(objects, "errors")
+    objects.store.delete(key)
+    fill(objects, "a", 0, [2.0], changed=[0])
+    assert manifest(objects, "b").fragment(0).hidden == BitMap([0])
+    assert key in caplog.text
 
 
 NAMES = ("a", "b", "c", "d")

@@ -659,6 +659,6 @@ def test_spark_reads_the_column_like_any_other(world: World, spark):
     world.add()
     world.backfill(where="v < 15")
     world.dataset.delete([2])
-    lake = fm.Lake(world.lake.store, spark=spark)
+    lake = fm.Lake(world.lake.store.url, spark=spark)
     rows = {row["id"]: row["a"] for row in lake["d"].read().collect()}
     assert rows == world.values() == {i: i * 10 if i < 15 else None for i in range(20) if i != 2}

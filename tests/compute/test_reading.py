@@ -86,6 +86,25 @@ def test_row_group_is_decoded_once_by_a_reader_that_goes_forward(tmp_path, monke
     assert decoded == [(3, 6), (11, 14)]
 
 
+def test_row_group_that_arrow_reads_in_chunks_is_not_joined(tmp_path, monkeypatch):
+    """Text of more than 2 GB does not fit into one array."""
+    objects = objects_at("folder", tmp_path)
+    add(objects, "v")
+    put(objects, "v", {0: [float(i) for i in range(8)]}, {6})
+    real = column_file.SegmentFile.read
+
+    def in_chunks(file, start, end):
+        values = real(file, start, end)
+        return pa.chunked_array([values.slice(a, b - a).chunk(0) for a, b in ((0, 3), (3, 4), (4, 8))] + [[]], "double")
+
+    monkeypatch.setattr(column_file.SegmentFile, "read", in_chunks)
+    reading = computed_columns(objects.dataset, catalogs.load(objects)).open(["v"])
+    taken = [reading.take(np.array(offsets))[0] for offsets in ([1, 2, 3], [4, 6], [7])]
+    assert [v for part in taken for v in part.to_pylist()] == [1.0, 2.0, 3.0, 4.0, None, 7.0]
+    [whole] = computed_columns(objects.dataset, catalogs.load(objects)).open(["v"]).take(range(6))
+    assert [len(chunk) for chunk in whole.chunks] == [3, 1, 2]
+
+
 def test_dataset_without_computed_columns_has_nothing_beside_it(tmp_path):
     objects = objects_at("folder", tmp_path)
     assert computed_columns(objects.dataset, catalogs.load(objects)) is None

@@ -470,7 +470,7 @@ SCHEMA = pa.schema([("a", pa.int64()), ("ab", pa.int64()), ("s", pa.struct([("x"
         (pc.field("a").isin([1, 2]) | (pc.field("z") == "a"), {"a", "z"}),
         (pc.scalar(True), set()),
     ],
-    ids=str,
+    ids=["name", "inside a struct", "number", "text that looks like one", "several", "none"],
 )
 def test_columns_of_a_filter_are_all_found(where, needed):
     assert needed <= set(fields_of(where, SCHEMA))

@@ -125,9 +125,7 @@ def _turn(pinned: Pinned, column: Column, progress: Progress) -> Iterator[None]:
             saying.join()
             progress.finish()
         if pinned.start > pinned.catalog.purged_before:
-            drop_purged(
-                objects, pinned.start, pinned.dataset_id
-            )  # one was killed on the way here
+            drop_purged(objects, pinned.start, pinned.dataset_id)  # one was killed on the way here
         try:
             yield
         finally:

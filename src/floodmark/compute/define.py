@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from floodmark.compute import catalog as catalogs
+from floodmark.compute import manifest as manifests
 from floodmark.compute.batches import ERROR, ROWADDR
 from floodmark.compute.catalog import FIRST_FIELD_ID, Catalog, Column, FunctionRef
 from floodmark.compute.errors import (
+    BadColumn,
     BadColumnName,
     BadFragmentRows,
     ColumnExists,
@@ -94,7 +96,7 @@ def drop(objects: ColumnObjects, name: str) -> Column:
                 dependents=users,
             )
         dropped[:] = [column]
-        spent = (column.origin,) if column.generation or column.altered else ()
+        spent = (column.origin,) if column.generation or column.altered or _had_errors(objects, column) else ()
         left = tuple(c for c in before.columns if c != column)
         return replace(before, columns=left, spent=tuple(dict.fromkeys((*before.spent, *spent))))
 
@@ -127,6 +129,14 @@ def _is_unicode(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _had_errors(objects: ColumnObjects, column: Column) -> bool:
+    """Whether rows of a column were skipped: what they give another time depends on the day."""
+    try:
+        return any(f.errors is not None for f in manifests.load(objects, column).fragments)
+    except BadColumn:
+        return True  # nobody can say
 
 
 def _check_free(catalog: Catalog, name: str, records: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from floodmark.compute import addresses, row_errors
 from floodmark.compute.catalog import Column, srcfiles
-from floodmark.compute.column_file import read_values
+from floodmark.compute.column_file import looks_whole, read_values
 from floodmark.compute.errors import BadRowErrors
 from floodmark.compute.found import Looking
 from floodmark.compute.keys import Prefix, hash_text
@@ -122,6 +122,10 @@ class _Files:
         """Whether it is there and has its size; whether it has its bytes, verify says, and who reads it."""
         return self._sizes.get(segment.key(self._objects)) == segment.size
 
+    def has_whole(self, segment: Segment) -> bool:
+        """The same, with a look at its footer."""
+        return self.has(segment) and looks_whole(self._objects, segment)
+
 
 def _fragment(
     pinned: Pinned,
@@ -133,13 +137,16 @@ def _fragment(
     finder: Looking,
     retried: bool,
 ) -> FragmentPlan:
-    before, lost = _readable(base.fragment(window.number), window, there)
+    stored = base.fragment(window.number)
+    before, lost = _readable(stored, window, there.has)
+    if not before.done >= window.wanted:
+        before, lost = _readable(stored, window, there.has_whole)  # what is written again is read first
     again = _skipped(pinned, column, before, window) if retried else BitMap()
     done = before.done - again
     if done >= window.wanted:
         return plan_fragment(window, before, lost, done, (), (), ())
     ranges = finder.ranges(prefix, window.number, column.field.remove_metadata())
-    data = [d for d in finder.data(prefix, window.number) if there.has(Segment.from_json(d.segment))]
+    data = [d for d in finder.data(prefix, window.number) if there.has_whole(Segment.from_json(d.segment))]
     if again:  # what was stored for these rows is that they failed
         ranges = [replace(r, rows=r.rows - again) for r in ranges]
         data = [replace(d, done=d.done - again) for d in data]
@@ -147,9 +154,9 @@ def _fragment(
     return replace(plan_fragment(window, before, lost, done, reasons, ranges, data), again=again)
 
 
-def _readable(before: Fragment, window: Window, there: _Files) -> tuple[Fragment, Fragment]:
+def _readable(before: Fragment, window: Window, is_there: Callable[[Segment], bool]) -> tuple[Fragment, Fragment]:
     """The fragment without the files that are gone or damaged, and the rows that were in those."""
-    whole = tuple(s for s in before.segments if there.has(s))
+    whole = tuple(s for s in before.segments if is_there(s))
     if len(whole) == len(before.segments):
         return before, Fragment(window.number)
     gone = [s for s in before.segments if s not in whole]

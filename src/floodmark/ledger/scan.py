@@ -121,9 +121,10 @@ class Scan:
         dataset, bounds = self.dataset(), self._bounds()
         if bounds is None or len(self.selection.files) > 1 or self.selection.files[0].absent:
             return dataset, bounds
-        [fragment] = dataset.get_fragments()
+        [fragment], [file] = dataset.get_fragments(), self.selection.files
         part = fragment.subset(bounds, schema=self.layout.read_schema)
-        if sum(group.num_rows for group in part.row_groups) > self.selection.end - self.selection.start:
+        wanted = min(self.selection.end, file.end) - max(self.selection.start, file.start)
+        if sum(group.num_rows for group in part.row_groups) > wanted:
             return dataset, bounds
         return pa_ds.FileSystemDataset([part], dataset.schema, dataset.format, dataset.filesystem), None
 
@@ -268,6 +269,7 @@ class Scan:
         try:
             connection.execute("set timezone = 'UTC'")  # not the machine's: an answer depends on the data alone
             connection.register("records", records)
+            connection.extract_statements(f"select 1 where {where}")  # brackets that close ours are refused so
             names = ", ".join(_quoted(name) for name in self.columns)
             reader = connection.sql(f"select {names} from records where ({where}\n)").to_arrow_reader()
         except duckdb.Error as error:
