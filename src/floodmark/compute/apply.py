@@ -27,7 +27,7 @@ from floodmark.compute.work import Applied, MapBatchCheckpoint, RangeTask, Work,
 from floodmark.ledger.keys.records import I64
 
 CALL_BYTES = 64 << 20
-"""How many bytes of input it is handed at once at most."""
+"""How many bytes of input a function is handed at once at most; and what it returns should not have more, either."""
 
 HELD_BYTES = 64 << 20
 """How much a task keeps in memory before it is stored."""
@@ -108,7 +108,7 @@ class _Run:
         self._cursor = todo.min() if todo else task.share.end  # everything before it is stored
         self._checkpoints: list[MapBatchCheckpoint] = []
         self._left = len(todo)
-        self._computed = self._failed = self._called = 0
+        self._computed = self._failed = self._called = self._value_bytes = 0
         self._seconds = 0.0
         self._began = clock()
 
@@ -141,8 +141,8 @@ class _Run:
 
     def _next_call(self, room: int) -> int:
         """How many rows to hand over: never past the checkpoint's end, and so few that it can be ended early."""
-        most = min(room, self._task.call_rows)
-        return max(1, min(most, -(-self._sizer.size // _CALLS))) if self._adaptive else most
+        most = min(room, self._task.call_rows, CALL_BYTES // max(1, self._value_bytes // max(1, self._computed)))
+        return max(1, min(most, -(-self._sizer.size // _CALLS)) if self._adaptive else most)
 
     def _waits(self, rate: float) -> bool:
         """Whether storing can wait: so little would be lost, or the whole task is done within the target duration."""
@@ -164,6 +164,7 @@ class _Run:
         self._computed += rows - len(computed.errors)
         self._failed += len(computed.errors)
         self._called += computed.called
+        self._value_bytes += computed.values.nbytes
         self._seconds += seconds
 
     def _store(self, end: int) -> None:

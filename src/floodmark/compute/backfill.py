@@ -247,7 +247,16 @@ def _assemble_tasks(plan: FragmentPlan) -> Iterator[AssembleTask]:
         rows = plan.to_store & inside
         visible = (plan.before.done | plan.before.kept) & inside
         stay = (plan.before.done & inside) - rows
-        yield AssembleTask(plan.number, target, rows, stay, plan.window.live & inside, visible)
+        yield AssembleTask(
+            plan.number,
+            target,
+            rows,
+            stay,
+            plan.window.live & inside,
+            visible,
+            errors=plan.before.errors,
+            again=plan.again & inside,
+        )
 
 
 def _commit(
