@@ -11,7 +11,7 @@ from pyroaring import BitMap
 
 from floodmark.compute import addresses
 from floodmark.compute.manifest import Fragment, Segment
-from floodmark.compute.plan import Missing, Target, Window, layout, plan_fragment, rows_each, shares
+from floodmark.compute.plan import FEW_SEGMENTS, Missing, Target, Window, layout, plan_fragment, rows_each, shares
 
 ROWS = 64
 
@@ -36,9 +36,10 @@ def test_new_rows_become_a_segment_of_their_own_behind_a_larger_one() -> None:
     assert layout(window(34), (segment(0, 32),), addresses.span(32, 34)) == (Target(32, 34, ()),)
 
 
-def test_new_rows_take_in_segments_that_are_no_larger() -> None:
-    old = (segment(0, 32), segment(32, 34), segment(34, 36))
-    assert layout(window(38), old, addresses.span(36, 38)) == (Target(32, 38, old[1:]),)
+def test_new_rows_take_in_segments_that_are_no_larger_once_there_are_a_few() -> None:
+    old = (segment(0, 32), *[segment(n, n + 2) for n in range(32, 44, 2)])
+    assert layout(window(46), old, addresses.span(44, 46)) == (Target(32, 46, old[1:]),)
+    assert layout(window(44), old[:-1], addresses.span(42, 44)) == (Target(42, 44, ()),)
 
 
 def test_only_the_segment_that_a_row_falls_into_is_written_again() -> None:
@@ -67,7 +68,7 @@ def test_a_growing_fragment_never_has_more_than_a_few_segments(appended: list[in
         segments.sort(key=lambda s: s.start)
         assert [s.end for s in segments[:-1]] == [s.start for s in segments[1:]]
         assert (segments[0].start, segments[-1].end) == (0, end)
-        assert len(segments) <= math.log2(ROWS) + 1
+        assert len(segments) <= math.log2(ROWS) + FEW_SEGMENTS
     if end == ROWS:
         assert len(segments) == 1
 

@@ -93,7 +93,7 @@ def test_a_task_killed_by_the_memory_limit_is_done_with_fewer_rows(lake: fm.Lake
 
     dataset = numbers(lake, 120)
     dataset.add_column("y", hungry)
-    done = dataset.backfill("y")
+    done = dataset.backfill("y", min_checkpoint_size=120, max_checkpoint_size=120)
     assert dataset.to_arrow().column("y").to_pylist() == [2 * n for n in range(120)]
     assert done.computed == 120
     assert 0 < len(Path(deaths).read_text().split()) <= 8

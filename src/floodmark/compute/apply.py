@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from floodmark.compute import addresses
 from floodmark.compute.assemble import store_segment
-from floodmark.compute.batches import ROWADDR, Source, checkpoint_batch
+from floodmark.compute.batches import ROWADDR, Source, checkpoint_batch, of_run, run_of
 from floodmark.compute.call import Computed
 from floodmark.compute.found import RangeCheckpoint, find_ranges
 from floodmark.compute.keys import range_key
@@ -37,8 +37,6 @@ _CALLS = 16
 
 _TRACES = 1000
 """How many rows that fail keep their traceback, in one task."""
-
-_RUN = b"floodmark.run"
 
 _LITTLE = 0.1
 """Work of so small a part of the target duration is not worth a checkpoint."""
@@ -62,17 +60,12 @@ def apply(work: Work, task: RangeTask, clock: Callable[[], float] = time.perf_co
 def _with_earlier(work: Work, done: Applied, found: list[RangeCheckpoint], rows: BitMap) -> Applied:
     """What was done, with the rows that an earlier attempt of the same run had stored: they were computed, too."""
     batches = [work.objects.checkpoints.get(checkpoint.key) for checkpoint in found]
-    ours = [Source.of(batch, 0).only(rows, 0) for batch in batches if _run_of(batch) == work.run]
+    ours = [Source.of(batch, 0).only(rows, 0) for batch in batches if run_of(batch) == work.run]
     if not ours:
         return done
     seen = len(addresses.from_array(np.concatenate([s.offsets for s in ours])))
     failed = len(addresses.from_array(np.concatenate([s.offsets[s.failed] for s in ours])))
     return replace(done, computed=done.computed + seen - failed, failed=done.failed + failed, called=done.called + seen)
-
-
-def _run_of(batch: pa.RecordBatch) -> str:
-    """The backfill that stored a checkpoint."""
-    return str((batch.schema.metadata or {}).get(_RUN, b"").decode())
 
 
 @dataclass
@@ -175,7 +168,7 @@ class _Run:
         batch = checkpoint_batch(self._work.column, held.addresses, held.batches)
         if key in self._found:
             batch = _completed(batch, self._work.objects.checkpoints.get(key))
-        self._work.objects.checkpoints.put(key, batch.replace_schema_metadata({_RUN: self._work.run}))
+        self._work.objects.checkpoints.put(key, of_run(batch, self._work.run))
         stored = MapBatchCheckpoint(key, self._cursor, batch.num_rows, end - self._cursor, batch.num_rows)
         self._checkpoints.append(stored)
         self._cursor = end

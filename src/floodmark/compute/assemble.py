@@ -75,7 +75,7 @@ def assemble(work: Work, task: AssembleTask) -> Assembled:
     for data in finished:
         if _is_the_file(work, task, data, base):
             errors = row_errors.only(data.errors or row_errors.EMPTY, task.rows, base)
-            return Assembled(task.target, Written(_segment(data), errors), task.rows, BitMap())
+            return Assembled(task.target, Written(_segment(data), errors), data.done, BitMap())
     fresh = _fresh(work, task, finished, base)
     old = [FileValues(s, partial(open_segment, work.objects, s, _field(work))) for s in task.target.replaced]
     changed, errors = BitMap(), [row_errors.EMPTY]
@@ -189,7 +189,7 @@ def _fresh(work: Work, task: AssembleTask, finished: Sequence[DataCheckpoint], b
 
     return [
         *[FinishedFile(work.objects, work.column, data, wanted, base, made(data.key)) for data, wanted in files],
-        Checkpoints([Checkpoint(store, work.column, c, wanted, base, made(c.key)) for c, wanted in ranges]),
+        Checkpoints([Checkpoint(store, work.column, c, wanted, base, made(c.key), work.run) for c, wanted in ranges]),
     ]
 
 

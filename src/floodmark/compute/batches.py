@@ -20,6 +20,7 @@ Mask = npt.NDArray[np.bool_]
 
 ROWADDR = "_rowaddr"
 ERROR = "_error"
+_RUN = b"floodmark.run"
 ERROR_TYPE = pa.struct(
     [("type", pa.string()), ("message", pa.string()), ("traceback", pa.string()), ("attempts", pa.int32())]
 )
@@ -31,6 +32,16 @@ def checkpoint_batch(column: pa.Field, places: Sequence[I64], computed: Sequence
     values = pa.concat_arrays([c.values for c in computed]) if len(computed) > 1 else computed[0].values
     schema = pa.schema([(ROWADDR, pa.int64()), (column.name, column.type), (ERROR, ERROR_TYPE)])
     return pa.RecordBatch.from_arrays([pa.array(at), values, _error_column(computed, len(at))], schema=schema)
+
+
+def of_run(batch: pa.RecordBatch, run: str) -> pa.RecordBatch:
+    """A batch that says which backfill stored it."""
+    return batch.replace_schema_metadata({_RUN: run})
+
+
+def run_of(batch: pa.RecordBatch) -> str:
+    """The backfill that stored a batch, or nothing."""
+    return str((batch.schema.metadata or {}).get(_RUN, b"").decode())
 
 
 def _error_column(computed: Sequence[Computed], rows: int) -> pa.Array:

@@ -20,7 +20,7 @@ from floodmark.compute.manifest import Segment
 from floodmark.compute.objects import ColumnObjects
 from floodmark.compute.widths import fitting
 from floodmark.ledger.staging import explained
-from floodmark.storage.errors import StorageError
+from floodmark.storage.errors import ObjectNotFound, StorageError
 from floodmark.storage.page_headers import HEADERS_KEY, PageHeaders
 from floodmark.storage.slices import ROW_GROUP_ROWS, write_columns
 
@@ -137,7 +137,8 @@ def open_raw(objects: ColumnObjects, segment: Segment, field: pa.Field) -> Segme
             pre_buffer=path is None,
         )
     except _UNREADABLE as error:
-        raise unreadable(key, segment, field, f"cannot be used: {error}") from error
+        remedy = _REMEDY if isinstance(error, ObjectNotFound) else DELETE_FIRST
+        raise unreadable(key, segment, field, f"cannot be used: {error}", remedy) from error
     groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     bounds = np.concatenate([[0], np.cumsum(groups, dtype=np.int64)])
     if bounds[-1] != segment.rows:

@@ -16,6 +16,9 @@ from floodmark.compute.manifest import Fragment, Segment
 DIRECT_ROWS = 1 << 17
 """So few missing rows are one task: the first seconds of it tell whether more tasks would pay."""
 
+FEW_SEGMENTS = 7
+"""So many files of a growing fragment are left as they are."""
+
 TASKS_PER_CORE = 2
 """How many tasks each core gets at least, before anything is known about the function's speed."""
 
@@ -117,8 +120,8 @@ def layout(window: Window, segments: Sequence[Segment], rows: BitMap) -> tuple[T
     """Which files to write so that these addresses find a place.
 
     A full fragment becomes one file. In one that still grows, a segment is written again only if a row falls into it;
-    what lies behind the last one becomes a new segment, together with those before it that are no larger, so that there
-    are never more than a few.
+    what lies behind the last one becomes a new segment, and where there are a few already, together with those before
+    it that are no larger.
     """
     if not rows:
         return ()
@@ -141,6 +144,8 @@ def _holes(segments: Sequence[Segment], start: int, end: int) -> list[tuple[int,
 
 
 def _with_smaller(tail: Target, segments: Sequence[Segment]) -> Target:
+    if len(segments) < FEW_SEGMENTS:
+        return tail
     start, replaced = tail.start, []
     for segment in reversed(segments):
         if segment.end != start or segment.end - segment.start > tail.end - start:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.compute.batches import Source
+from floodmark.compute.batches import Source, run_of
 from floodmark.compute.checkpoint_paths import place_of
 from floodmark.compute.checkpoints import CheckpointStore
 from floodmark.compute.column_file import SegmentFile, open_raw
@@ -159,6 +160,7 @@ class Checkpoint:
     wanted: BitMap
     base: int
     made: float
+    run: str
     _batch: Source | None = None
 
     @property
@@ -188,13 +190,17 @@ class Checkpoint:
 
     def _trusted(self) -> Source:
         try:
-            source = Source.of(self.store.get(self.found.key), self.base)
+            batch = self.store.get(self.found.key)
         except ObjectNotFound as error:
             raise lost_rows(self.column, self.wanted, self.base) from error
         except BadCheckpoint as error:
             self.store.delete(self.found.key)
             raise lost_rows(self.column, self.wanted, self.base) from error
-        return Source(source.offsets, source.values, source.errors, self.made)
+        source = Source.of(batch, self.base)
+        made = (
+            inf if run_of(batch) == self.run else self.made
+        )  # stores have coarse clocks
+        return Source(source.offsets, source.values, source.errors, made)
 
 
 class Checkpoints:

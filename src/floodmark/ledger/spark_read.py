@@ -25,6 +25,9 @@ MASK_BYTES = 256 << 20
 _VERIFY_PAGES = ("parquet.page.verify-checksum.enabled", "true")
 """Folded files have checksums in their pages; slices have none, which costs nothing."""
 
+BATCH_ROWS = 1 << 14
+"""How many records Spark is handed at once: what it takes over should still be in the processor's cache."""
+
 TASK_BYTES = 128 << 20
 TASK_SLICES = 500
 
@@ -77,7 +80,9 @@ def _read_stretches(scans: list[Scan], batches: Iterator[pa.RecordBatch]) -> Ite
             ready = spark_ready(scans[i].schema)
             with scans[i].readable():
                 for records in scans[i].batches():
-                    yield records.cast(ready)
+                    fitting = records.cast(ready)
+                    for first in range(0, fitting.num_rows, BATCH_ROWS):
+                        yield fitting.slice(first, BATCH_ROWS)
 
 
 def _stretches(selection: Selection) -> list[Selection]:
