@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import floodmark as fm
-from floodmark.compute.keys import parse_key
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.checkpoints.keys import parse_key
+from floodmark.compute.stored.objects import ColumnObjects
 from measuring import Figure, measured
 
 FACTOR = 100

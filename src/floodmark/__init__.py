@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from floodmark.chain.hashes import Multihash as Multihash
     from floodmark.chain.ids import DatasetId as DatasetId
     from floodmark.compute.backfill import Backfill as Backfill
-    from floodmark.compute.on_error import Retry as Retry
-    from floodmark.compute.on_error import Skip as Skip
+    from floodmark.compute.functions.on_error import Retry as Retry
+    from floodmark.compute.functions.on_error import Skip as Skip
+    from floodmark.compute.functions.udf import Udf as Udf
+    from floodmark.compute.functions.udf import udf as udf
     from floodmark.compute.survey import BackfillPlan as BackfillPlan
-    from floodmark.compute.udf import Udf as Udf
-    from floodmark.compute.udf import udf as udf
     from floodmark.dataset import Dataset as Dataset
     from floodmark.errors import FloodmarkError as FloodmarkError
     from floodmark.lake import Lake as Lake
@@ -51,13 +51,13 @@ _HOMES = {
     "NothingToWrite": "ledger.errors",
     "Purge": "ledger.purge",
     "Purged": "ledger.errors",
-    "Retry": "compute.on_error",
+    "Retry": "compute.functions.on_error",
     "Runtime": "ledger.runtime",
-    "Skip": "compute.on_error",
-    "Udf": "compute.udf",
+    "Skip": "compute.functions.on_error",
+    "Udf": "compute.functions.udf",
     "UnknownDataset": "ledger.errors",
     "Verification": "ledger.verify",
-    "udf": "compute.udf",
+    "udf": "compute.functions.udf",
 }
 
 __all__ = [

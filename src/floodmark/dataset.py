@@ -10,22 +10,23 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.compute import backfill as filling
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import columns, gc, purge
+from floodmark.compute import columns
 from floodmark.compute.backfill import Backfill
-from floodmark.compute.catalog import Catalog, Column
-from floodmark.compute.check import column_problems
-from floodmark.compute.checkpoints import CheckpointStore
+from floodmark.compute.checkpoints.found import Looking
+from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.columns import ColumnStatus
-from floodmark.compute.found import Looking
-from floodmark.compute.gc import Garbage
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.functions.udf import Udf
 from floodmark.compute.options import Options
 from floodmark.compute.pinned import Pinned
-from floodmark.compute.read import computed_columns
 from floodmark.compute.runner import Runner
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import gc, purge
+from floodmark.compute.stored.catalog import Catalog, Column
+from floodmark.compute.stored.check import column_problems
+from floodmark.compute.stored.gc import Garbage
+from floodmark.compute.stored.objects import ColumnObjects
+from floodmark.compute.stored.read import computed_columns
 from floodmark.compute.survey import BackfillPlan, survey
-from floodmark.compute.udf import Udf
 from floodmark.errors import FloodmarkError
 from floodmark.ledger import dataset as ledger
 from floodmark.ledger.beside import Beside

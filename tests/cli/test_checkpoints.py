@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from floodmark.compute.keys import Prefix, hash_text, range_key
+from floodmark.compute.checkpoints.keys import Prefix, hash_text, range_key
 
 DAY = 86_400
 

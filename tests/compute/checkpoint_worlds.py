@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.compute.batches import ERROR, ERROR_TYPE, ROWADDR
-from floodmark.compute.checkpoint_paths import place_of
-from floodmark.compute.checkpoints import CheckpointStore
-from floodmark.compute.found import RangeCheckpoint
-from floodmark.compute.keys import Prefix, hash_text, range_key
+from floodmark.compute.checkpoints.batches import ERROR, ERROR_TYPE, ROWADDR
+from floodmark.compute.checkpoints.found import RangeCheckpoint
+from floodmark.compute.checkpoints.keys import Prefix, hash_text, range_key
+from floodmark.compute.checkpoints.paths import place_of
+from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.storage.store import Store
 
 DATASET = "did:odf:abc"

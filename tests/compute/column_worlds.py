@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import define, install, row_errors
-from floodmark.compute import manifest as manifests
-from floodmark.compute.batches import ERROR_TYPE
-from floodmark.compute.catalog import Catalog, Column, FunctionRef
-from floodmark.compute.column_file import read_values, write_segment
-from floodmark.compute.define import Definition
-from floodmark.compute.manifest import Fragment, Manifest, Segment
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.checkpoints.batches import ERROR_TYPE
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import define, install, row_errors
+from floodmark.compute.stored import manifest as manifests
+from floodmark.compute.stored.catalog import Catalog, Column, FunctionRef
+from floodmark.compute.stored.column_file import read_values, write_segment
+from floodmark.compute.stored.define import Definition
+from floodmark.compute.stored.manifest import Fragment, Manifest, Segment
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore

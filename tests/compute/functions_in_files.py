@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from floodmark.compute.fingerprint import fingerprint
+from floodmark.compute.functions.fingerprint import fingerprint
 
 
 @contextmanager

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pyroaring import BitMap
 
 from compute.column_worlds import ROWS, column, definition, manifest, segment, values_of
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import define
-from floodmark.compute import manifest as manifests
-from floodmark.compute.manifest import Fragment, Manifest
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import define
+from floodmark.compute.stored import manifest as manifests
+from floodmark.compute.stored.manifest import Fragment, Manifest
+from floodmark.compute.stored.objects import ColumnObjects
 from ledger.current_worlds import replayed
 
 

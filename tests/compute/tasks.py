@@ -10,12 +10,12 @@ from pyroaring import BitMap
 
 import floodmark as fm
 from floodmark.compute.backfill import work_of
-from floodmark.compute.found import Looking
+from floodmark.compute.checkpoints.found import Looking
+from floodmark.compute.functions.udf import Udf
 from floodmark.compute.options import Options
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.plan import FragmentPlan, Share
 from floodmark.compute.survey import survey
-from floodmark.compute.udf import Udf
 from floodmark.compute.work import RangeTask, Sizes, Work
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute.column_worlds import DATASET, RECORDS, add, column, definition, fill, objects_at, objects_in
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import define
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import define
 from floodmark.storage.memory import MemoryStore
 
 

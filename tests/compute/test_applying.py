@@ -14,8 +14,8 @@ from tests.compute.tasks import Stopwatch, World, world
 
 import floodmark as fm
 from floodmark.compute.apply import apply
-from floodmark.compute.found import find_data, find_ranges
-from floodmark.compute.keys import parse_key
+from floodmark.compute.checkpoints.found import find_data, find_ranges
+from floodmark.compute.checkpoints.keys import parse_key
 
 
 def slow(clock: Stopwatch, seconds_per_row: float, calls: list[list[int]] | None = None) -> fm.Udf:

@@ -18,15 +18,16 @@ from tests.compute.worlds import checkpoint_path
 
 import floodmark as fm
 from floodmark.compute import assemble as assembling
-from floodmark.compute import column_file, row_errors, sources
+from floodmark.compute import sources
 from floodmark.compute.assemble import Assembled, AssembleTask, assemble
-from floodmark.compute.batches import ERROR, ERROR_TYPE, ROWADDR
-from floodmark.compute.column_file import looks_whole, read_values
+from floodmark.compute.checkpoints.batches import ERROR, ERROR_TYPE, ROWADDR
+from floodmark.compute.checkpoints.found import DataCheckpoint, find_data
+from floodmark.compute.checkpoints.keys import range_key
 from floodmark.compute.errors import CheckpointCoverageError
-from floodmark.compute.found import DataCheckpoint, find_data
-from floodmark.compute.keys import range_key
-from floodmark.compute.manifest import Segment
 from floodmark.compute.plan import Target
+from floodmark.compute.stored import column_file, row_errors
+from floodmark.compute.stored.column_file import looks_whole, read_values
+from floodmark.compute.stored.manifest import Segment
 
 ROWS = 12
 SKIPPED = {"type": "ValueError", "message": "no", "traceback": "", "attempts": 1}

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.compute.canonical import CannotEncode, Encoder
-from floodmark.compute.forms import Form
+from floodmark.compute.functions.canonical import CannotEncode, Encoder
+from floodmark.compute.functions.forms import Form
 
 
 def refuse(value: Any, path: str) -> Form:

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from compute.checkpoint_worlds import COLUMN, PREFIX, object_of, put_range, range_batch, raw
-from floodmark.compute.checkpoint_file import seal, unseal
-from floodmark.compute.checkpoints import CheckpointStore
+from floodmark.compute.checkpoints.found import find_ranges
+from floodmark.compute.checkpoints.keys import hash_text, range_key
+from floodmark.compute.checkpoints.sealed import seal, unseal
+from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.errors import BadCheckpoint
-from floodmark.compute.found import find_ranges
-from floodmark.compute.keys import hash_text, range_key
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 

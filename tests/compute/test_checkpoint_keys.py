@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from floodmark.compute.checkpoint_paths import Group, place_of
-from floodmark.compute.keys import ParsedKey, Prefix, data_key, hash_text, parse_key, range_key
+from floodmark.compute.checkpoints.keys import ParsedKey, Prefix, data_key, hash_text, parse_key, range_key
+from floodmark.compute.checkpoints.paths import Group, place_of
 from floodmark.storage.store import check_key
 
 HASHES = f"_where-{hash_text('a')}_uri-{hash_text('b')}_srcfiles-{hash_text('c')}"

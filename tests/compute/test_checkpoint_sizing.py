@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from floodmark.compute.checkpoints.sizing import CheckpointSizer, bounds
 from floodmark.compute.errors import BadCheckpointSize
-from floodmark.compute.sizing import CheckpointSizer, bounds
 
 MANY = 10**12
 

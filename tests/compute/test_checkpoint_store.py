@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from compute.checkpoint_worlds import PREFIX, object_of, put_range, range_batch
 from compute.test_checkpoint_keys import anything
-from floodmark.compute.checkpoints import CheckpointStore
-from floodmark.compute.keys import Prefix, data_key, hash_text, range_key
+from floodmark.compute.checkpoints.keys import Prefix, data_key, hash_text, range_key
+from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.local import LocalStore

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute.column_worlds import DATASET, add, objects_at, objects_in
-from floodmark.compute import catalog as catalogs
-from floodmark.compute.catalog import Catalog, Column, FunctionRef, identity, srcfiles
 from floodmark.compute.errors import BadCatalog, UnknownColumn
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored.catalog import Catalog, Column, FunctionRef, identity, srcfiles
 from floodmark.ledger.errors import CommitConflict, CommitUnknown
 from floodmark.storage.errors import SwapUnknown
 from floodmark.storage.local import LocalStore

@@ -10,12 +10,12 @@ from pyroaring import BitMap
 
 from compute.checkpoint_worlds import range_batch
 from compute.column_worlds import ROWS, add, column, fill, manifest, objects_at, rewrite, segment, with_errors
-from floodmark.compute import check, define
-from floodmark.compute.check import column_problems
-from floodmark.compute.column_file import write_segment
-from floodmark.compute.keys import range_key
-from floodmark.compute.manifest import Fragment
-from floodmark.compute.purge import drop_purged
+from floodmark.compute.checkpoints.keys import range_key
+from floodmark.compute.stored import check, define
+from floodmark.compute.stored.check import column_problems
+from floodmark.compute.stored.column_file import write_segment
+from floodmark.compute.stored.manifest import Fragment
+from floodmark.compute.stored.purge import drop_purged
 from ledger.keyed.harm import HARM
 from ledger.keyed.harm import replace as put
 

@@ -8,8 +8,6 @@ import pyarrow as pa
 import pytest
 
 from compute.column_worlds import RECORDS, ROWS, add, column, definition, fill, manifest, objects_at, values_of
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import define
 from floodmark.compute.errors import (
     BadColumnName,
     BadFragmentRows,
@@ -20,6 +18,8 @@ from floodmark.compute.errors import (
     UnknownColumn,
     UnknownInput,
 )
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import define
 
 
 @pytest.fixture

@@ -12,9 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compute.column_worlds import objects_at, objects_in
-from floodmark.compute import column_file
-from floodmark.compute.column_file import is_whole, looks_whole, open_segment, raw_values, read_values, write_segment
 from floodmark.compute.errors import UnreadableColumn
+from floodmark.compute.stored import column_file
+from floodmark.compute.stored.column_file import (
+    is_whole,
+    looks_whole,
+    open_segment,
+    raw_values,
+    read_values,
+    write_segment,
+)
 from floodmark.storage import slices
 from floodmark.storage.memory import MemoryStore
 from ledger.arrow_types import data_types

@@ -26,17 +26,18 @@ from compute.column_worlds import (
     values_of,
     with_errors,
 )
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import define, legacy
-from floodmark.compute.catalog import Catalog
-from floodmark.compute.check import column_problems
-from floodmark.compute.checkpoint_paths import place_of
-from floodmark.compute.checkpoints import CheckpointInfo
+from floodmark.compute.checkpoints import legacy
+from floodmark.compute.checkpoints.found import data_batch
+from floodmark.compute.checkpoints.keys import Prefix, data_key, hash_text, range_key
+from floodmark.compute.checkpoints.paths import place_of
+from floodmark.compute.checkpoints.store import CheckpointInfo
 from floodmark.compute.errors import BadColumn
-from floodmark.compute.found import data_batch
-from floodmark.compute.gc import Garbage, Inventory, find_garbage, plan, remove
-from floodmark.compute.keys import Prefix, data_key, hash_text, range_key
-from floodmark.compute.purge import drop_purged
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import define
+from floodmark.compute.stored.catalog import Catalog
+from floodmark.compute.stored.check import column_problems
+from floodmark.compute.stored.gc import Garbage, Inventory, find_garbage, plan, remove
+from floodmark.compute.stored.purge import drop_purged
 from floodmark.storage.store import ObjectInfo
 from ledger.keyed.harm import replace as put
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from compute.column_worlds import add, column, fill, manifest, objects_at
-from floodmark.compute import manifest as manifests
 from floodmark.compute.errors import BadColumn
-from floodmark.compute.manifest import Fragment, Manifest, Segment, decode, encode
+from floodmark.compute.stored import manifest as manifests
+from floodmark.compute.stored.manifest import Fragment, Manifest, Segment, decode, encode
 from ledger.keyed.harm import HARM
 from ledger.keyed.harm import replace as put
 

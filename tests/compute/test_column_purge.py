@@ -26,12 +26,12 @@ from compute.column_worlds import (
     values_of,
     with_errors,
 )
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import define, row_errors
-from floodmark.compute.check import column_problems
-from floodmark.compute.found import data_batch
-from floodmark.compute.keys import Prefix, data_key, hash_text, range_key
-from floodmark.compute.purge import drop_purged
+from floodmark.compute.checkpoints.found import data_batch
+from floodmark.compute.checkpoints.keys import Prefix, data_key, hash_text, range_key
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import define, row_errors
+from floodmark.compute.stored.check import column_problems
+from floodmark.compute.stored.purge import drop_purged
 from floodmark.storage.errors import StorageError, SwapUnknown
 from floodmark.storage.memory import MemoryStore
 from ledger.keyed.harm import replace as put

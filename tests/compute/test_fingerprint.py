@@ -13,7 +13,7 @@ import pytest
 
 from compute.functions_in_files import Versions
 from floodmark.compute.errors import NoCanonicalForm, NoSource, NoVersion
-from floodmark.compute.fingerprint import fingerprint
+from floodmark.compute.functions.fingerprint import fingerprint
 
 PLAIN = """
 def f(x):
@@ -30,7 +30,7 @@ SAME = {
     "an unused import of a library": "import json\ndef f(x):\n    return x * 2 + 1\n",
     "a statement without effect": "def f(x):\n    pass\n    return x * 2 + 1\n",
     "udf itself": """
-        from floodmark.compute.udf import udf
+        from floodmark.compute.functions.udf import udf
 
         @udf(returns='int64', max_checkpoint_size=7)
         def f(x):
@@ -125,7 +125,7 @@ def f(x):
 """
     script = tmp_path / "script.py"
     script.write_text(
-        f"{text}from floodmark.compute.fingerprint import fingerprint\nprint(fingerprint(f, 'f', 'scalar'))"
+        f"{text}from floodmark.compute.functions.fingerprint import fingerprint\nprint(fingerprint(f, 'f', 'scalar'))"
     )
     printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout.strip()
     assert printed == versions(text)
@@ -135,7 +135,7 @@ def test_function_of_the_script_counts_in_that_of_a_module(tmp_path: Path):
     (tmp_path / "tools.py").write_text("def make(g): return lambda x: g(x)\n")
     script = tmp_path / "script.py"
     script.write_text(
-        "from floodmark.compute.fingerprint import fingerprint\nfrom tools import make\n"
+        "from floodmark.compute.functions.fingerprint import fingerprint\nfrom tools import make\n"
         "print(*(fingerprint(make(g), 'f', 'scalar') for g in (lambda x: x + 1, lambda x: x + 2)))"
     )
     one, other = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout.split()
@@ -244,7 +244,8 @@ def test_version_is_the_same_in_another_process(versions: Versions, tmp_path: Pa
     path.mkdir()
     (path / "job.py").write_text(text)
     program = (
-        "import job; from floodmark.compute.fingerprint import fingerprint; print(fingerprint(job.f, 'f', 'scalar'))"
+        "import job; from floodmark.compute.functions.fingerprint import fingerprint; "
+        "print(fingerprint(job.f, 'f', 'scalar'))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed}
     ran = subprocess.run(

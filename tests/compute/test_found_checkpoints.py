@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from compute.checkpoint_worlds import COLUMN, DATASET, PREFIX, object_of, put_range, range_batch, raw, values_of
-from floodmark.compute import row_errors
-from floodmark.compute.batches import ERROR, ERROR_TYPE, ROWADDR
-from floodmark.compute.checkpoints import CheckpointStore
-from floodmark.compute.found import Looking, data_batch, find_data, find_ranges
-from floodmark.compute.keys import data_key, hash_text, range_key
-from floodmark.compute.manifest import Segment
+from floodmark.compute.checkpoints.batches import ERROR, ERROR_TYPE, ROWADDR
+from floodmark.compute.checkpoints.found import Looking, data_batch, find_data, find_ranges
+from floodmark.compute.checkpoints.keys import data_key, hash_text, range_key
+from floodmark.compute.checkpoints.store import CheckpointStore
+from floodmark.compute.stored import row_errors
+from floodmark.compute.stored.manifest import Segment
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore

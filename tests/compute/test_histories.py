@@ -31,10 +31,10 @@ from compute.oracle import DONE, HIDDEN, KEPT, Expected, Keeps, Oracle, shown
 from compute.worlds import checkpoint_path
 from faults.recording import HastyFileSystem
 from floodmark.compute import backfill as filling
-from floodmark.compute import catalog, gc, manifest
+from floodmark.compute.checkpoints.keys import Prefix, parse_key
 from floodmark.compute.errors import FunctionFailed
-from floodmark.compute.keys import Prefix, parse_key
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored import catalog, gc, manifest
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.storage.local import LocalStore
 from ledger.keyed.harm import HARM, replace
 from ledger.keyed.naive import Naive, Row

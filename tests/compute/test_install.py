@@ -26,12 +26,12 @@ from compute.column_worlds import (
     values_of,
     with_errors,
 )
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import define, purge, row_errors
-from floodmark.compute import manifest as manifests
 from floodmark.compute.errors import ColumnChanged, ManifestMoved
-from floodmark.compute.install import install
-from floodmark.compute.manifest import Fragment
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import define, purge, row_errors
+from floodmark.compute.stored import manifest as manifests
+from floodmark.compute.stored.install import install
+from floodmark.compute.stored.manifest import Fragment
 from floodmark.storage.memory import MemoryStore
 
 

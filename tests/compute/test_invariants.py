@@ -18,8 +18,8 @@ import pytest
 import floodmark as fm
 from faults.recording import HastyFileSystem
 from floodmark.compute import backfill as backfills
-from floodmark.compute import manifest as manifests
 from floodmark.compute import runner
+from floodmark.compute.stored import manifest as manifests
 from floodmark.storage.local import LocalStore
 
 VERSIONS = 3

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from floodmark.compute import addresses
-from floodmark.compute.manifest import Fragment, Segment
 from floodmark.compute.plan import FEW_SEGMENTS, Missing, Target, Window, layout, plan_fragment, rows_each, shares
+from floodmark.compute.stored.manifest import Fragment, Segment
 
 ROWS = 64
 

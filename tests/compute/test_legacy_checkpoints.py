@@ -12,10 +12,10 @@ import pytest
 from pyroaring import BitMap
 
 from compute.checkpoint_worlds import COLUMN, DATASET, PREFIX, put_range, range_batch, values_of
-from floodmark.compute import legacy
-from floodmark.compute.checkpoints import CheckpointStore
-from floodmark.compute.found import Looking, find_ranges
-from floodmark.compute.keys import hash_text, parse_key
+from floodmark.compute.checkpoints import legacy
+from floodmark.compute.checkpoints.found import Looking, find_ranges
+from floodmark.compute.checkpoints.keys import hash_text, parse_key
+from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 

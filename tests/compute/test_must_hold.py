@@ -18,8 +18,8 @@ import floodmark as fm
 from compute.counting import Plan, until
 from compute.worlds import FRAGMENT_ROWS, HUNDREDFOLD, TENFOLD, World, checkpoint_path
 from floodmark.compute import backfill as filling
+from floodmark.compute.checkpoints.keys import parse_key
 from floodmark.compute.errors import FunctionFailed, UnreadableColumn
-from floodmark.compute.keys import parse_key
 
 SMALL = {"checkpoint_size": 2, "min_checkpoint_size": 2, "max_checkpoint_size": 2}
 """Checkpoints of exactly two rows."""

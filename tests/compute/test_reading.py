@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import floodmark as fm
 from compute.column_worlds import ROWS, add, column, definition, objects_at, values_of
 from compute.reading_worlds import damage, fill_half, put, shown
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import column_file, define
 from floodmark.compute.errors import BadColumn, UnreadableColumn
-from floodmark.compute.objects import ColumnObjects
-from floodmark.compute.read import computed_columns
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import column_file, define
+from floodmark.compute.stored.objects import ColumnObjects
+from floodmark.compute.stored.read import computed_columns
 from floodmark.ledger.errors import DuplicateColumns
 from floodmark.storage.memory import MemoryStore
 from ledger.current_worlds import lived_in, people

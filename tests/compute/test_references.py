@@ -7,7 +7,7 @@ import symtable
 
 import pytest
 
-from floodmark.compute.references import Imported, Outer, references
+from floodmark.compute.functions.references import Imported, Outer, references
 
 FUNCTIONS = [
     "def f(x): return x + y",

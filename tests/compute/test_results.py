@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark.compute.errors import BadResult
-from floodmark.compute.results import Wanted
+from floodmark.compute.functions.results import Wanted
 
 START = 100
 

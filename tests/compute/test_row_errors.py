@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from compute.column_worlds import objects_at
-from floodmark.compute import row_errors
-from floodmark.compute.batches import ERROR_TYPE
+from floodmark.compute.checkpoints.batches import ERROR_TYPE
 from floodmark.compute.errors import BadRowErrors
+from floodmark.compute.stored import row_errors
 from ledger.keyed.harm import HARM
 from ledger.keyed.harm import replace as put
 

@@ -10,8 +10,8 @@ import pytest
 import floodmark as fm
 from compute.column_worlds import ROWS, definition
 from compute.reading_worlds import damage, fill_half, put, shown
-from floodmark.compute import define
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored import define
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger import spark_read
 from ledger.current_worlds import lived_in, people, replayed
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from floodmark.compute.syntax import digest
+from floodmark.compute.functions.syntax import digest
 
 MODULES = [argparse, asyncio.base_events, dataclasses, enum, inspect, json.decoder, textwrap, typing]
 

@@ -22,8 +22,8 @@ from floodmark.compute.errors import (
     NoSource,
     UnpicklableFunction,
 )
-from floodmark.compute.on_error import Retry, Skip
-from floodmark.compute.udf import Udf, check_shippable, known, udf
+from floodmark.compute.functions.on_error import Retry, Skip
+from floodmark.compute.functions.udf import Udf, check_shippable, known, udf
 from floodmark.engine.shipping import packing
 from floodmark.errors import FloodmarkError
 
@@ -287,7 +287,7 @@ def test_known_finds_a_udf_by_name_and_version_while_it_is_around():
 
 def test_known_looks_at_udfs_of_that_name_only(monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
-    monkeypatch.setattr("floodmark.compute.udf.fingerprint", lambda _, name, kind: asked.append(name) or name)
+    monkeypatch.setattr("floodmark.compute.functions.udf.fingerprint", lambda _, name, kind: asked.append(name) or name)
     kept = [udf(returns="int64", name=name)(_scalar) for name in ("known_a", "known_b")]
     assert known("known_a", "known_a") is kept[0]
     assert asked == ["known_a"]
@@ -341,8 +341,8 @@ def test_function_that_cannot_be_sent_is_refused_with_the_reason():
 def test_defining_a_udf_loads_no_spark():
     program = (
         "import sys, pyarrow as pa\n"
-        "from floodmark.compute.call import Caller\n"
-        "from floodmark.compute.udf import udf\n"
+        "from floodmark.compute.functions.call import Caller\n"
+        "from floodmark.compute.functions.udf import udf\n"
         "f = udf(returns='int64', version='1')(lambda x: x)\n"
         "assert Caller(f, pa.field('y', pa.int64()), ('x',)).compute(pa.record_batch({'x': [1]}), [0]).called == 1\n"
         "print([m for m in ('pyspark', 'py4j') if m in sys.modules])"

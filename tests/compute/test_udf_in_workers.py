@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from floodmark.compute.on_error import Skip
-from floodmark.compute.udf import udf
+from floodmark.compute.functions.on_error import Skip
+from floodmark.compute.functions.udf import udf
 from floodmark.engine.shipping import packing
 
 OFFSET = 10
@@ -37,7 +37,7 @@ WORKER = """
 import json, pickle, sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from floodmark.compute.call import Caller
+from floodmark.compute.functions.call import Caller
 
 found = []
 for path in sys.argv[1:]:

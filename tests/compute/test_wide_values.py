@@ -17,13 +17,14 @@ from tests.compute.tasks import World, world
 
 import floodmark as fm
 from floodmark.compute import apply as applying
-from floodmark.compute import column_file, differing, sources
+from floodmark.compute import differing, sources
 from floodmark.compute.assemble import AssembleTask, assemble, store_segment
-from floodmark.compute.batches import ERROR, ERROR_TYPE, ROWADDR, Source
-from floodmark.compute.column_file import SegmentFile, open_segment, read_values, write_segment
+from floodmark.compute.checkpoints.batches import ERROR, ERROR_TYPE, ROWADDR, Source
+from floodmark.compute.checkpoints.keys import range_key
 from floodmark.compute.errors import CheckpointCoverageError
-from floodmark.compute.keys import range_key
 from floodmark.compute.plan import Target
+from floodmark.compute.stored import column_file
+from floodmark.compute.stored.column_file import SegmentFile, open_segment, read_values, write_segment
 from floodmark.compute.widths import fitting
 
 ROWS = 60

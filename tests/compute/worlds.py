@@ -10,9 +10,9 @@ import pyarrow as pa
 
 import floodmark as fm
 from compute.counting import Calls, Plan
-from floodmark.compute.checkpoint_paths import place_of
-from floodmark.compute.checkpoints import CheckpointStore
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.checkpoints.paths import place_of
+from floodmark.compute.checkpoints.store import CheckpointStore
+from floodmark.compute.stored.objects import ColumnObjects
 
 FRAGMENT_ROWS = 8
 

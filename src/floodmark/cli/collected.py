@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from floodmark.compute.gc import GRACE_NANOS, Garbage
+from floodmark.compute.stored.gc import GRACE_NANOS, Garbage
 from floodmark.dataset import Dataset
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pyroaring import BitMap
 
 from floodmark.compute import addresses
-from floodmark.compute import catalog as catalogs
-from floodmark.compute.catalog import Catalog
-from floodmark.compute.checkpoints import CheckpointInfo
-from floodmark.compute.keys import DATA, FORMAT, RANGE, ParsedKey, Prefix, hash_text, parse_key
+from floodmark.compute.checkpoints.keys import DATA, FORMAT, RANGE, ParsedKey, Prefix, hash_text, parse_key
+from floodmark.compute.checkpoints.store import CheckpointInfo
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored.catalog import Catalog
 from floodmark.dataset import Dataset
 
 OLD_FORMAT = "older format"

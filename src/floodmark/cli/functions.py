@@ -17,8 +17,8 @@ from floodmark.cli import words
 from floodmark.cli.errors import NoFunction, OtherVersion
 
 if TYPE_CHECKING:
-    from floodmark.compute.catalog import Column
-    from floodmark.compute.udf import Udf
+    from floodmark.compute.functions.udf import Udf
+    from floodmark.compute.stored.catalog import Column
 
 # Modules that only one process has: a script, a notebook, what was typed.
 _NOWHERE = ("", "__main__", "__mp_main__")
@@ -29,7 +29,7 @@ def find_function(dataset: str, column: Column, named: str | None, mark: Path | 
 
     `mark` is a folder of the lake, if that is a folder: who may write data must not thereby choose what is run.
     """
-    from floodmark.compute.udf import known
+    from floodmark.compute.functions.udf import known
 
     reference = column.function
     if named is not None:
@@ -131,7 +131,7 @@ def _attribute(column: Column, module: ModuleType, path: str) -> Any:
 
 def _same_name(column: Column, module: ModuleType) -> Any:
     """The udf that has taken the place of the column's, if there is one."""
-    from floodmark.compute.udf import Udf
+    from floodmark.compute.functions.udf import Udf
 
     for value in vars(module).values():
         if isinstance(value, Udf) and value.name == column.function.name:
@@ -140,7 +140,7 @@ def _same_name(column: Column, module: ModuleType) -> Any:
 
 
 def _not_there(column: Column, module: ModuleType, what: str) -> NoFunction:
-    from floodmark.compute.udf import Udf
+    from floodmark.compute.functions.udf import Udf
 
     udfs = [name for name, value in vars(module).items() if isinstance(value, Udf)]
     there = f"its udfs are {', '.join(udfs)}" if udfs else "it has none"
@@ -153,7 +153,7 @@ def _not_there(column: Column, module: ModuleType, what: str) -> NoFunction:
 
 
 def _checked(found: Any, dataset: str, column: Column, named: str) -> Udf:
-    from floodmark.compute.udf import Udf
+    from floodmark.compute.functions.udf import Udf
 
     module, _, name = named.partition(":")
     if not isinstance(found, Udf):

@@ -17,11 +17,11 @@ from pyroaring import BitMap
 
 from floodmark.compute import addresses
 from floodmark.compute.assemble import store_segment
-from floodmark.compute.batches import ROWADDR, Source, checkpoint_batch, of_run, run_of
-from floodmark.compute.call import Computed
-from floodmark.compute.found import RangeCheckpoint, find_ranges
-from floodmark.compute.keys import range_key
-from floodmark.compute.sizing import CheckpointSizer
+from floodmark.compute.checkpoints.batches import ROWADDR, Source, checkpoint_batch, of_run, run_of
+from floodmark.compute.checkpoints.found import RangeCheckpoint, find_ranges
+from floodmark.compute.checkpoints.keys import range_key
+from floodmark.compute.checkpoints.sizing import CheckpointSizer
+from floodmark.compute.functions.call import Computed
 from floodmark.compute.widths import fitting
 from floodmark.compute.work import Applied, MapBatchCheckpoint, RangeTask, Work, Written
 from floodmark.ledger.keys.records import I64

@@ -14,15 +14,12 @@ from functools import partial
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.compute import addresses, row_errors
-from floodmark.compute.batches import Source
-from floodmark.compute.catalog import FIELD_ID
-from floodmark.compute.column_file import is_whole, open_segment, write_segment
+from floodmark.compute import addresses
+from floodmark.compute.checkpoints.batches import Source
+from floodmark.compute.checkpoints.found import DataCheckpoint, data_batch, find_data, find_ranges
+from floodmark.compute.checkpoints.keys import data_key
 from floodmark.compute.differing import differing
 from floodmark.compute.errors import BadRowErrors
-from floodmark.compute.found import DataCheckpoint, data_batch, find_data, find_ranges
-from floodmark.compute.keys import data_key
-from floodmark.compute.manifest import Segment
 from floodmark.compute.pieces import Piece, pieces
 from floodmark.compute.plan import Target
 from floodmark.compute.sources import (
@@ -36,6 +33,10 @@ from floodmark.compute.sources import (
     lost_rows,
     made_at,
 )
+from floodmark.compute.stored import row_errors
+from floodmark.compute.stored.catalog import FIELD_ID
+from floodmark.compute.stored.column_file import is_whole, open_segment, write_segment
+from floodmark.compute.stored.manifest import Segment
 from floodmark.compute.work import Work, Written
 
 _log = logging.getLogger(__name__)

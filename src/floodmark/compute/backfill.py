@@ -17,10 +17,9 @@ from functools import partial
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.compute import addresses, manifest, row_errors
-from floodmark.compute import catalog as catalogs
+from floodmark.compute import addresses
 from floodmark.compute.assemble import Assembled, AssembleTask, assemble
-from floodmark.compute.catalog import Column
+from floodmark.compute.checkpoints.found import Mending
 from floodmark.compute.errors import (
     BadColumn,
     BadRowErrors,
@@ -29,17 +28,19 @@ from floodmark.compute.errors import (
     ManifestMoved,
     UnreadableColumn,
 )
-from floodmark.compute.found import Mending
-from floodmark.compute.install import install
-from floodmark.compute.manifest import Fragment, Manifest
+from floodmark.compute.functions.udf import Udf
 from floodmark.compute.options import Options
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.plan import FragmentPlan
-from floodmark.compute.purge import drop_purged
 from floodmark.compute.rounds import compute
 from floodmark.compute.runner import Runner
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import manifest, row_errors
+from floodmark.compute.stored.catalog import Column
+from floodmark.compute.stored.install import install
+from floodmark.compute.stored.manifest import Fragment, Manifest
+from floodmark.compute.stored.purge import drop_purged
 from floodmark.compute.survey import BackfillPlan, prefix_of, survey
-from floodmark.compute.udf import Udf
 from floodmark.compute.work import Applied, Work
 from floodmark.engine import Progress
 from floodmark.errors import FloodmarkError

@@ -10,13 +10,13 @@ from typing import cast
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.compute import define, row_errors
-from floodmark.compute.catalog import FIRST_FIELD_ID, FRAGMENT_ROWS, Catalog, Column, FunctionRef
-from floodmark.compute.define import Definition
 from floodmark.compute.errors import BadRowErrors, ColumnExists, UnknownFunction
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.functions.udf import Udf, check_shippable, known
 from floodmark.compute.pinned import Pinned
-from floodmark.compute.udf import Udf, check_shippable, known
+from floodmark.compute.stored import define, row_errors
+from floodmark.compute.stored.catalog import FIRST_FIELD_ID, FRAGMENT_ROWS, Catalog, Column, FunctionRef
+from floodmark.compute.stored.define import Definition
+from floodmark.compute.stored.objects import ColumnObjects
 
 _log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from floodmark.compute.checkpoints.sizing import bounds
 from floodmark.compute.errors import BadCheckpointSize
-from floodmark.compute.sizing import bounds
-from floodmark.compute.udf import Udf
+from floodmark.compute.functions.udf import Udf
 from floodmark.ledger.scan import Where
 
 _SIZES = ("checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "task_size", "commit_granularity")

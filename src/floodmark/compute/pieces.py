@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.compute import row_errors, sources
-from floodmark.compute.batches import Source
+from floodmark.compute import sources
+from floodmark.compute.checkpoints.batches import Source
 from floodmark.compute.sources import Values
+from floodmark.compute.stored import row_errors
 from floodmark.compute.widths import most_rows
 from floodmark.ledger.keys.records import I64
 from floodmark.storage.slices import ROW_GROUP_ROWS

@@ -9,12 +9,13 @@ from functools import cached_property
 import numpy as np
 from pyroaring import BitMap
 
-from floodmark.compute import addresses, manifest
-from floodmark.compute.catalog import Catalog, Column, identity
-from floodmark.compute.manifest import Manifest
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute import addresses
 from floodmark.compute.plan import Window
-from floodmark.compute.read import computed_columns
+from floodmark.compute.stored import manifest
+from floodmark.compute.stored.catalog import Catalog, Column, identity
+from floodmark.compute.stored.manifest import Manifest
+from floodmark.compute.stored.objects import ColumnObjects
+from floodmark.compute.stored.read import computed_columns
 from floodmark.ledger.beside import Beside
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout

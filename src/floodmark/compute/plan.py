@@ -10,8 +10,8 @@ import numpy as np
 from pyroaring import BitMap
 
 from floodmark.compute import addresses
-from floodmark.compute.found import DataCheckpoint, RangeCheckpoint
-from floodmark.compute.manifest import Fragment, Segment
+from floodmark.compute.checkpoints.found import DataCheckpoint, RangeCheckpoint
+from floodmark.compute.stored.manifest import Fragment, Segment
 
 DIRECT_ROWS = 1 << 17
 """So few missing rows are one task: the first seconds of it tell whether more tasks would pay."""

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.compute.batches import Source, run_of
-from floodmark.compute.checkpoint_paths import place_of
-from floodmark.compute.checkpoints import CheckpointStore
-from floodmark.compute.column_file import SegmentFile, open_raw
+from floodmark.compute.checkpoints.batches import Source, run_of
+from floodmark.compute.checkpoints.found import DataCheckpoint, RangeCheckpoint
+from floodmark.compute.checkpoints.paths import place_of
+from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.errors import BadCheckpoint, CheckpointCoverageError, UnreadableColumn
-from floodmark.compute.found import DataCheckpoint, RangeCheckpoint
-from floodmark.compute.manifest import Segment
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored.column_file import SegmentFile, open_raw
+from floodmark.compute.stored.manifest import Segment
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.storage.errors import ObjectNotFound
 
 PIECE_BYTES = 64 << 20
@@ -197,9 +197,7 @@ class Checkpoint:
             self.store.delete(self.found.key)
             raise lost_rows(self.column, self.wanted, self.base) from error
         source = Source.of(batch, self.base)
-        made = (
-            inf if run_of(batch) == self.run else self.made
-        )  # stores have coarse clocks
+        made = inf if run_of(batch) == self.run else self.made  # stores have coarse clocks
         return Source(source.offsets, source.values, source.errors, made)
 
 

@@ -10,16 +10,17 @@ from functools import cached_property
 import numpy as np
 from pyroaring import BitMap
 
-from floodmark.compute import addresses, row_errors
-from floodmark.compute.catalog import Column, srcfiles
-from floodmark.compute.column_file import looks_whole, read_values
+from floodmark.compute import addresses
+from floodmark.compute.checkpoints.found import Looking
+from floodmark.compute.checkpoints.keys import Prefix, hash_text
 from floodmark.compute.errors import BadRowErrors
-from floodmark.compute.found import Looking
-from floodmark.compute.keys import Prefix, hash_text
-from floodmark.compute.manifest import Fragment, Manifest, Segment
-from floodmark.compute.objects import ColumnObjects
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.plan import FragmentPlan, Missing, Window, plan_fragment
+from floodmark.compute.stored import row_errors
+from floodmark.compute.stored.catalog import Column, srcfiles
+from floodmark.compute.stored.column_file import looks_whole, read_values
+from floodmark.compute.stored.manifest import Fragment, Manifest, Segment
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.scan import Where
 
 _log = logging.getLogger(__name__)

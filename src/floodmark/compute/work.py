@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.compute.call import Caller
-from floodmark.compute.keys import Prefix
-from floodmark.compute.manifest import Segment
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.checkpoints.keys import Prefix
+from floodmark.compute.functions.call import Caller
+from floodmark.compute.functions.udf import Udf
 from floodmark.compute.plan import Share
-from floodmark.compute.udf import Udf
+from floodmark.compute.stored.manifest import Segment
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.beside import Beside
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.scan import Scan

@@ -11,7 +11,7 @@ from floodmark.cli.call import Call, verb
 from floodmark.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
-    from floodmark.compute.catalog import Column as ComputedColumn
+    from floodmark.compute.stored.catalog import Column as ComputedColumn
 
 
 @verb("schema")

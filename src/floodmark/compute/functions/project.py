@@ -9,7 +9,7 @@ import types
 from dataclasses import dataclass
 from typing import Any, Self
 
-from floodmark.compute.source_text import SourceMissing
+from floodmark.compute.functions.source_text import SourceMissing
 from floodmark.engine.shipping import is_project_module
 
 _MAIN = ("__main__", "__mp_main__")

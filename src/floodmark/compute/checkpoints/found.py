@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.compute import addresses, legacy
-from floodmark.compute.batches import ERROR, ERROR_TYPE, ROWADDR
-from floodmark.compute.checkpoints import CheckpointStore
+from floodmark.compute import addresses
+from floodmark.compute.checkpoints import legacy
+from floodmark.compute.checkpoints.batches import ERROR, ERROR_TYPE, ROWADDR
+from floodmark.compute.checkpoints.keys import DATA, RANGE, ParsedKey, Prefix, parse_key
+from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.errors import BadCheckpoint
-from floodmark.compute.keys import DATA, RANGE, ParsedKey, Prefix, parse_key
-from floodmark.compute.manifest import Segment
+from floodmark.compute.stored.manifest import Segment
 from floodmark.ledger.keys.records import I64
 from floodmark.storage.errors import ObjectNotFound
 

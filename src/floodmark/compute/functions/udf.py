@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.compute.errors import BadCheckpointSize, BadFunction, NoVersion, UnpicklableFunction
-from floodmark.compute.fingerprint import Versioned, fingerprint
-from floodmark.compute.instances import instance_of
-from floodmark.compute.on_error import Handler, Retry, Skip
-from floodmark.compute.parameters import Kind, Parameters, parameters_of
-from floodmark.compute.source_text import source_or_nothing
+from floodmark.compute.functions.fingerprint import Versioned, fingerprint
+from floodmark.compute.functions.instances import instance_of
+from floodmark.compute.functions.on_error import Handler, Retry, Skip
+from floodmark.compute.functions.parameters import Kind, Parameters, parameters_of
+from floodmark.compute.functions.source_text import source_or_nothing
 from floodmark.engine.shipping import NotShippable, packing
 from floodmark.ledger.errors import UnsupportedType
 from floodmark.ledger.types import canonical, check_supported

@@ -10,7 +10,7 @@ import ast
 import struct
 from collections.abc import Iterator
 
-from floodmark.compute.forms import leaf
+from floodmark.compute.functions.forms import leaf
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _IGNORED = frozenset({"annotation", "returns", "type_comment", "type_params", "ctx", "decorator_list"})

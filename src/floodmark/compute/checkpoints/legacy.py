@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodmark.compute.batches import ERROR, ERROR_TYPE, ROWADDR
-from floodmark.compute.checkpoints import CheckpointStore
+from floodmark.compute.checkpoints.batches import ERROR, ERROR_TYPE, ROWADDR
+from floodmark.compute.checkpoints.keys import Prefix, hash_text, is_plain, range_key
+from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.errors import BadCheckpoint
-from floodmark.compute.keys import Prefix, hash_text, is_plain, range_key
 from floodmark.ledger.keys.records import I64
 from floodmark.storage.errors import ObjectNotFound, StorageError
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.compute import addresses
-from floodmark.compute.call import Computed
-from floodmark.compute.failures import RowError
+from floodmark.compute.functions.call import Computed
+from floodmark.compute.functions.failures import RowError
 from floodmark.ledger.keys.records import I64
 
 Mask = npt.NDArray[np.bool_]

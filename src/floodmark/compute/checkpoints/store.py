@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.compute.checkpoint_file import seal, unseal
-from floodmark.compute.checkpoint_paths import Group, Place, fragment_folder, place_of
-from floodmark.compute.keys import parse_key
+from floodmark.compute.checkpoints.keys import parse_key
+from floodmark.compute.checkpoints.paths import Group, Place, fragment_folder, place_of
+from floodmark.compute.checkpoints.sealed import seal, unseal
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import ObjectInfo, Store
 

@@ -10,15 +10,16 @@ from itertools import pairwise
 import numpy as np
 from pyroaring import BitMap
 
-from floodmark.compute import addresses, column_file, row_errors
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import manifest as manifests
-from floodmark.compute.catalog import Catalog, Column
-from floodmark.compute.column_file import SegmentFile
+from floodmark.compute import addresses
 from floodmark.compute.errors import BadCatalog, BadColumn, BadRowErrors, UnreadableColumn
-from floodmark.compute.manifest import Fragment, Manifest, Segment
-from floodmark.compute.objects import ColumnObjects
-from floodmark.compute.purge import find_left
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import column_file, row_errors
+from floodmark.compute.stored import manifest as manifests
+from floodmark.compute.stored.catalog import Catalog, Column
+from floodmark.compute.stored.column_file import SegmentFile
+from floodmark.compute.stored.manifest import Fragment, Manifest, Segment
+from floodmark.compute.stored.objects import ColumnObjects
+from floodmark.compute.stored.purge import find_left
 from floodmark.ledger.slice_check import Problem
 from floodmark.storage.slices import ROW_GROUP_ROWS
 

@@ -11,8 +11,8 @@ import struct
 
 import pyarrow as pa
 
+from floodmark.compute.checkpoints.keys import parse_key
 from floodmark.compute.errors import BadCheckpoint
-from floodmark.compute.keys import parse_key
 
 MAGIC = b"FMCHECK1"
 _HEADER = struct.Struct("<8sIQQQ32s")  # magic, bytes of the key, rows, span, bytes of the batch, sha-256 of all else

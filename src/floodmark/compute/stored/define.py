@@ -8,10 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import manifest as manifests
-from floodmark.compute.batches import ERROR, ROWADDR
-from floodmark.compute.catalog import FIRST_FIELD_ID, Catalog, Column, FunctionRef
+from floodmark.compute.checkpoints.batches import ERROR, ROWADDR
 from floodmark.compute.errors import (
     BadColumn,
     BadColumnName,
@@ -22,7 +19,10 @@ from floodmark.compute.errors import (
     CyclicColumns,
     UnknownInput,
 )
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import manifest as manifests
+from floodmark.compute.stored.catalog import FIRST_FIELD_ID, Catalog, Column, FunctionRef
+from floodmark.compute.stored.objects import ColumnObjects
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from pyroaring import BitMap
 
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import manifest as manifests
-from floodmark.compute import row_errors
-from floodmark.compute.catalog import Catalog, Column
 from floodmark.compute.errors import BadRowErrors, ColumnChanged, ManifestMoved
-from floodmark.compute.manifest import Fragment, Manifest
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import manifest as manifests
+from floodmark.compute.stored import row_errors
+from floodmark.compute.stored.catalog import Catalog, Column
+from floodmark.compute.stored.manifest import Fragment, Manifest
+from floodmark.compute.stored.objects import ColumnObjects
 
 _log = logging.getLogger(__name__)
 

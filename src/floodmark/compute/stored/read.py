@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from floodmark.compute.addresses import span, to_array
-from floodmark.compute.catalog import Catalog, Column
-from floodmark.compute.column_file import SegmentFile, open_segment
-from floodmark.compute.manifest import Manifest, Segment, load
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored.catalog import Catalog, Column
+from floodmark.compute.stored.column_file import SegmentFile, open_segment
+from floodmark.compute.stored.manifest import Manifest, Segment, load
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.beside import Offsets
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.compute.errors import BadCatalog, UnknownColumn
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.errors import CommitConflict, CommitUnknown
 from floodmark.storage.errors import ObjectNotFound, StorageError, SwapUnknown
 from floodmark.storage.store import ObjectInfo

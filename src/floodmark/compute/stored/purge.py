@@ -14,16 +14,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from floodmark.compute import addresses, row_errors
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import manifest as manifests
-from floodmark.compute.catalog import FIRST_FIELD_ID, Catalog, Column
-from floodmark.compute.column_file import START_KEY, read_values, write_segment
+from floodmark.compute import addresses
+from floodmark.compute.checkpoints.keys import parse_key
 from floodmark.compute.errors import BadCatalog, BadColumn, BadRowErrors, UnreadableColumn
-from floodmark.compute.install import Changed, with_changed
-from floodmark.compute.keys import parse_key
-from floodmark.compute.manifest import Fragment, Segment
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import manifest as manifests
+from floodmark.compute.stored import row_errors
+from floodmark.compute.stored.catalog import FIRST_FIELD_ID, Catalog, Column
+from floodmark.compute.stored.column_file import START_KEY, read_values, write_segment
+from floodmark.compute.stored.install import Changed, with_changed
+from floodmark.compute.stored.manifest import Fragment, Segment
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.errors import CommitConflict, CommitUnknown
 from floodmark.storage.errors import StorageError
 

@@ -13,9 +13,9 @@ from itertools import accumulate, pairwise
 from pyroaring import BitMap
 
 from floodmark.compute.addresses import pack, unpack
-from floodmark.compute.catalog import Column
 from floodmark.compute.errors import BadColumn
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored.catalog import Column
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.storage.errors import ObjectNotFound
 
 MAGIC = b"FMCOLM1\n"

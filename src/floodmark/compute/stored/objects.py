@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from floodmark.compute.checkpoints import CheckpointStore
+from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.store import ObjectInfo, Store
 

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodmark.compute.catalog import FIELD_ID
 from floodmark.compute.errors import UnreadableColumn
-from floodmark.compute.manifest import Segment
-from floodmark.compute.objects import ColumnObjects
+from floodmark.compute.stored.catalog import FIELD_ID
+from floodmark.compute.stored.manifest import Segment
+from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.widths import fitting
 from floodmark.ledger.staging import explained
 from floodmark.storage.errors import ObjectNotFound, StorageError

@@ -15,18 +15,18 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.compute import addresses
-from floodmark.compute import catalog as catalogs
-from floodmark.compute import manifest as manifests
-from floodmark.compute.batches import ROWADDR
-from floodmark.compute.catalog import Catalog
-from floodmark.compute.checkpoint_paths import Group
-from floodmark.compute.checkpoints import CheckpointInfo, CheckpointStore
+from floodmark.compute.checkpoints.batches import ROWADDR
+from floodmark.compute.checkpoints.keys import DATA, ParsedKey, Prefix, hash_text, parse_key
+from floodmark.compute.checkpoints.legacy import range_prefix
+from floodmark.compute.checkpoints.paths import Group
+from floodmark.compute.checkpoints.store import CheckpointInfo, CheckpointStore
 from floodmark.compute.errors import BadCheckpoint
-from floodmark.compute.keys import DATA, ParsedKey, Prefix, hash_text, parse_key
-from floodmark.compute.legacy import range_prefix
-from floodmark.compute.manifest import Manifest
-from floodmark.compute.objects import ColumnObjects
-from floodmark.compute.purge import drop_purged, find_left
+from floodmark.compute.stored import catalog as catalogs
+from floodmark.compute.stored import manifest as manifests
+from floodmark.compute.stored.catalog import Catalog
+from floodmark.compute.stored.manifest import Manifest
+from floodmark.compute.stored.objects import ColumnObjects
+from floodmark.compute.stored.purge import drop_purged, find_left
 from floodmark.ledger.keys.records import I64
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import ObjectInfo

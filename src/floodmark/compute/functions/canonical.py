@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute.forms import Form, leaf, ordered, unordered
+from floodmark.compute.functions.forms import Form, leaf, ordered, unordered
 from floodmark.storage.errors import NoHashRule
 from floodmark.storage.logical_hash import column_digests
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from floodmark.compute.errors import FunctionFailed
-from floodmark.compute.failures import RowError, message_of, trace_of, type_of
-from floodmark.compute.on_error import Retry, is_skipped, retry_for
-from floodmark.compute.results import Wanted
-from floodmark.compute.udf import Udf
+from floodmark.compute.functions.failures import RowError, message_of, trace_of, type_of
+from floodmark.compute.functions.on_error import Retry, is_skipped, retry_for
+from floodmark.compute.functions.results import Wanted
+from floodmark.compute.functions.udf import Udf
 
 _PYTHON_ROWS = 2**16  # rows that are Python values at the same time
 

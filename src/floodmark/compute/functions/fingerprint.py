@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from floodmark.compute.canonical import CannotEncode, Encoder
 from floodmark.compute.errors import NoCanonicalForm, NoSource, NoVersion
-from floodmark.compute.forms import Form, Ref, leaf, ordered, settle, settle_all, unordered
-from floodmark.compute.project import Project, load, module_of, top_package
-from floodmark.compute.references import Imported, Outer, Reference, references
-from floodmark.compute.source_text import (
+from floodmark.compute.functions.canonical import CannotEncode, Encoder
+from floodmark.compute.functions.forms import Form, Ref, leaf, ordered, settle, settle_all, unordered
+from floodmark.compute.functions.project import Project, load, module_of, top_package
+from floodmark.compute.functions.references import Imported, Outer, Reference, references
+from floodmark.compute.functions.source_text import (
     Source,
     SourceMissing,
     class_namespace,
@@ -34,7 +34,7 @@ from floodmark.compute.source_text import (
     function_source,
     own_methods,
 )
-from floodmark.compute.syntax import digest
+from floodmark.compute.functions.syntax import digest
 
 _FORMAT = "floodmark function 1"
 _HINT = "Give the function a version of your own, and change it with the code: udf(version=…)."
