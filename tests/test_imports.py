@@ -1,4 +1,4 @@
-"""Imports point downwards: chain, storage → ledger → compute → transform, timeline → dataset → lake → pipeline → cli."""
+"""Imports point down: chain, storage → ledger → compute → transform, timeline → dataset → lake → pipeline → cli."""
 
 from __future__ import annotations
 
