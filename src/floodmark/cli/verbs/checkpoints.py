@@ -150,7 +150,7 @@ def _print_collected(one: Collected, did: str) -> None:
     gone = [words.many(one.checkpoints, "checkpoint")] if one.checkpoints else []
     gone += [words.many(one.files, "file")] if one.files else []
     stay = [f"{one.young:,} younger than a week"] if one.young else []
-    stay += [f"{one.needed:,} with rows that are not committed yet"] if one.needed else []
+    stay += [f"{one.needed:,} that a backfill would use"] if one.needed else []
     if not gone and not stay:
         return
     done = f"{did} {' and '.join(gone)} ({words.size(one.size)})" if gone else "nothing to remove"
