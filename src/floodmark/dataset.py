@@ -180,8 +180,9 @@ class Dataset(ledger.Dataset):
         The chain and the offsets stay. Only whole slices go, so some older records may remain. What was computed from
         them goes too.
         """
+        dataset_id = str(self.id)  # before: what is purged is acknowledged, whatever happens after it
         done = super().purge(before)
-        purge.drop_purged(self._columns_objects, done.before, str(self.id))
+        purge.drop_purged(self._columns_objects, done.before, dataset_id)
         return done
 
     def verify(self) -> Verification:

@@ -484,7 +484,7 @@ QUICK = settings(
     phases=[Phase.explicit, Phase.generate],  # the steps can be read as they are; to make them fewer takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-LONG = settings(QUICK, max_examples=40, stateful_step_count=40)
+LONG = settings(QUICK, max_examples=12, stateful_step_count=40)
 
 KINDS = ["append", "upsert"]
 

@@ -316,9 +316,17 @@ def test_cancelled_run_ends_the_workers_that_are_at_work(tmp_path):
 
 
 def test_ctrl_c_ends_the_workers_that_are_at_work_and_reaches_the_caller(tmp_path):
-    watcher = when_under_way(tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT))
+    heard = threading.Event()
+
+    def press():
+        while not heard.is_set():  # Python drops an interrupt that comes while it runs a destructor
+            os.kill(os.getpid(), signal.SIGINT)
+            heard.wait(10)
+
+    watcher = when_under_way(tmp_path, press)
     with pytest.raises(KeyboardInterrupt):
         run_in_processes(range(40), slow_in(tmp_path))
+    heard.set()
     watcher.join()
     assert not any(is_running(process) for process in workers_seen(tmp_path))
     fresh = run_in_processes(range(4), lambda _: os.getpid())

@@ -163,7 +163,7 @@ DYING = "import os, signal; die = lambda *a, **k: os.kill(os.getpid(), signal.SI
 MOMENTS = {
     "before the files are put together": "from floodmark.compute import backfill; backfill._assemble = die",
     "before the commit": "from floodmark.compute import backfill; backfill.install = die",
-    "before the catalog is swapped": "from floodmark.compute import install; install.catalogs.change = die",
+    "before the catalog is swapped": "from floodmark.compute.stored import install; install.catalogs.change = die",
     "after the commit": (
         "from floodmark.compute import backfill; real = backfill.install; "
         "backfill.install = lambda *a, **k: die(real(*a, **k))"

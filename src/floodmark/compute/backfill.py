@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
@@ -264,7 +265,7 @@ def _commit(
     pinned: Pinned, column: Column, base: Manifest, wave: Sequence[FragmentPlan], written: dict[int, list[Assembled]]
 ) -> Manifest:
     fragments = [_committed(pinned, plan, written[plan.number]) for plan in wave]
-    changed = {plan.number: _changed(plan, written[plan.number]) for plan in wave}
+    changed = {plan.number: _changed(pinned, plan, written[plan.number]) for plan in wave}
     catalog = install(
         pinned.objects,
         pinned.dataset_id,
@@ -277,14 +278,23 @@ def _commit(
     return manifest.load(pinned.objects, catalog.column(column.name))
 
 
-def _changed(plan: FragmentPlan, made: Sequence[Assembled]) -> BitMap:
+def _changed(pinned: Pinned, plan: FragmentPlan, made: Sequence[Assembled]) -> BitMap:
     """The rows whose value readers see change.
 
     Old values that were lost cannot be compared. Those of an older version count as changed, and those of this one do
-    while they are not computed again: what replaces them later may be another function's.
+    if they failed then or now, or while they are not computed again: what replaces them may be another function's.
     """
+    changed = BitMap.union(*[a.changed for a in made], plan.lost.kept, BitMap())
+    if not plan.lost.done:
+        return changed
     rows = BitMap.union(*[a.rows for a in made], BitMap())
-    return BitMap.union(*[a.changed for a in made], plan.lost.kept, plan.lost.done - rows)
+    changed |= plan.lost.done - rows
+    try:
+        tables = [row_errors.load(pinned.objects, plan.lost.errors), *[a.written.errors for a in made]]
+    except BadRowErrors:
+        return changed | plan.lost.done
+    failed = np.concatenate([table.column("offset").to_numpy() for table in tables]) - plan.window.base
+    return changed | (plan.lost.done & addresses.from_array(failed))
 
 
 def _committed(pinned: Pinned, plan: FragmentPlan, made: Sequence[Assembled]) -> Fragment:

@@ -128,7 +128,10 @@ def _read(name: str, namespace: dict[str, Any]) -> _File:
 @functools.lru_cache(maxsize=64)
 def _parse(name: str, text: str) -> _File:
     try:
-        return _File(ast.parse(text, name), text, name)
+        try:
+            return _File(ast.parse(text, name), text, name)
+        except SystemError:  # Python 3.11 miscounts its own recursion now and then, and not twice
+            return _File(ast.parse(text, name), text, name)
     except (SyntaxError, ValueError) as error:
         raise SourceMissing(f"its source cannot be parsed ({error})") from error
 
