@@ -125,7 +125,7 @@ class ColumnChecker(Checker):
             lake = open_lake(root / "lake", HastyFileSystem(), hour=2)
             found = view(lake)
             if NAME in lake:
-                lake[NAME].collect_garbage()  # finishes a purge that was cut short, which verify complains of until then
+                lake[NAME].collect_garbage()  # finishes a purge that was cut short
             return found, damage(lake) or problem_of_next_backfill(lake)
         except Exception:
             return None, traceback.format_exc()

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
@@ -282,7 +281,8 @@ def _changed(pinned: Pinned, plan: FragmentPlan, made: Sequence[Assembled]) -> B
     """The rows whose value readers see change.
 
     Old values that were lost cannot be compared. Those of an older version count as changed, and those of this one do
-    if they failed then or now, or while they are not computed again: what replaces them may be another function's.
+    if they failed then and do not now, or the reverse, and while they are not computed again: what replaces them may be
+    another function's.
     """
     changed = BitMap.union(*[a.changed for a in made], plan.lost.kept, BitMap())
     if not plan.lost.done:
@@ -290,11 +290,15 @@ def _changed(pinned: Pinned, plan: FragmentPlan, made: Sequence[Assembled]) -> B
     rows = BitMap.union(*[a.rows for a in made], BitMap())
     changed |= plan.lost.done - rows
     try:
-        tables = [row_errors.load(pinned.objects, plan.lost.errors), *[a.written.errors for a in made]]
+        failed = _failed(plan, row_errors.load(pinned.objects, plan.lost.errors))
     except BadRowErrors:
         return changed | plan.lost.done
-    failed = np.concatenate([table.column("offset").to_numpy() for table in tables]) - plan.window.base
-    return changed | (plan.lost.done & addresses.from_array(failed))
+    now = BitMap.union(*[_failed(plan, a.written.errors) for a in made], BitMap(), BitMap())
+    return changed | (plan.lost.done & (failed ^ now))
+
+
+def _failed(plan: FragmentPlan, errors: pa.Table) -> BitMap:
+    return addresses.from_array(errors.column("offset").to_numpy() - plan.window.base)
 
 
 def _committed(pinned: Pinned, plan: FragmentPlan, made: Sequence[Assembled]) -> Fragment:
