@@ -142,6 +142,7 @@ class Dataset(ledger.Dataset):
             commit_granularity=commit_granularity,
             retry_errors=retry_errors,
             target_seconds=self._runtime.checkpoint_seconds,
+            run=self._runtime.random_bytes(16).hex(),
         )
         column = self.column(name)
         function = columns.function_of(column, udf)

@@ -17,8 +17,8 @@ from floodmark.compute.stored import column_file
 from floodmark.compute.stored.column_file import (
     is_whole,
     looks_whole,
+    open_raw,
     open_segment,
-    raw_values,
     read_values,
     write_segment,
 )
@@ -140,7 +140,7 @@ def test_a_file_of_another_field_is_refused_but_its_raw_values_are_not(objects):
         read_values(objects, segment, field(number=8), 0, 2)
     error = caught.value
     assert (error.column, error.start, error.end, error.key) == ("x", 0, 2, segment.key(objects))
-    assert raw_values(objects, segment, field(number=8), 1, 2).to_pylist() == [2.0]
+    assert open_raw(objects, segment, field(number=8)).read(1, 2).to_pylist() == [2.0]
 
 
 def test_nothing_unfinished_is_left_when_the_values_end_in_an_error(objects, tmp_path):

@@ -117,7 +117,8 @@ def test_crash_in_the_middle_of_a_version_bump_keeps_old_values_and_resumes(worl
     before = world.calls.count()
     done = world.backfill()
     lost = before.keys() & world.calls.count().keys()
-    assert lost <= {12, 13} | {14, 15}, "at most one checkpoint for each of two workers"
+    # The other worker was in the middle of any other task of the fragment, or of none.
+    assert len(lost - {12, 13}) <= 2, "at most one checkpoint for each of two workers"
     assert 24 - len(before.keys() - lost) == done.computed
     assert world.values() == {i: i * 100 for i in range(24)}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -219,7 +218,7 @@ def work_of(pinned: Pinned, column: Column, udf: Udf, options: Options) -> Work:
         field_id=column.field_id,
         inputs=column.inputs,
         prefix=prefix,
-        run=uuid.uuid4().hex,
+        run=options.run,
         sources=prefix.srcfiles,
         udf=udf,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
 
 from floodmark.compute.checkpoints.sizing import bounds
 from floodmark.compute.errors import BadCheckpointSize
@@ -24,6 +25,7 @@ class Options:
     commit_granularity: int = 64
     retry_errors: bool = False
     target_seconds: float = 10.0
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)  # names this backfill
 
     def __post_init__(self) -> None:
         for name in _SIZES:

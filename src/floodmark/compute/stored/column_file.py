@@ -153,11 +153,6 @@ def read_values(objects: ColumnObjects, segment: Segment, field: pa.Field, start
     return open_segment(objects, segment, field).read(start, end)
 
 
-def raw_values(objects: ColumnObjects, segment: Segment, field: pa.Field, start: int, end: int) -> pa.ChunkedArray:
-    """The same whatever column the file was written for."""
-    return open_raw(objects, segment, field).read(start, end)
-
-
 def looks_whole(objects: ColumnObjects, segment: Segment) -> bool:
     """Whether the file is there and everything but its pages is as it was written."""
     key = segment.key(objects)
