@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Hear Ctrl-C even when whoever started us in the background has it ignored: processes that we start inherit that."""
+    """Hear Ctrl-C even when whoever started us has it ignored: what we start inherits that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
