@@ -1,0 +1,125 @@
+"""Running a transform after a few of many keys have changed: however many there are, and against changelist v1.
+
+Run: python bench/incremental.py --rows 10000000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+
+import floodmark as fm
+from floodmark.engine import Session
+from measuring import Figure, measured, seconds
+from scoring import score
+from trips import write_files
+
+CHANGED = 1_000
+CHUNK = 10_000
+NOTHING_TO_DO = """
+import json, sys, time
+import floodmark as fm
+lake = fm.Lake(sys.argv[1])
+from scoring import pipeline
+step = pipeline["score"]
+began = time.perf_counter()
+done = step.run(lake)
+seconds = time.perf_counter() - began
+assert done.nothing, done
+print(json.dumps({"seconds": seconds, "spark": "pyspark" in sys.modules}))
+"""
+
+
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+    sizes = sorted({max(args.rows // 100, CHANGED), max(args.rows // 10, CHANGED), args.rows})
+    times: dict[int, float] = {}
+    with Session() as session:
+        session.get()
+        for rows in sizes:
+            lake = _lake(root / f"lake{rows}", root / f"in{rows}", rows, session)
+            new = _step("scores", offsets=True)
+            assert new.run(lake).keys == rows
+            if rows < args.rows:
+                times[rows] = median(_times(lake, [new], rows, args.repeats)[0])
+        old = _step("scores_v1", offsets=False)
+        assert old.run(lake).keys == args.rows
+        times[args.rows], whole = (median(t) for t in _times(lake, [new, old], args.rows, args.repeats))
+        _same(lake)
+        nothing = _nothing_to_do(root / f"lake{args.rows}", args.repeats)
+    small, middle, large = (times[rows] for rows in sizes)
+    shown = ", ".join(f"{t * 1000:.0f} ms of {rows:,}" for rows, t in times.items())
+    return [
+        Figure(f"{CHANGED:,} changed keys of {sizes[2]:,} ÷ of {sizes[0]:,}, v2", large / small, 1.8, shown),
+        Figure(f"of {sizes[1]:,} ÷ of {sizes[0]:,}, v2", middle / small, 1.8, shown),
+        Figure(f"v2 ÷ v1, {sizes[2]:,} keys", large / whole, 0.1, f"{large * 1000:.0f} ms ÷ {whole:.2f} s"),
+        Figure("nothing to do: seconds beyond importing the pipeline", nothing, 0.4, "no Spark; a process of its own"),
+    ]
+
+
+def _lake(path: Path, files: Path, rows: int, session: Session) -> fm.Lake:
+    lake = fm.Lake(path, runtime=fm.Runtime(session=session, fold_at=None))
+    lake.create("trips", key="id", event_time="pickup_at").write(write_files(files, rows))
+    return lake
+
+
+def _step(output: str, offsets: bool) -> fm.BatchTransform:
+    return fm.BatchTransform(
+        score, inputs=["trips"], outputs=[output], chunk_size=CHUNK, use_offset_optimization=offsets
+    )
+
+
+def _times(lake: fm.Lake, steps: list[fm.BatchTransform], rows: int, repeats: int) -> list[list[float]]:
+    """How long each step takes after the same change, in turns; the first round only warms up."""
+    rng = np.random.default_rng(1)
+    taken: list[list[float]] = [[] for _ in steps]
+    for number in range(repeats + 1):
+        _change(lake, rng.choice(rows, CHANGED, replace=False))
+        order = list(enumerate(steps))
+        for which, step in order if number % 2 else order[::-1]:
+            done: list[fm.RunReport] = []
+            took = seconds(lambda step=step, done=done: done.append(step.run(lake)))  # type: ignore[misc]
+            assert done[0].keys == CHANGED, done
+            if number:
+                taken[which].append(took)
+    return taken
+
+
+def _change(lake: fm.Lake, ids: np.ndarray) -> None:
+    """Other fares for these trips."""
+    rows = lake["trips"].get(pa.table({"id": ids}))
+    fares = pa.compute.add(rows.column("fare"), 1.0)
+    commit = lake["trips"].write(rows.set_column(rows.schema.get_field_index("fare"), "fare", fares))
+    assert commit.changed == len(ids)
+
+
+def _same(lake: fm.Lake) -> None:
+    """Both steps made the same rows, and those are what the function makes of the trips."""
+    made = [lake[name].to_arrow().sort_by("id") for name in ("scores", "scores_v1")]
+    expected = pa.Table.from_pandas(score(lake["trips"].to_pandas()), preserve_index=False).sort_by("id")
+    assert made[0].equals(made[1])
+    assert made[0].equals(expected.select(made[0].column_names).cast(made[0].schema))
+
+
+def _nothing_to_do(lake: Path, repeats: int) -> float:
+    """A process of its own that finds everything done, timed by itself from after its imports."""
+    here = str(Path(__file__).parent)
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])}
+    times = []
+    for _ in range(repeats + 1):
+        command = [sys.executable, "-c", NOTHING_TO_DO, str(lake)]
+        answer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, env=variables, check=True).stdout)
+        assert not answer["spark"]
+        times.append(answer["seconds"])
+    return median(times[1:])
+
+
+if __name__ == "__main__":
+    measured(__doc__ or "", _measure, rows=1_000_000, repeats=5)
