@@ -32,30 +32,56 @@ if TYPE_CHECKING:
     from floodmark.ledger.purge import Purge as Purge
     from floodmark.ledger.runtime import Runtime as Runtime
     from floodmark.ledger.verify import Verification as Verification
+    from floodmark.pipeline.pipeline import Pipeline as Pipeline
+    from floodmark.transform.batch_transform import BatchTransform as BatchTransform
+    from floodmark.transform.datatable import DatatableTransform as DatatableTransform
+    from floodmark.transform.external import UpdateExternalTable as UpdateExternalTable
+    from floodmark.transform.external_table import ExternalTable as ExternalTable
+    from floodmark.transform.generate import BatchGenerate as BatchGenerate
+    from floodmark.transform.on_error import OnError as OnError
+    from floodmark.transform.plan import TransformPlan as TransformPlan
+    from floodmark.transform.report import RunReport as RunReport
+    from floodmark.transform.report import StepStatus as StepStatus
+    from floodmark.transform.specs import InputSpec as InputSpec
+    from floodmark.transform.specs import OutputSpec as OutputSpec
+    from floodmark.transform.specs import Required as Required
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Backfill": "compute.backfill",
     "BackfillPlan": "compute.survey",
+    "BatchGenerate": "transform.generate",
+    "BatchTransform": "transform.batch_transform",
     "Commit": "ledger.commit",
     "CommitConflict": "ledger.errors",
     "CommitUnknown": "ledger.errors",
     "Dataset": "dataset",
     "DatasetId": "chain.ids",
+    "DatatableTransform": "transform.datatable",
+    "ExternalTable": "transform.external_table",
     "FloodmarkError": "errors",
     "Fold": "ledger.fold",
+    "InputSpec": "transform.specs",
     "Lake": "lake",
     "LogEntry": "ledger.log",
     "Multihash": "chain.hashes",
     "NothingToWrite": "ledger.errors",
+    "OnError": "transform.on_error",
+    "OutputSpec": "transform.specs",
+    "Pipeline": "pipeline.pipeline",
     "Purge": "ledger.purge",
     "Purged": "ledger.errors",
+    "Required": "transform.specs",
     "Retry": "compute.functions.on_error",
+    "RunReport": "transform.report",
     "Runtime": "ledger.runtime",
     "Skip": "compute.functions.on_error",
+    "StepStatus": "transform.report",
+    "TransformPlan": "transform.plan",
     "Udf": "compute.functions.udf",
     "UnknownDataset": "ledger.errors",
+    "UpdateExternalTable": "transform.external",
     "Verification": "ledger.verify",
     "udf": "compute.functions.udf",
 }

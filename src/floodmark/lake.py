@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from floodmark.chain.events import SetTransform
 from floodmark.chain.hashes import Multihash
 from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.ledger import names
-from floodmark.ledger.create import create, dataset_objects, remove
+from floodmark.ledger.create import create, create_derived, dataset_objects, remove
 from floodmark.ledger.errors import BadName, CommitConflict, DatasetExists
 from floodmark.ledger.query import query_duckdb, query_spark
 from floodmark.ledger.runtime import Runtime
@@ -44,6 +45,11 @@ class Lake:
         """Where the objects of this lake are."""
         return self._store
 
+    @property
+    def runtime(self) -> Runtime:
+        """The clock, the session and what else the datasets of this lake work with."""
+        return self._runtime
+
     def create(
         self,
         name: str,
@@ -73,6 +79,33 @@ class Lake:
             if exist_ok:
                 return self._existing(name, event_time, declared)
             raise
+        return Dataset(name, objects, self._runtime)
+
+    def create_derived(
+        self,
+        name: str,
+        *,
+        key: Sequence[str] | str,
+        lookup: Sequence[str] | str | None = None,
+        event_time: str | None = None,
+        schema: pa.Schema | Mapping[str, Any] | None = None,
+        transform: SetTransform | None = None,
+    ) -> Dataset:
+        """Make a dataset that a step computes from others: nothing else writes to it.
+
+        Rows of one result are found together by `lookup`, a prefix of the key (the transform keys); without it by the
+        whole key. Its columns are `schema`, or those of the first result.
+        """
+        strategy = declare("upsert", key, None, lookup)
+        objects = create_derived(
+            self._store,
+            self._runtime,
+            name,
+            event_time=event_time,
+            schema=schema,
+            strategy=strategy,
+            transform=transform,
+        )
         return Dataset(name, objects, self._runtime)
 
     def _existing(self, name: str, event_time: str | None, declared: Strategy | None) -> Dataset:

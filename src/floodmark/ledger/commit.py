@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from floodmark.chain import codec, rules
 from floodmark.chain.events import (
     AddData,
+    Checkpoint,
     DataSlice,
+    ExecuteTransform,
+    ExecuteTransformInput,
     MetadataBlock,
     MetadataEvent,
     Nanos,
@@ -18,7 +21,8 @@ from floodmark.chain.events import (
     SourceState,
 )
 from floodmark.chain.hashes import Multihash
-from floodmark.chain.state import ChainState, advance
+from floodmark.chain.ids import DatasetId
+from floodmark.chain.state import ChainState, InputPosition, advance
 from floodmark.chain.walk import walk_back
 from floodmark.ledger.attributes import Tally, commit_part, data_attributes, tally_of
 from floodmark.ledger.errors import CommitUnknown
@@ -65,6 +69,17 @@ class Commit:
     def rows(self) -> int:
         """How many records this commit added."""
         return self.end - self.start
+
+
+@dataclass(frozen=True)
+class TransformMoves:
+    """What a transaction of a transform moves besides its output's records."""
+
+    inputs: Mapping[DatasetId, tuple[Multihash, int | None]] = field(default_factory=dict)
+    """The block and the offset up to and with which an input was read; one that is not named did not move."""
+    checkpoint: Checkpoint | None = None
+    watermark: Nanos | None = None
+    """Where it should be; it never goes back, whatever this says."""
 
 
 def to_datetime(nanos: Nanos) -> datetime:
@@ -130,6 +145,64 @@ def data_events(
     return events
 
 
+def transform_events(state: ChainState, slices: Sequence[SliceFile], moved: TransformMoves) -> list[ExecuteTransform]:
+    """One ExecuteTransform per slice, of which only the last moves anything; without slices one that only moves.
+
+    None at all when there is nothing to move. `state` is that of the chain with the transform that was executed.
+    """
+    inputs = [_moved_input(position, moved.inputs.get(position.dataset_id)) for position in state.next_inputs]
+    strangers = moved.inputs.keys() - {item.dataset_id for item in inputs}
+    if strangers:
+        raise ValueError(f"{min(str(i) for i in strangers)} is no input of the transform")
+    watermark = max((w for w in (state.watermark, moved.watermark) if w is not None), default=None)
+    moving = ExecuteTransform(
+        query_inputs=tuple(inputs),
+        prev_checkpoint=state.checkpoint,
+        prev_offset=state.last_offset,
+        new_checkpoint=moved.checkpoint,
+        new_watermark=watermark,
+    )
+    still = replace(moving, query_inputs=_standing(state), new_checkpoint=None, new_watermark=state.watermark)
+    if not slices:
+        checkpoint = None if moved.checkpoint is None else moved.checkpoint.physical_hash
+        moves = ends_transaction(moving) and (checkpoint != state.checkpoint or moving.query_inputs != _standing(state))
+        return [moving] if moves or watermark != state.watermark else []
+    events: list[ExecuteTransform] = []
+    last_offset = state.last_offset
+    for i, new in enumerate(slices):
+        start = 0 if last_offset is None else last_offset + 1
+        data = DataSlice(
+            logical_hash=new.logical_hash,
+            physical_hash=new.physical_hash,
+            offset_interval=OffsetInterval(start, start + new.rows - 1),
+            size=new.size,
+        )
+        event = moving if i == len(slices) - 1 else still
+        events.append(replace(event, prev_offset=last_offset, new_data=data))
+        last_offset = start + new.rows - 1
+    return events
+
+
+def ends_transaction(event: ExecuteTransform) -> bool:
+    """Whether a transaction of a transform is whole with this block: one that brings a checkpoint or moves an input."""
+    return event.new_checkpoint is not None or any(item.new_block_hash is not None for item in event.query_inputs)
+
+
+def _standing(state: ChainState) -> tuple[ExecuteTransformInput, ...]:
+    return tuple(_moved_input(position, None) for position in state.next_inputs)
+
+
+def _moved_input(position: InputPosition, to: tuple[Multihash, int | None] | None) -> ExecuteTransformInput:
+    block, offset = (None, None) if to is None else to
+    return ExecuteTransformInput(
+        dataset_id=position.dataset_id,
+        prev_block_hash=position.block_hash,
+        new_block_hash=None if block == position.block_hash else block,
+        prev_offset=position.offset,
+        new_offset=None if offset == position.offset else offset,
+    )
+
+
 def empty_event(state: ChainState) -> AddData:
     """An AddData without data that carries everything forward; the caller moves what is to be moved."""
     return AddData(
@@ -187,17 +260,20 @@ def _is_ancestor(objects: DatasetObjects, wanted: Multihash, sequence_number: in
     return False
 
 
-def describe_commit(planned: Sequence[Planned], state: SourceState | None) -> Commit:
-    """The commit that these blocks (oldest first) are; `state` is the source state it brought, if any."""
+def describe_commit(planned: Sequence[Planned], state: SourceState | None, tally: Tally | None = None) -> Commit:
+    """The commit that these blocks (oldest first) are; `state` is the source state it brought, if any.
+
+    `tally` is what it came to, for blocks that cannot say it: those of transforms.
+    """
     block_hash, _, last = planned[-1]
-    events = [b.event for _, _, b in planned if isinstance(b.event, AddData)]
+    events = [b.event for _, _, b in planned if isinstance(b.event, AddData | ExecuteTransform)]
     newest = events[-1]
     with_data = [e.new_data for e in events if e.new_data is not None]
     end = 0 if newest.prev_offset is None else newest.prev_offset + 1
     start = end
     if with_data:
         start, end = with_data[0].offset_interval.start, with_data[-1].offset_interval.end + 1
-    tally = tally_of(newest) or Tally(new=end - start)
+    tally = tally or tally_of(newest) or Tally(new=end - start)
     return Commit(
         block=block_hash,
         sequence_number=last.sequence_number,

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from floodmark.chain.events import AddPushSource, DatasetKind, MetadataEvent, Seed, SetVocab
+import pyarrow as pa
+
+from floodmark.chain.events import (
+    AddPushSource,
+    DatasetKind,
+    MetadataEvent,
+    Seed,
+    SetDataSchema,
+    SetTransform,
+    SetVocab,
+)
 from floodmark.chain.ids import DatasetId
 from floodmark.chain.sources import ReadStepParquet
 from floodmark.chain.state import EMPTY
 from floodmark.ledger import names
 from floodmark.ledger.commit import plan_blocks, publish
 from floodmark.ledger.errors import CommitConflict
-from floodmark.ledger.layout import check_column_name, fields_from, vocabulary
+from floodmark.ledger.layout import Layout, check_column_name, derive, fields_from, vocabulary
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.runtime import Runtime
-from floodmark.ledger.strategy import Strategy, to_attachments, to_merge
+from floodmark.ledger.strategy import Strategy, to_attachments, to_derived_attachments, to_merge
 from floodmark.ledger.write import first_layout
 from floodmark.storage.errors import StorageError
+from floodmark.storage.slices import Vocabulary
 from floodmark.storage.store import Store
 
 PUSH_SOURCE = "default"
@@ -32,23 +44,74 @@ def create(
     store: Store, runtime: Runtime, name: str, *, event_time: str | None, schema: Any, strategy: Strategy
 ) -> DatasetObjects:
     """Publish the first blocks of a new dataset, then claim its name."""
-    names.check_name(name)
-    if event_time is not None:
-        check_column_name(event_time, vocabulary(None))
-    for column in strategy.key:
-        check_column_name(column, vocabulary(None))
-    dataset_id = DatasetId.generate(runtime.random_bytes)
-    vocab = SetVocab(event_time_column=event_time) if event_time is not None else None
-    events: list[MetadataEvent] = [Seed(dataset_id=dataset_id, dataset_kind=DatasetKind.ROOT)]
-    if vocab is not None:
-        events.append(vocab)
+    vocab = _checked_vocab(name, event_time, strategy)
+    events: list[MetadataEvent] = [] if vocab is None else [vocab]
     events.append(AddPushSource(source_name=PUSH_SOURCE, read=ReadStepParquet(), merge=to_merge(strategy)))
     if (attachments := to_attachments(strategy)) is not None:
         events.append(attachments)
     if schema is not None:
         events += first_layout(fields_from(schema), vocab, strategy)[1]
+    return _publish_new(store, runtime, name, DatasetKind.ROOT, events)
+
+
+def create_derived(
+    store: Store,
+    runtime: Runtime,
+    name: str,
+    *,
+    event_time: str | None,
+    schema: Any,
+    strategy: Strategy,
+    transform: SetTransform | None,
+) -> DatasetObjects:
+    """The same for a dataset that a transform computes from others."""
+    vocab = _checked_vocab(name, event_time, strategy)
+    events: list[MetadataEvent] = [] if vocab is None else [vocab]
+    if transform is not None:
+        events.append(transform)
+    events.append(to_derived_attachments(strategy))
+    if schema is not None:
+        events += derived_layout(fields_from(schema), strategy, vocab)[1]
+    return _publish_new(store, runtime, name, DatasetKind.DERIVATIVE, events)
+
+
+def derived_layout(
+    schema: pa.Schema, strategy: Strategy, vocab: SetVocab | Vocabulary | None
+) -> tuple[Layout, list[MetadataEvent]]:
+    """The layout of a derivative whose first result has these columns, and the event that gives it.
+
+    The lookup columns are values of the inputs, where a null is a value like any other; so they may be null here.
+    """
+    names_of_columns = vocab if isinstance(vocab, Vocabulary) else vocabulary(vocab)
+    declared = vocab.event_time_column if isinstance(vocab, SetVocab) else names_of_columns.event_time
+    if declared == Vocabulary().event_time and not isinstance(vocab, SetVocab):
+        declared = None  # nobody chose it
+    layout = derive(schema, names_of_columns, declared, strategy.key)
+    fields = [f.with_nullable(f.nullable or _may_be_null(f.name, layout, strategy)) for f in layout.data]
+    layout = replace(layout, data=pa.schema(fields))
+    return layout, [SetDataSchema(schema=layout.to_odf())]
+
+
+def _may_be_null(column: str, layout: Layout, strategy: Strategy) -> bool:
+    return column in strategy.lookup and column != layout.event_time
+
+
+def _checked_vocab(name: str, event_time: str | None, strategy: Strategy) -> SetVocab | None:
+    names.check_name(name)
+    if event_time is not None:
+        check_column_name(event_time, vocabulary(None))
+    for column in strategy.key:
+        check_column_name(column, vocabulary(None))
+    return SetVocab(event_time_column=event_time) if event_time is not None else None
+
+
+def _publish_new(
+    store: Store, runtime: Runtime, name: str, kind: DatasetKind, definitions: list[MetadataEvent]
+) -> DatasetObjects:
+    dataset_id = DatasetId.generate(runtime.random_bytes)
     objects = dataset_objects(store, dataset_id)
-    planned, _ = plan_blocks(EMPTY, events, runtime.clock())
+    seed = Seed(dataset_id=dataset_id, dataset_kind=kind)
+    planned, _ = plan_blocks(EMPTY, [seed, *definitions], runtime.clock())
     try:
         if not publish(objects, None, (), planned):
             raise CommitConflict(f"the id of new dataset {name!r} is taken", hint="try again: ids are random")

@@ -103,6 +103,12 @@ class BadOperation(BadPrimaryKey):
     """An operation column that is missing, out of range, or contradicts what the dataset holds."""
 
 
+class UnfitResult(BadData):
+    """A transform's result whose columns do not go on with those of its output."""
+
+    column: str
+
+
 class NothingToWrite(BadData):
     """The data has no rows, so there is nothing to commit."""
 

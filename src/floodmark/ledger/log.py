@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from floodmark.chain import events as ev
 from floodmark.chain.hashes import Multihash
+from floodmark.chain.ids import DatasetId
 from floodmark.chain.sources import MergeStrategy, MergeStrategySnapshot
+from floodmark.chain.state import input_ids
 from floodmark.chain.walk import walk_back
+from floodmark.errors import FloodmarkError
 from floodmark.ledger.attributes import PURGE_SOURCE, Tally, commit_part, purged_before, tally_of
 from floodmark.ledger.commit import Commit, to_datetime
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.snapshot import load_at
 
 
 @dataclass(frozen=True)
@@ -29,35 +33,57 @@ class LogEntry:
 
 def log(objects: DatasetObjects, head: Multihash) -> Iterator[LogEntry]:
     """Every block, newest first; blocks are read as they are asked for."""
+    aliases: dict[DatasetId, str] | None = None
     # What a data block moved shows against the data block before it; until that is read, entries wait.
     waiting: list[tuple[Multihash, ev.MetadataBlock]] = []
     for block_hash, _, block in walk_back(objects.get_block, head):
         if isinstance(block.event, ev.AddData | ev.ExecuteTransform):
-            yield from _told(waiting, block.event)
+            yield from _told(waiting, block.event, aliases or {})
             waiting = []
+        if isinstance(block.event, ev.ExecuteTransform) and aliases is None:
+            aliases = _aliases(objects, head)
         waiting.append((block_hash, block))
-    yield from _told(waiting, None)
+    yield from _told(waiting, None, aliases or {})
 
 
-def _told(blocks: list[tuple[Multihash, ev.MetadataBlock]], previous: ev.DataEvent | None) -> Iterator[LogEntry]:
+def _aliases(objects: DatasetObjects, head: Multihash) -> dict[DatasetId, str]:
+    """What the transform calls its inputs."""
+    try:
+        transform = load_at(objects, head, {}).state.transform
+    except FloodmarkError:
+        return {}  # ids will do: a damaged chain is walked as far as it goes, and that says where it ends
+    if transform is None:
+        return {}
+    pairs = zip(input_ids(transform), transform.inputs, strict=True)
+    return {id_: item.alias for id_, item in pairs if id_ is not None and item.alias}
+
+
+def _told(
+    blocks: list[tuple[Multihash, ev.MetadataBlock]], previous: ev.DataEvent | None, aliases: Mapping[DatasetId, str]
+) -> Iterator[LogEntry]:
     for block_hash, block in blocks:
         yield LogEntry(
             hash=block_hash,
             sequence_number=block.sequence_number,
             system_time=to_datetime(block.system_time),
             kind=ev.kind(block.event),
-            summary=summary(block.event, previous),
+            summary=summary(block.event, previous, aliases),
             event=block.event,
         )
 
 
-def summary(event: ev.MetadataEvent, previous: ev.DataEvent | None) -> str:
-    """What an event did, in one line; `previous` is the data event before it: what it has too is only carried."""
+def summary(
+    event: ev.MetadataEvent, previous: ev.DataEvent | None, aliases: Mapping[DatasetId, str] | None = None
+) -> str:
+    """What an event did, in one line; `previous` is the data event before it: what it has too is only carried.
+
+    `aliases` are the names of a transform's inputs.
+    """
     match event:
         case ev.AddData():
             return _data_summary(event, previous)
         case ev.ExecuteTransform():
-            return _data_summary(event, previous)
+            return _data_summary(event, previous, _read_inputs(event, aliases or {}))
         case ev.Seed():
             return f"created {event.dataset_kind.name.lower()} dataset {event.dataset_id.text}"
         case ev.SetDataSchema():
@@ -68,7 +94,8 @@ def summary(event: ev.MetadataEvent, previous: ev.DataEvent | None) -> str:
         case ev.AddPushSource():
             return f"takes data from {event.source_name!r}, merged by {_merge(event.merge)}"
         case ev.SetTransform():
-            return f"derived from {', '.join(i.alias or i.dataset_ref for i in event.inputs)}"
+            version = f", version {event.transform.version}" if event.transform.version else ""
+            return f"derived from {', '.join(i.alias or i.dataset_ref for i in event.inputs)}{version}"
         case ev.SetAttachments():
             return f"attached {', '.join(item.path for item in event.attachments.items)}"
         case ev.SetInfo():
@@ -92,7 +119,20 @@ def counted(batch: Tally | Commit) -> str:
     return ", ".join(said.format(count) for count, said in counts if count)
 
 
-def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None) -> str:
+def _read_inputs(event: ev.ExecuteTransform, aliases: Mapping[DatasetId, str]) -> list[str]:
+    """How far a transaction has read its inputs, where it has read on."""
+    said = []
+    for item in event.query_inputs:
+        if item.new_block_hash is not None:
+            name = aliases.get(item.dataset_id, item.dataset_id.text)
+            offsets = (
+                f"up to offset {item.new_offset}" if item.new_offset is not None else "where no records were added"
+            )
+            said.append(f"read {name} {offsets}")
+    return said
+
+
+def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None, read: Sequence[str] = ()) -> str:
     moved = []
     tally = tally_of(event)
     if event.new_data is not None:
@@ -101,6 +141,7 @@ def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None) -> str:
         moved.append(f"nothing changed: {counted(tally) or 'an empty batch'}")
     if tally is not None and tally.now is not None:
         moved.append(f"now was given as {_clock(datetime.fromisoformat(tally.now))}")
+    moved += read
     if event.new_watermark is not None and (previous is None or previous.new_watermark != event.new_watermark):
         moved.append(f"watermark {_clock(to_datetime(event.new_watermark))}")
     state = ev.source_state(event)
@@ -109,6 +150,8 @@ def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None) -> str:
             moved.append(f"purged records before offset {purged_before(state)}")
         else:
             moved.append(f"source {state.source_name} at {state.value}")
+    if not moved and event.new_checkpoint is not None:
+        moved.append("only noted which keys were processed")
     return "; ".join(moved) or "moved nothing visible"
 
 

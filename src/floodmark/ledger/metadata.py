@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from floodmark.chain.events import MetadataEvent, Nanos, SetDataSchema
+from floodmark.chain.events import DatasetKind, MetadataEvent, Nanos, SetDataSchema
 from floodmark.chain.evolution import check_evolution
 from floodmark.ledger.commit import Planned, empty_event, plan_blocks, publish, to_datetime
-from floodmark.ledger.errors import CommitConflict, ReservedColumn, WatermarkBack
+from floodmark.ledger.errors import CommitConflict, ReadOnlyDataset, ReservedColumn, WatermarkBack
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot
 
@@ -38,8 +38,17 @@ def commit_events(
     raise CommitConflict(f"the change to {name!r} lost {MAX_RACES} races and did not happen", hint="try again")
 
 
+def refuse_derivative(snapshot: Snapshot, name: str, doing: str, hint: str) -> None:
+    """Refuse to do to a derivative what only its step can do: its blocks come from transactions of the transform."""
+    if snapshot.state.dataset_kind is DatasetKind.DERIVATIVE:
+        raise ReadOnlyDataset(f"dataset {name!r} is derived from others: {doing}", hint=hint)
+
+
 def advanced_watermark(name: str, wanted: Nanos, snapshot: Snapshot) -> Sequence[MetadataEvent]:
     """What moves the watermark to a time; nothing when it is there already."""
+    refuse_derivative(
+        snapshot, name, "its watermark follows those of its inputs", "advance theirs, then run the step that makes it"
+    )
     present = snapshot.state.watermark
     if present is not None and wanted < present:
         raise WatermarkBack(
@@ -51,6 +60,9 @@ def advanced_watermark(name: str, wanted: Nanos, snapshot: Snapshot) -> Sequence
 
 def evolved(name: str, wanted: pa.Schema, snapshot: Snapshot) -> Sequence[MetadataEvent]:
     """What adds columns, or gives a whole new schema; nothing when the dataset has them so."""
+    refuse_derivative(
+        snapshot, name, "its columns are those of its results", "let the step's function return the new column"
+    )
     layout = snapshot.require_layout(name)
     if set(layout.data.names) <= set(wanted.names):
         new = layout.with_schema(wanted)

@@ -87,6 +87,9 @@ class DatasetObjects:
     def put_block(self, block_hash: Multihash, data: bytes) -> None:
         self.store.put_if_absent(self.block_key(block_hash), data)
 
+    def checkpoints(self) -> Iterator[ObjectInfo]:
+        return self.store.list(f"{self.folder}/checkpoints")
+
     def index_segments(self) -> Iterator[ObjectInfo]:
         return self.store.list(f"{self.folder}/info/index")
 

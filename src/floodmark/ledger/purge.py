@@ -14,7 +14,7 @@ from floodmark.chain.hashes import SHA3_256, Multihash
 from floodmark.ledger.attributes import purge_attributes, purge_state
 from floodmark.ledger.commit import empty_event
 from floodmark.ledger.fold import drop_purged
-from floodmark.ledger.metadata import commit_events
+from floodmark.ledger.metadata import commit_events, refuse_derivative
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.selection import purge_end
@@ -42,6 +42,12 @@ def purge(
 
     def build(snapshot: Snapshot) -> list[MetadataEvent]:
         nonlocal done
+        refuse_derivative(
+            snapshot,
+            name,
+            "its chain has no way to say that records were purged",
+            "purge its inputs; to make room here, drop it and run the step that makes it again",
+        )
         snapshot.require_layout(name)
         done = plan_purge(snapshot, purge_end(snapshot, name, before))
         if done.before <= snapshot.purged_before:

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.chain.errors import BadHash
-from floodmark.chain.events import AddData, ExecuteTransform, last_offset
+from floodmark.chain.events import AddData, DatasetKind, ExecuteTransform, last_offset
 from floodmark.chain.hashes import SHA3_256, Multihash
-from floodmark.chain.walk import walk_back
-from floodmark.ledger.commit import to_nanos
+from floodmark.chain.walk import read_block, walk_back
+from floodmark.ledger.commit import ends_transaction, to_nanos
 from floodmark.ledger.errors import BadAsOf, Purged
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
@@ -175,7 +175,29 @@ def present(snapshot: Snapshot, name: str, as_of: AsOf) -> tuple[int, int]:
 
 
 def end_of(snapshot: Snapshot, name: str, as_of: AsOf) -> int:
-    """The offset after the last record as of an offset, a block's hash (whole or its last digits) or a time."""
+    """The offset after the last record as of an offset, a block's hash (whole or its last digits) or a time.
+
+    In a derivative a point inside a transaction stands for the end of the one before it: part of one is no state.
+    """
+    end = _point(snapshot, name, as_of)
+    return _whole_transactions(snapshot, end) if snapshot.state.dataset_kind is DatasetKind.DERIVATIVE else end
+
+
+def _whole_transactions(snapshot: Snapshot, end: int) -> int:
+    """The end of the last transaction that ends at or before this offset; reads no more blocks than one of them has."""
+    slices = snapshot.slices
+    ends = slices.column("end").to_numpy()
+    for i in range(int(np.searchsorted(ends, end, side="right")) - 1, -1, -1):
+        if int(ends[i]) == snapshot.next_offset:
+            return int(ends[i])
+        block_hash = Multihash(SHA3_256, slices.column("block")[i].as_py())
+        event = read_block(block_hash, snapshot.objects.get_block(block_hash)).event
+        if not isinstance(event, ExecuteTransform) or ends_transaction(event):
+            return int(ends[i])
+    return 0
+
+
+def _point(snapshot: Snapshot, name: str, as_of: AsOf) -> int:
     match as_of:
         case bool():
             raise _bad(name, as_of, "give an offset, a block hash or a time")
@@ -202,7 +224,7 @@ def _end_at_text(snapshot: Snapshot, name: str, as_of: str) -> int:
     if _SHORT_HASH.fullmatch(as_of) and (end := _end_where(snapshot, lambda block: block.short == as_of)) is not None:
         return end
     if as_of.isdigit():
-        return end_of(snapshot, name, int(as_of))
+        return _point(snapshot, name, int(as_of))
     try:
         return _end_at_time(snapshot, to_nanos(datetime.fromisoformat(as_of)))
     except ValueError:

@@ -58,12 +58,12 @@ class SliceCheck:
 
 @dataclass(frozen=True)
 class CheckpointCheck:
-    """A checkpoint to be checked."""
+    """A checkpoint to be checked, or a file that one consists of."""
 
     objects: DatasetObjects
-    block: int
-    block_hash: Multihash
+    block: int | None  # None: no block names it
     checkpoint: Checkpoint
+    is_newest: bool  # those before it are of no use any more, so they may be gone
 
     @property
     def size(self) -> int:
@@ -71,7 +71,8 @@ class CheckpointCheck:
 
     def problem(self, message: str) -> Problem:
         key = self.objects.checkpoint_key(self.checkpoint.physical_hash)
-        return Problem("checkpoint", key, f"checkpoint of block {self.block}: {message}", self.block)
+        what = "a file of the checkpoints" if self.block is None else f"checkpoint of block {self.block}"
+        return Problem("checkpoint", key, f"{what}: {message}", self.block)
 
 
 def check(task: SliceCheck | CheckpointCheck) -> list[Problem]:
@@ -86,7 +87,8 @@ def _check_checkpoint(task: CheckpointCheck) -> Iterator[Problem]:
     try:
         data = task.objects.store.get(task.objects.checkpoint_key(wanted.physical_hash))
     except ObjectNotFound:
-        yield task.problem("the file is missing")
+        if task.is_newest:
+            yield task.problem("the file is missing")
         return
     except StorageError as error:
         yield task.problem(error.message)

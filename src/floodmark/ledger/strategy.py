@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from floodmark.chain.events import AttachmentEmbedded, AttachmentsEmbedded, SetAttachments
+from floodmark.chain.events import AttachmentEmbedded, AttachmentsEmbedded, DatasetKind, SetAttachments
 from floodmark.chain.sources import (
     MergeStrategy,
     MergeStrategyAppend,
@@ -113,14 +113,24 @@ def to_merge(strategy: Strategy) -> MergeStrategy:
 
 def to_attachments(strategy: Strategy) -> SetAttachments | None:
     """The note that keeps a declared lookup prefix on the chain; None when there is nothing to keep."""
-    if strategy.lookup == strategy.key:
-        return None
-    content = json.dumps({"lookup": list(strategy.lookup)})
+    return None if strategy.lookup == strategy.key else _attached({"lookup": list(strategy.lookup)})
+
+
+def to_derived_attachments(strategy: Strategy) -> SetAttachments:
+    """The note that keeps the key of a derivative on the chain: it has no source that could say it."""
+    return _attached({"key": list(strategy.key), "lookup": list(strategy.lookup)})
+
+
+def _attached(note: dict[str, list[str]]) -> SetAttachments:
+    content = json.dumps(note)
     return SetAttachments(AttachmentsEmbedded((AttachmentEmbedded(_ATTACHMENT, content),)))
 
 
 def strategy_of(state: ChainState) -> Strategy:
     """The strategy of the dataset with this chain."""
+    if state.dataset_kind is DatasetKind.DERIVATIVE:
+        key = _noted(state, "key")
+        return Strategy("upsert", key, None, _lookup(state, key)) if key else APPEND
     merge = state.push_source.merge if state.push_source is not None else MergeStrategyAppend()
     match merge:
         case MergeStrategyLedger(key):
@@ -137,13 +147,18 @@ def strategy_of(state: ChainState) -> Strategy:
 
 def _lookup(state: ChainState, key: tuple[str, ...]) -> tuple[str, ...]:
     """The declared prefix; whatever is not one is somebody else's attachment."""
+    prefix = _noted(state, "lookup")
+    return prefix if prefix and key[: len(prefix)] == prefix else key
+
+
+def _noted(state: ChainState, what: str) -> tuple[str, ...]:
+    """The columns that our attachment names; none where there is no such thing."""
     attached = state.attachments.attachments if state.attachments is not None else None
     if isinstance(attached, AttachmentsEmbedded):
         for item in attached.items:
             if item.path == _ATTACHMENT:
                 try:
-                    prefix = tuple(json.loads(item.content)["lookup"])
+                    return tuple(json.loads(item.content)[what])
                 except (ValueError, KeyError, TypeError):
-                    return key
-                return prefix if prefix and key[: len(prefix)] == prefix else key
-    return key
+                    return ()
+    return ()

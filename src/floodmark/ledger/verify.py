@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from floodmark.chain import rules
-from floodmark.chain.errors import ChainError
-from floodmark.chain.events import AddData, ExecuteTransform, MetadataBlock, source_state
+from floodmark.chain.errors import BadHash, ChainError
+from floodmark.chain.events import AddData, Checkpoint, ExecuteTransform, MetadataBlock, source_state
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.state import EMPTY, ChainState, advance
 from floodmark.chain.walk import walk_back
@@ -75,6 +75,7 @@ def verify(name: str, objects: DatasetObjects, runtime: Runtime, progress: Progr
     states = [source_state(event) for event in _events(chain)]
     gone = max((purged_before(s) for s in states if s is not None), default=0)
     purged = 0
+    checkpoints: dict[Multihash, tuple[int, Checkpoint]] = {}
     for block_hash, block in chain.blocks:
         if chain.reaches_seed:
             problems += [_broken(block_hash, block, error) for error in rules.problems(state, block)]
@@ -89,7 +90,8 @@ def verify(name: str, objects: DatasetObjects, runtime: Runtime, progress: Progr
                 layout = _layout(state) if chain.reaches_seed else None  # what gave the columns may be out of reach
                 checks.append(SliceCheck(objects, block.sequence_number, block_hash, event.new_data, layout))
         if event.new_checkpoint is not None:
-            checks.append(CheckpointCheck(objects, block.sequence_number, block_hash, event.new_checkpoint))
+            checkpoints[event.new_checkpoint.physical_hash] = (block.sequence_number, event.new_checkpoint)
+    checks += _checkpoint_checks(objects, checkpoints, state.checkpoint)
     size = sum(c.size for c in checks)
     runner: Any = partial(run, session=runtime.session) if size > SPARK_BYTES else partial(run_here, threads=_THREADS)
     progress.start(f"verifying {name}", sum(map(_rows, checks)))
@@ -127,6 +129,21 @@ def _read_chain(objects: DatasetObjects, head: Multihash) -> _Chain:
         key = objects.block_key(damaged) if damaged is not None else objects.head_key
         problems.append(Problem("block", key, f"{error.message} What lies before it cannot be checked."))
     return _Chain(blocks[::-1], problems, reaches_seed=not problems)
+
+
+def _checkpoint_checks(
+    objects: DatasetObjects, named: Mapping[Multihash, tuple[int, Checkpoint]], newest: Multihash | None
+) -> Iterator[CheckpointCheck]:
+    """The checkpoints that blocks name, and the files beside them that they consist of: all go by their hashes."""
+    for physical, (block, checkpoint) in named.items():
+        yield CheckpointCheck(objects, block, checkpoint, physical == newest)
+    for info in list(objects.checkpoints()):
+        try:
+            physical = Multihash.parse(info.key.rsplit("/", 1)[-1])
+        except BadHash:
+            continue  # nobody will read it as a checkpoint
+        if physical not in named:
+            yield CheckpointCheck(objects, None, Checkpoint(physical, info.size), is_newest=False)
 
 
 def _check_index(objects: DatasetObjects, head: Multihash, chain: _Chain) -> Iterator[Problem]:

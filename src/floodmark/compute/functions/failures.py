@@ -38,10 +38,10 @@ def message_of(error: BaseException) -> str:
     return _storable(text, _LONGEST_MESSAGE)
 
 
-def trace_of(error: BaseException, inside: str) -> str:
-    """Where it was raised, without the frames of the file `inside`, which called the function."""
+def trace_of(error: BaseException, *inside: str) -> str:
+    """Where it was raised, without the frames of the files `inside`, which called the function."""
     tb: TracebackType | None = error.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename == inside:
+    while tb is not None and tb.tb_frame.f_code.co_filename in inside:
         tb = tb.tb_next
     return _storable("".join(traceback.TracebackException(type(error), error, tb).format()), _LONGEST_TRACE)
 

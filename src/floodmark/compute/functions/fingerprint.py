@@ -7,7 +7,9 @@ script and a module that is imported have the same functions.
 
 from __future__ import annotations
 
+import ast
 import builtins
+import copy
 import enum
 import functools
 import importlib
@@ -38,6 +40,8 @@ from floodmark.compute.functions.syntax import digest
 
 _FORMAT = "floodmark function 1"
 _HINT = "Give the function a version of your own, and change it with the code: udf(version=…)."
+_STEP_HINT = "Give the step a version of your own, and change it with the code: version=…"
+_ITSELF = "<itself>"
 
 
 class Versioned:
@@ -50,16 +54,30 @@ class Versioned:
 def fingerprint(function: Callable[..., Any], name: str, kind: str) -> str:
     """32 hexadecimal digits for a function that is called as `kind`; `name` is for errors."""
     graph = _Graph(Project.of(function))
+    return _told(graph, lambda: graph.encode(function, name), name, kind, _HINT)
+
+
+def step_fingerprint(function: Callable[..., Any], kwargs: Mapping[str, Any], name: str, kind: str) -> str:
+    """The fingerprint of a function and of the keyword arguments it is called with, whatever the function's name."""
+    graph = _Graph(Project.of(function), unnamed=_definitions(function))
+
+    def encode() -> Form:
+        return ordered("step", [graph.encode(function, name), graph.encode(dict(kwargs), f"{name} kwargs")])
+
+    return _told(graph, encode, name, kind, _STEP_HINT)
+
+
+def _told(graph: _Graph, encode: Callable[[], Form], name: str, kind: str, hint: str) -> str:
     try:
-        root = graph.encode(function, name)
+        root = encode()
         graph.complete()
     except SourceMissing as missing:
-        raise NoSource(f"the version of {name!r} cannot be told: {missing}", hint=_HINT, function=name) from missing
+        raise NoSource(f"the version of {name!r} cannot be told: {missing}", hint=hint, function=name) from missing
     except CannotEncode as error:
         why = f" ({error.why})" if error.why else ""
         raise NoCanonicalForm(
             f"the version of {name!r} cannot be told: it uses {error.path}, a {error.value_type}{why}",
-            hint=_HINT,
+            hint=hint,
             function=name,
             value_type=error.value_type,
             path=error.path,
@@ -67,7 +85,7 @@ def fingerprint(function: Callable[..., Any], name: str, kind: str) -> str:
     except RecursionError as error:
         raise NoVersion(
             f"the version of {name!r} cannot be told: its code or a value is nested too deeply",
-            hint=_HINT,
+            hint=hint,
             function=name,
         ) from error
     digests = settle_all(graph.contents)
@@ -79,6 +97,8 @@ class _Graph:
     """The functions and classes that a function uses, each with what it consists of."""
 
     project: Project
+    unnamed: tuple[Any, ...] = ()
+    """Definitions whose own name means nothing."""
     contents: list[Form] = field(default_factory=list)
     _found: list[tuple[Any, str]] = field(default_factory=list)
     _numbers: dict[int, int] = field(default_factory=dict)
@@ -140,7 +160,7 @@ class _Graph:
 
     def _function(self, function: types.FunctionType, path: str) -> Form:
         source = _located(function_source, function, path)
-        around = _closure(function)
+        source, around = self._nameless(function, source, _closure(function), function.__globals__)
         return ordered(
             "function",
             [
@@ -155,6 +175,7 @@ class _Graph:
         source = _located(class_source, cls, path)
         methods = own_methods(cls)
         around = {name: value for method in methods for name, value in _closure(method).items() if value is not cls}
+        source, around = self._nameless(cls, source, around, class_namespace(cls))
         made = {name: value for name, value in vars(cls).items() if _is_data(cls, name, value)}
         defaults = [(method.__name__, method.__defaults__, method.__kwdefaults__) for method in methods]
         return ordered(
@@ -167,6 +188,25 @@ class _Graph:
                 self._references(source, class_namespace(cls), around, path),
             ],
         )
+
+    def _nameless(
+        self, definition: Any, source: Source, around: dict[str, Any], namespace: Mapping[str, Any]
+    ) -> tuple[Source, dict[str, Any]]:
+        """The source without its own name, if that means nothing; where the code calls itself, it still does."""
+        old = getattr(source.node, "name", None)
+        if old is None or not any(definition is other for other in self.unnamed):
+            return source, around
+        node = copy.deepcopy(source.node)
+        assert not isinstance(node, ast.Lambda)
+        node.name = _ITSELF
+        # A variable of the same name is none of the definition's own name.
+        uses = any(isinstance(reference, Outer) and reference.name == old for reference in references(node))
+        if uses and {**namespace, **around}.get(old) is definition:
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Name) and inner.id == old:
+                    inner.id = _ITSELF
+            around = {**around, _ITSELF: definition}
+        return Source(node, source.text), around
 
     def _references(self, source: Source, namespace: Mapping[str, Any], around: Mapping[str, Any], path: str) -> Form:
         forms = []
@@ -234,6 +274,22 @@ class _Graph:
         if isinstance(state, tuple) and len(state) == 2:  # what the object has, and what is in its slots
             return ordered("states", [self._state(part, path) for part in state])
         return self.encode(state, path)
+
+
+def _definitions(function: Any) -> tuple[Any, ...]:
+    """The function or class that is called in the end, and those around it: partial, bound, decorated."""
+    found: list[Any] = []
+    waiting = [function]
+    while waiting:
+        value = waiting.pop()
+        if any(value is other for other in found):
+            continue
+        found.append(value)
+        inner = [getattr(value, name, None) for name in ("func", "__func__", "__wrapped__")]
+        waiting += [each for each in inner if callable(each)]
+        if not isinstance(value, type) and not inspect.isroutine(value):
+            waiting.append(type(value))
+    return tuple(found)
 
 
 def _located(find: Callable[[Any], Source], definition: Any, path: str) -> Source:

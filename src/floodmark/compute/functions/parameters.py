@@ -126,7 +126,7 @@ def _kind(annotation: object, function: Callable[..., Any]) -> Kind:
 
 def _kind_of_name(written: str, function: Callable[..., Any]) -> Kind:
     first, *members = written.split(".")
-    scope = _scope(function)
+    scope = scope_of(function)
     if first in scope:
         value = scope[first]
         for member in members:
@@ -144,7 +144,8 @@ def _kind_of_class(value: object) -> Kind:
     return "batch" if issubclass(value, pa.RecordBatch) else "scalar"
 
 
-def _scope(function: Callable[..., Any]) -> Mapping[str, Any]:
+def scope_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The names that a function's annotations can mean, where they are text."""
     plain: Any = inspect.unwrap(function)
     plain = getattr(plain, "func", plain)
     plain = getattr(plain, "__func__", plain)

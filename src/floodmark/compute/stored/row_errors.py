@@ -27,7 +27,7 @@ SCHEMA = pa.schema(
         pa.field("at", pa.timestamp("us", "UTC")),
     ]
 )
-EMPTY = SCHEMA.empty_table()
+EMPTY = pa.Table.from_batches([], SCHEMA)  # `empty_table` imports pandas
 
 
 def table(offsets: I64, errors: pa.StructArray, at: datetime | None = None) -> pa.Table:

@@ -74,8 +74,7 @@ def make_batch(table: pa.Table, layout: Layout, strategy: Strategy, where: str) 
             kept = op != CORRECT_FROM  # they only repeat what was there; the row after the change says it all
             table, op = table.filter(pa.array(kept)), op[kept]
     data = cast_columns(table, layout, where)
-    for name in strategy.key:
-        _check_no_nulls(data.column(name), name, where)
+    check_key(data, layout, strategy, where)
     if layout.event_time is not None:
         times = data.column(layout.event_time)
         if op is not None and strategy.kind == "upsert":  # a retraction needs no more than its key
@@ -89,6 +88,13 @@ def hashed(data: pa.Table, layout: Layout, strategy: Strategy, op: Ops | None) -
     key = hashing.hash_rows(data, strategy.key)
     lookup = None if strategy.lookup == strategy.key else hashing.hash_rows(data, strategy.lookup)
     return Batch(data, key, hashing.hash_rows(data, layout.data.names), lookup, op)
+
+
+def check_key(data: pa.Table, layout: Layout, strategy: Strategy, where: str) -> None:
+    """Refuse rows without a value in a key column that needs one: all do, but what a derivative has from its inputs."""
+    for name in strategy.key:
+        if not layout.data.field(name).nullable:
+            _check_no_nulls(data.column(name), name, where)
 
 
 def _operations(column: Any, name: str, where: str) -> Ops:

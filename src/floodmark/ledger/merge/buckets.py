@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from floodmark.ledger.keys.records import Hashes
@@ -118,7 +119,7 @@ def hold(parts: Sequence[Part], layout: Layout, strategy: Strategy) -> HeldBucke
 def sort_part(task: SortTask) -> SortedFile:
     """Cast, check, hash and write the rows of one part by bucket."""
     batch = make_batch(task.part.load(), task.layout, task.strategy, task.part.where)
-    return _write(batch, task.folder, task.objects, f"{task.objects.folder}/staging/{task.folder.name}")
+    return write_sorted(batch, task.folder, task.objects, f"{task.objects.folder}/staging/{task.folder.name}")
 
 
 def sort_spark(
@@ -141,7 +142,7 @@ def _sort_batches(
     partition = context.partitionId() if context is not None else 0
     prefix = f"{objects.folder}/staging/{folder.name}"
     for number, table in enumerate(_gathered(batches)):
-        done = _write(make_batch(table, layout, strategy, "the data"), folder, objects, prefix)
+        done = write_sorted(make_batch(table, layout, strategy, "the data"), folder, objects, prefix)
         yield pa.RecordBatch.from_pydict(
             {
                 "partition": pa.array([partition], pa.int32()),
@@ -184,8 +185,14 @@ def grouped(files: Sequence[SortedFile], largest: int = PART_BYTES) -> list[File
     return groups
 
 
-def _write(batch: Batch, folder: Path, objects: DatasetObjects, prefix: str) -> SortedFile:
-    bucket = (batch.place.high >> _SHIFT).astype(np.uint8)
+def bucket_of(hashes: Hashes) -> npt.NDArray[np.uint8]:
+    """The bucket of each hash."""
+    return (hashes.high >> _SHIFT).astype(np.uint8)
+
+
+def write_sorted(batch: Batch, folder: Path, objects: DatasetObjects, prefix: str) -> SortedFile:
+    """Write rows by bucket: into a folder where the dataset is local, else as an object under `prefix`."""
+    bucket = bucket_of(batch.place)
     order = np.argsort(bucket, kind="stable")  # of bytes: a counting sort
     table = _to_table(batch).take(pa.array(order)).combine_chunks()
     rows = np.bincount(bucket, minlength=BUCKETS)

@@ -25,6 +25,7 @@ from floodmark.ledger.merge.buckets import (
     sort_part,
     sort_spark,
 )
+from floodmark.ledger.merge.results import ResultBucket
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.parts import PART_BYTES
 from floodmark.ledger.runtime import Runtime
@@ -39,7 +40,7 @@ Runner = Callable[..., list[Any]]
 class Taken:
     """Buckets, and where their work is to be done: by Spark's tasks, or in this process."""
 
-    buckets: Sequence[Bucket]
+    buckets: Sequence[Bucket | ResultBucket]
     run: Runner
 
     @property

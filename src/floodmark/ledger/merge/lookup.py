@@ -50,7 +50,7 @@ def given_keys(keys: Any, snapshot: Snapshot, name: str) -> pa.Table:
     ordered = [c for c in strategy.key if c in table.column_names]
     columns = [cast_column(table.column(c), layout.data.field(c), "the keys") for c in ordered]
     for column, values in zip(ordered, columns, strict=True):
-        if values.null_count:
+        if values.null_count and not layout.data.field(column).nullable:
             raise NullKey(
                 f"{values.null_count} of the keys have no value for {column!r}",
                 hint="every part of a key needs a value",

@@ -33,6 +33,8 @@ def _order(data: pa.Table, columns: tuple[str, ...]) -> I64 | None:
 
 def _as_integers(column: Any) -> Any:
     """The values of a column whose order is that of integers, else None."""
+    if column.null_count:
+        return None
     if pa.types.is_integer(column.type):
         return column.to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(column.type):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from floodmark.ledger.attributes import Tally
@@ -16,22 +17,27 @@ from floodmark.ledger.conform import as_declared
 from floodmark.ledger.errors import BadOperation, DuplicateKeys
 from floodmark.ledger.finalise import with_event_time
 from floodmark.ledger.keys import hashing
+from floodmark.ledger.keys.entries import Entries, stable_order
 from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.keys.piece import Piece, install, write_piece
 from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes, Records
 from floodmark.ledger.keys.rows import Rows, write_copy
+from floodmark.ledger.keys.search import BEFORE, bound
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge import classify
 from floodmark.ledger.merge.batch import APPEND, Batch
 from floodmark.ledger.merge.buckets import Bucket
 from floodmark.ledger.merge.classify import Changes, Conflict, Known
 from floodmark.ledger.merge.order import slice_order
+from floodmark.ledger.merge.results import ResultBucket
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.staging import explained
 from floodmark.ledger.strategy import Strategy
 from floodmark.storage.slices import SliceFile, write_slice
 
 _SHOWN_KEYS = 5
+
+AnyBucket = Bucket | ResultBucket
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Outlook:
 class MergeTask:
     """One bucket to be merged; what follows `objects` counts only once a slice is made of it."""
 
-    bucket: Bucket
+    bucket: AnyBucket
     folder: Path
     objects: DatasetObjects
     outlook: Outlook | None = None
@@ -181,7 +187,7 @@ def _changes(held: Held, task: MergeTask, batch: Batch) -> Changes:
     return _classified(held, task.bucket, batch)
 
 
-def _classified(held: Held, bucket: Bucket, batch: Batch) -> Changes:
+def _classified(held: Held, bucket: AnyBucket, batch: Batch) -> Changes:
     known = _known(held, batch)
     try:
         match held.strategy.kind:
@@ -210,12 +216,43 @@ def _known(held: Held, batch: Batch) -> Known:
     return Known(np.where(purged, NOT_THERE, found.offset), found.row, found.seen & ~purged)
 
 
-def _missing(held: Held, bucket: Bucket, batch: Batch) -> tuple[Hashes, Known]:
-    """The current rows in the bucket's range of hashes whose keys the batch does not have."""
-    entries = held.index.live_between(bucket.low, bucket.high)
-    kept = ~entries.key.among(batch.key) & (entries.offset >= held.purged_before)
+def _missing(held: Held, bucket: AnyBucket, batch: Batch) -> tuple[Hashes, Known]:
+    """The current rows in the bucket's range of hashes whose keys the batch does not have.
+
+    Of all rows in a snapshot; of those of the processed keys in a transform's result.
+    """
+    if isinstance(bucket, ResultBucket):
+        entries = _of_processed(held, bucket, batch)
+    else:
+        entries = held.index.live_between(bucket.low, bucket.high)
+    kept = ~is_among(entries.key, batch.key) & (entries.offset >= held.purged_before)
     offset = entries.offset[kept]
     return entries.key.take(kept), Known(offset, entries.row.take(kept), np.ones(len(offset), dtype=bool))
+
+
+def _of_processed(held: Held, bucket: ResultBucket, batch: Batch) -> Entries:
+    """The current rows of the processed keys; those that the batch has may be left out."""
+    if held.index.end == 0:
+        return Entries.none(None)
+    processed = bucket.load_processed()
+    if held.strategy.lookup != held.strategy.key:
+        return held.index.find_prefix(processed)[1]
+    rest = processed.take(~is_among(processed, batch.key))
+    found = held.index.find(rest)
+    there = np.flatnonzero(found.offset != NOT_THERE)
+    return Entries(rest.take(there), found.row.take(there), found.offset[there])
+
+
+def is_among(hashes: Hashes, others: Hashes) -> npt.NDArray[np.bool_]:
+    """Which of the hashes are among the others: as `Hashes.among`, and quick for millions."""
+    result = np.zeros(len(hashes), np.bool_)
+    if len(hashes) and len(others):
+        order = stable_order([others.high, others.low])
+        known = others.take(order)
+        at, _ = bound([known.high, known.low], [hashes.high, hashes.low], BEFORE)
+        inside = np.flatnonzero(at < len(known))
+        result[inside] = known.take(at[inside]).same(hashes.take(inside))
+    return result
 
 
 def _comparison(held: Held, batch: Batch, known: Known) -> classify.Differs:

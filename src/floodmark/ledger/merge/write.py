@@ -14,7 +14,15 @@ import pyarrow as pa
 
 from floodmark.chain.events import MetadataEvent
 from floodmark.ledger.attributes import Tally, tally_attributes
-from floodmark.ledger.commit import data_events, describe_commit, empty_event, plan_blocks, publish, unneeded
+from floodmark.ledger.commit import (
+    Planned,
+    data_events,
+    describe_commit,
+    empty_event,
+    plan_blocks,
+    publish,
+    unneeded,
+)
 from floodmark.ledger.errors import UnreadableSlice
 from floodmark.ledger.incoming import Frame
 from floodmark.ledger.keys import index as key_index
@@ -22,9 +30,9 @@ from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.keys.rows import Rows, keep_copy
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge import slices
-from floodmark.ledger.merge.buckets import Bucket, HeldBucket
+from floodmark.ledger.merge.buckets import HeldBucket
 from floodmark.ledger.merge.intake import Intake, Taken, held
-from floodmark.ledger.merge.slices import Held, MadeSlice, MergeTask, Outlook
+from floodmark.ledger.merge.slices import AnyBucket, Held, MadeSlice, MergeTask, Outlook
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Kind, Strategy, strategy_of
 from floodmark.ledger.write import MAX_RACES, Write, Written
@@ -32,7 +40,7 @@ from floodmark.storage.errors import ObjectNotFound
 
 _log = logging.getLogger(__name__)
 _MS = 10**6
-_UNPACKED = 4
+UNPACKED = 4
 """How many times its size in Parquet a row takes in memory, roughly."""
 _REPEATED_BYTES = 256 << 20
 _MOST_RANGES = 4096
@@ -101,12 +109,7 @@ class Merge(Write):
     def _prepared(self, snapshot: Snapshot, index: KeyIndex, intake: Intake, before: Prepared | None) -> Prepared:
         layout, definitions = self._layout(snapshot)
         strategy = self._strategy(snapshot)
-        if self.rebuild is not None:
-            taken = held(self.rebuild(snapshot, index, layout), layout, strategy)
-        elif before is not None and before.layout == layout:
-            taken = before.taken  # the rows are the same, only what they meet is not
-        else:
-            taken = intake.take(layout, strategy)
+        taken = self._taken(snapshot, index, intake, layout, before)
         self.progress.start(f"writing {self.name}", taken.rows)
         at = self._system_time(snapshot)
         opened = self.cache.setdefault("rows", {}) if snapshot.objects.is_local else {}  # elsewhere they fill memory
@@ -116,6 +119,17 @@ class Merge(Write):
         tasks = [MergeTask(bucket, intake.folder, snapshot.objects) for bucket in buckets]
         tally, made = self._made(standing, taken, tasks, snapshot.next_offset, at)
         return Prepared(index, taken, layout, definitions, at, tally, made)
+
+    def _taken(
+        self, snapshot: Snapshot, index: KeyIndex, intake: Intake, layout: Layout, before: Prepared | None
+    ) -> Taken:
+        """The rows as buckets."""
+        strategy = self._strategy(snapshot)
+        if self.rebuild is not None:
+            return held(self.rebuild(snapshot, index, layout), layout, strategy)
+        if before is not None and before.layout == layout:
+            return before.taken  # the rows are the same, only what they meet is not
+        return intake.take(layout, strategy)
 
     def _made(
         self, standing: Held, taken: Taken, tasks: list[MergeTask], start: int, at: int
@@ -144,30 +158,35 @@ class Merge(Write):
 
     def _commit(self, snapshot: Snapshot, prepared: Prepared) -> Written | None:
         """The commit, None when somebody else moved the head first."""
-        tally, definitions = prepared.tally, prepared.definitions
+        tally = prepared.tally
         if tally.duplicates:
             rows = "1 row" if tally.duplicates == 1 else f"{tally.duplicates} rows"
             _log.warning("a later row of the same key replaced %s of the batch for %r", rows, self.name)
-        if not prepared.made and self.source_state is None:
+        events = self._events(snapshot, prepared)
+        if not events:
             snapshot.objects.confirm_head()  # what makes this write unnecessary must not be lost by a crash
             return Written(unneeded(snapshot.head, snapshot.head_block, snapshot.state, tally), snapshot)
-        if not prepared.made:
-            assert self.source_state is not None
-            empty = replace(empty_event(snapshot.state), extra=tally_attributes(tally))
-            events: list[MetadataEvent] = [replace(empty, new_source_state=self.source_state)]
-        else:
-            files = [m.file for m in prepared.made]
-            events = [*definitions, *data_events(snapshot.state, files, self.source_state, tally)]
         planned, state = plan_blocks(snapshot.state, events, prepared.system_time)
         if not publish(snapshot.objects, snapshot.head, [m.file for m in prepared.made], planned):
             return None
         after = snapshot.after(planned, state)
         if prepared.made:
             self._derive(after, prepared)
-            data_blocks = planned[len(definitions) :]
-        else:
-            data_blocks = planned
-        return Written(describe_commit(data_blocks, self.source_state), after)
+        return self._committed(planned, prepared, after)
+
+    def _committed(self, planned: list[Planned], prepared: Prepared, after: Snapshot) -> Written:
+        return Written(describe_commit(planned, self.source_state, prepared.tally), after)
+
+    def _events(self, snapshot: Snapshot, prepared: Prepared) -> list[MetadataEvent]:
+        """The events of the commit; none when there is nothing to commit."""
+        if prepared.made:
+            files = [m.file for m in prepared.made]
+            data = data_events(snapshot.state, files, self.source_state, prepared.tally)
+            return [*prepared.definitions, *data]
+        if self.source_state is None:
+            return []
+        empty = replace(empty_event(snapshot.state), extra=tally_attributes(prepared.tally))
+        return [replace(empty, new_source_state=self.source_state)]
 
     def _derive(self, after: Snapshot, prepared: Prepared) -> None:
         """Bring the key index and the row copies up to the commit."""
@@ -182,12 +201,14 @@ class Merge(Write):
             _log.warning("what is derived from %r lags behind its newest commit", self.name, exc_info=True)
 
 
-def _bounded(buckets: Sequence[Bucket], snapshot: Snapshot, index: KeyIndex, strategy: Strategy) -> Sequence[Bucket]:
+def _bounded(
+    buckets: Sequence[AnyBucket], snapshot: Snapshot, index: KeyIndex, strategy: Strategy
+) -> Sequence[AnyBucket]:
     """The buckets, a single one divided where the rows it may repeat would not fit into one slice."""
     if len(buckets) != 1 or not isinstance(buckets[0], HeldBucket):
         return buckets
     repeated = index.live_count if strategy.kind == "snapshot" else min(buckets[0].rows, index.live_count)
-    expected = _UNPACKED * snapshot.size * repeated // max(snapshot.records, 1)
+    expected = UNPACKED * snapshot.size * repeated // max(snapshot.records, 1)
     ranges = min(-(-expected // _REPEATED_BYTES), _MOST_RANGES)
     return buckets[0].divided(ranges) if ranges > 1 else buckets
 

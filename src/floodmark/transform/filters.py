@@ -1,0 +1,78 @@
+"""Filters and orders over transform keys, as a user gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodmark.ledger.expressions import check_fits
+from floodmark.transform.errors import BadFilter
+
+Filters = Any
+"""An Arrow expression, {"key": value or values}, a list of such mappings (any of which may fit), or None."""
+
+
+def parse_filters(given: Filters, keys: pa.Schema) -> pc.Expression | None:
+    """The filter as an Arrow expression over the transform keys; None when there is none."""
+    if given is None:
+        return None
+    if isinstance(given, pc.Expression):
+        wanted = given
+    elif isinstance(given, Mapping):
+        wanted = _all_of(given, keys)
+    elif isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(g, Mapping) for g in given):
+        wanted = reduce(lambda a, b: a | b, [_all_of(g, keys) for g in given], pc.scalar(False))
+    else:
+        raise BadFilter(
+            f"filters={given!r} is no filter",
+            hint='give {"key": value or list of values}, a list of such dicts, or a pyarrow.compute expression',
+        )
+    try:
+        check_fits(wanted, keys)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
+        raise BadFilter(
+            f"the filter {given!r} does not work: {error}", hint=f"the transform keys are {', '.join(keys.names)}"
+        ) from error
+    return wanted
+
+
+def _all_of(given: Mapping[str, Any], keys: pa.Schema) -> pc.Expression:
+    parts = [_among(name, value, keys) for name, value in given.items()]
+    return reduce(lambda a, b: a & b, parts, pc.scalar(True))
+
+
+def _among(name: str, value: Any, keys: pa.Schema) -> pc.Expression:
+    if name not in keys.names:
+        raise BadFilter(
+            f"the filter names {name!r}, which is no transform key", hint=f"they are {', '.join(keys.names)}"
+        )
+    is_many = isinstance(value, Sequence | set | frozenset | pa.Array) and not isinstance(value, str | bytes)
+    values = list(value) if is_many else [value]
+    try:
+        wanted = pa.array(values, keys.field(name).type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise BadFilter(
+            f"the filter of {name!r} has values that do not fit {keys.field(name).type}: {error}",
+            hint="give values of the key's type",
+        ) from error
+    field = pc.field(name)
+    among = field.isin(wanted.drop_null())
+    return among | field.is_null() if wanted.null_count else among
+
+
+def parse_order(given: Sequence[str] | str | None, keys: pa.Schema) -> list[tuple[str, str]]:
+    """What to sort by: transform keys, a minus before one turns it around."""
+    names = [] if given is None else [given] if isinstance(given, str) else list(given)
+    order = []
+    for name in names:
+        column = name.removeprefix("-") if isinstance(name, str) else name
+        if column not in keys.names:
+            raise BadFilter(
+                f"order_by names {column!r}, which is no transform key", hint=f"they are {', '.join(keys.names)}"
+            )
+        order.append((column, "descending" if name.startswith("-") else "ascending"))
+    return order

@@ -1,0 +1,207 @@
+"""The outputs of a step: found, made on its first run, and refused when they are somebody else's.
+
+The first output is the primary one: its newest checkpoint is the transform meta. The others follow it, and the
+checkpoint of each is a small note that says which one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.chain.events import Checkpoint, DatasetKind, SetTransform
+from floodmark.chain.hashes import Multihash
+from floodmark.chain.ids import DatasetId
+from floodmark.chain.state import input_ids
+from floodmark.ledger.dataset import Dataset
+from floodmark.ledger.errors import DatasetExists
+from floodmark.ledger.layout import vocabulary
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.strategy import Strategy, strategy_of
+from floodmark.storage.errors import ObjectNotFound
+from floodmark.transform.errors import BadStep, KeysChanged, OutputTaken
+from floodmark.transform.lakes import LakeLike
+from floodmark.transform.returned import OutputShape
+from floodmark.transform.specs import OutputSpec
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output as of one head; without a dataset before the step's first run."""
+
+    spec: OutputSpec
+    name: str
+    dataset: Dataset | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def id(self) -> DatasetId | None:
+        return None if self.snapshot is None else self.snapshot.state.dataset_id
+
+    @property
+    def declared_key(self) -> tuple[str, ...] | None:
+        """The key that it was made with, else the one it is declared with, if any."""
+        if self.snapshot is not None:
+            return strategy_of(self.snapshot.state).key
+        return None if self.spec.key is None else tuple(self.spec.key)
+
+    @property
+    def made_by(self) -> tuple[str, ...] | None:
+        """The transform keys that it was made with."""
+        return None if self.snapshot is None else strategy_of(self.snapshot.state).lookup
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no run has committed to it yet."""
+        return self.snapshot is None or not self.snapshot.state.inputs
+
+    @property
+    def present(self) -> tuple[Dataset, Snapshot]:
+        assert self.dataset is not None
+        assert self.snapshot is not None
+        return self.dataset, self.snapshot
+
+    def key(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Its key: the transform keys first, so that the rows of one are found together."""
+        declared = self.declared_key or tuple(keys)
+        return (*keys, *(name for name in declared if name not in keys))
+
+
+def find_outputs(lake: LakeLike, specs: Sequence[OutputSpec], step: str) -> tuple[Output, ...]:
+    """The outputs as they are now; those that take data from outside are refused."""
+    return tuple(_found(lake, spec, step) for spec in specs)
+
+
+def _found(lake: LakeLike, spec: OutputSpec, step: str) -> Output:
+    if spec.name not in lake:
+        return Output(spec, spec.name)
+    dataset = lake[spec.name]
+    snapshot = dataset.snapshot()
+    if snapshot.state.dataset_kind is not DatasetKind.DERIVATIVE:
+        raise OutputTaken(
+            f"step {step!r} cannot write to {spec.name!r}: it is a dataset that data is written to",
+            hint="name another output; the step makes it on its first run",
+            step=step,
+            output=spec.name,
+        )
+    return Output(spec, spec.name, dataset, snapshot)
+
+
+def check_keys(outputs: Sequence[Output], keys: Sequence[str], step: str) -> None:
+    """Refuse outputs whose key lacks transform keys, or that were made with other ones."""
+    wanted = tuple(keys)
+    for output in outputs:
+        declared = None if output.spec.key is None else tuple(output.spec.key)
+        if declared is not None and (missing := [name for name in wanted if name not in declared]):
+            raise BadStep(
+                f"the key {list(declared)} of output {output.name!r} of step {step!r} lacks the transform key "
+                f"{missing[0]!r}",
+                hint="rows of different transform keys must have different keys: add it to the output's key",
+                step=step,
+                output=output.name,
+            )
+        if output.snapshot is None:
+            continue
+        made = strategy_of(output.snapshot.state)
+        if made.lookup != wanted or (declared is not None and set(declared) != set(made.key)):
+            now = declared if made.lookup == wanted and declared is not None else wanted
+            before = made.key if made.lookup == wanted else made.lookup
+            raise KeysChanged(
+                f"{output.name!r} was made by transform keys {list(made.lookup)} with the key {list(made.key)}; "
+                f"step {step!r} now has {list(now)} instead of {list(before)}",
+                hint=f"drop {output.name!r}, and the next run makes it anew; or give the keys that it was made with",
+                step=step,
+                output=output.name,
+            )
+
+
+def make_outputs(
+    lake: LakeLike, outputs: Sequence[Output], keys: pa.Schema, transform: SetTransform, step: str
+) -> tuple[Output, ...]:
+    """The outputs, those that were missing made now; they have no rows before the first commit."""
+    return tuple(_made(lake, output, keys, transform, step) for output in outputs)
+
+
+def _made(lake: LakeLike, output: Output, keys: pa.Schema, transform: SetTransform, step: str) -> Output:
+    if output.dataset is not None:
+        return output
+    spec = output.spec
+    with suppress(DatasetExists):  # another run of the step was quicker
+        lake.create_derived(
+            output.name,
+            key=output.key(keys.names),
+            lookup=keys.names,
+            event_time=spec.event_time,
+            schema=spec.schema,
+            transform=transform,
+        )
+    found = _found(lake, spec, step)
+    check_keys([found], keys.names, step)
+    return found
+
+
+def shape_of(output: Output, keys: pa.Schema) -> OutputShape:
+    """What tasks have to know of an output."""
+    snapshot = output.snapshot
+    vocab = vocabulary(None if snapshot is None else snapshot.state.vocab)
+    event_time = output.spec.event_time if snapshot is None else vocab.event_time if snapshot.state.vocab else None
+    return OutputShape(
+        name=output.name,
+        key=output.key(keys.names),
+        keys=keys,
+        layout=None if snapshot is None else snapshot.layout,
+        event_time=event_time,
+    )
+
+
+def strategy(shape: OutputShape) -> Strategy:
+    """How results are merged into an output."""
+    return Strategy("upsert", shape.key, None, tuple(shape.keys.names))
+
+
+# Whose an output is
+
+
+@dataclass(frozen=True)
+class Follows:
+    """The note that is the checkpoint of an output that is not the first: whose results it has."""
+
+    primary: str
+    step: str
+
+    def to_bytes(self) -> bytes:
+        note = {"kind": "floodmark.follows", "primary": self.primary, "step": self.step}
+        return json.dumps(note, sort_keys=True).encode()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        data = self.to_bytes()
+        return Checkpoint(Multihash.sha3_256(data), len(data))
+
+    def put(self, objects: DatasetObjects) -> None:
+        objects.store.put_if_absent(objects.checkpoint_key(self.checkpoint.physical_hash), self.to_bytes())
+
+
+def follows(output: Output) -> Follows | None:
+    """What the newest checkpoint of an output notes; None when it is none of ours, or the meta itself."""
+    if output.snapshot is None or output.snapshot.state.checkpoint is None:
+        return None
+    objects = output.snapshot.objects
+    try:
+        note: Any = json.loads(objects.store.get(objects.checkpoint_key(output.snapshot.state.checkpoint)))
+        return Follows(note["primary"], note["step"]) if note["kind"] == "floodmark.follows" else None
+    except (ObjectNotFound, ValueError, KeyError, TypeError):
+        return None
+
+
+def same_transform(chain: SetTransform | None, wanted: SetTransform) -> bool:
+    """Whether the chain says already what the transform is: names and source text may differ."""
+    if chain is None or input_ids(chain) != input_ids(wanted):
+        return False
+    return replace(chain.transform, query=None) == replace(wanted.transform, query=None)

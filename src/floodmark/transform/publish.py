@@ -1,0 +1,177 @@
+"""Committing a wave of results: secondary outputs first, the primary one last, with the meta that says what was done.
+
+A crash in between leaves the others ahead of the primary one for a while, never behind: the next run takes the same
+results from their checkpoints, and rows that are there already are not written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.chain.events import MetadataEvent
+from floodmark.chain.ids import DatasetId
+from floodmark.chain.state import InputPosition
+from floodmark.engine import Progress
+from floodmark.ledger.commit import Commit
+from floodmark.ledger.keys import index as key_index
+from floodmark.ledger.keys.entries import starts_of_groups
+from floodmark.ledger.keys.index import KeyIndex
+from floodmark.ledger.keys.records import Hashes
+from floodmark.ledger.layout import Layout
+from floodmark.ledger.merge.derive import (
+    Moves,
+    Results,
+    SortedHashes,
+    derive,
+    derived_layout,
+    evolved_layout,
+    write_hashes,
+)
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.runtime import Runtime
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.staging import staging_area
+from floodmark.ledger.strategy import strategy_of
+from floodmark.transform.changes import matching
+from floodmark.transform.checkpoints import Stored, results
+from floodmark.transform.meta import Draft, RunInfo, TransformMeta, no_failures
+from floodmark.transform.output import Follows, same_transform
+from floodmark.transform.pinned import PinnedStep
+from floodmark.transform.positions import block_at, moves
+from floodmark.transform.returned import OutputShape
+
+
+@dataclass
+class Publisher:
+    """Commits the waves of one run. What it has committed, it knows; when somebody else commits, it stops."""
+
+    pinned: PinnedStep
+    runtime: Runtime
+    run: RunInfo
+    is_fresh: bool  # whether this run replaces everything
+    meta: TransformMeta = field(init=False)
+    snapshots: list[Snapshot] = field(init=False)
+    caches: list[dict[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.meta = self.pinned.meta
+        self.snapshots = [output.present[1] for output in self.pinned.outputs]
+        self.caches = [{} for _ in self.snapshots]
+
+    def commit(
+        self,
+        stored: Sequence[Stored],
+        shapes: Sequence[OutputShape],
+        positions: Mapping[str, int],
+        watermark: int | None,
+        seconds: float,
+        progress: Progress,
+    ) -> list[Commit]:
+        """Make these results visible, and with them the positions; `CommitConflict` when somebody else was quicker."""
+        pinned = self.pinned
+        processed = [hashes.read() for s in stored for hashes in s.processed]
+        tables = [table for s in stored if (table := s.failed_table()) is not None]
+        failures = pa.concat_tables([no_failures(pinned.keys), *tables])
+        say = self.meta.fresh if self.is_fresh else self.meta.after
+        draft = say(self.run, processed, failures, positions, pinned.version, name=pinned.step.name, seconds=seconds)
+        note = Follows(str(pinned.outputs[0].id), pinned.step.name)
+        commits = []
+        with staging_area(self.snapshots[0].objects.store) as folder:
+            for number in range(len(pinned.outputs) - 1, -1, -1):
+                objects = self.snapshots[number].objects
+                is_primary = number == 0
+                moved = Moves(
+                    inputs=self._inputs(number, positions),
+                    definitions=self._definitions(number, shapes[number].layout),
+                    checkpoint=draft.checkpoint if is_primary else note.checkpoint,
+                    put=_Put(draft if is_primary else note, objects),
+                    watermark=watermark,
+                )
+                leaving = self._leaving(number, processed, folder)
+                found = results(stored, number)
+                written = derive(
+                    pinned.outputs[number].name,
+                    self.runtime,
+                    self.snapshots[number],
+                    found if leaving is None else Results(found.rows, [*found.processed, leaving]),
+                    moved,
+                    progress,
+                    self.caches[number],
+                )
+                self.snapshots[number] = written.snapshot
+                commits.append(written.commit)
+                if leaving is not None and leaving.store is not None:
+                    leaving.store.delete(leaving.path)
+        self.meta = draft.meta
+        self.is_fresh = False
+        draft.discard_superseded(self.snapshots[0].objects)
+        return commits
+
+    def forget(self, version: str, progress: Progress) -> None:
+        """Commit that nothing was processed, so that the next run processes everything; no row changes."""
+        draft = self.meta.fresh(self.run, [], no_failures(self.pinned.keys), {}, version)
+        objects = self.snapshots[0].objects
+        moved = Moves(checkpoint=draft.checkpoint, put=_Put(draft, objects))
+        name = self.pinned.outputs[0].name
+        derive(name, self.runtime, self.snapshots[0], Results((), ()), moved, progress, self.caches[0])
+        draft.discard_superseded(objects)
+
+    def _inputs(self, number: int, positions: Mapping[str, int]) -> Mapping[DatasetId, Any]:
+        """How the chain of an output says it: at the granularity of the inputs' blocks."""
+        known = {position.dataset_id: position for position in self.snapshots[number].state.inputs}
+        before, now = [], {}
+        for given in self.pinned.inputs:
+            dataset_id = DatasetId.parse(given.dataset_id)
+            snapshot = given.snapshot
+            before.append(known.get(dataset_id, InputPosition(dataset_id, None, None)))
+            position = positions[given.dataset_id]
+            is_all = position >= given.head
+            slices = None if is_all else snapshot.all_slices
+            now[dataset_id] = block_at(position, slices, snapshot.head, snapshot.state.last_offset)
+        return moves(before, now)
+
+    def _definitions(self, number: int, layout: Layout | None) -> tuple[MetadataEvent, ...]:
+        """What goes before the data: another transform, the first columns, or more of them."""
+        snapshot, wanted = self.snapshots[number], self.pinned.transform
+        events: list[MetadataEvent] = []
+        if not same_transform(snapshot.state.transform, wanted):
+            events.append(wanted)
+        if layout is not None and snapshot.layout is None:
+            events += derived_layout(layout.data, strategy_of(snapshot.state), snapshot.state.vocab)[1]
+        elif layout is not None and snapshot.layout is not None and layout != snapshot.layout:
+            events += evolved_layout(self.pinned.outputs[number].name, snapshot.layout, layout.data)[1]
+        return tuple(events)
+
+    def _leaving(self, number: int, processed: Sequence[Hashes], folder: Path) -> SortedHashes | None:
+        """When everything was processed: what else an output holds, of keys that are gone or that nobody knows."""
+        snapshot = self.snapshots[number]
+        if not self.is_fresh or self.pinned.step.filters is not None or snapshot.state.last_offset is None:
+            return None
+        others = key_index.mended(snapshot, self.caches[number], lambda index: _others(index, processed))
+        if len(others) == 0:
+            return None
+        return write_hashes(others, folder, snapshot.objects, f"{snapshot.objects.folder}/info/transform/leaving")
+
+
+@dataclass(frozen=True)
+class _Put:
+    """Puts the files of a checkpoint where an output has them."""
+
+    what: Draft | Follows
+    objects: DatasetObjects
+
+    def __call__(self) -> None:
+        self.what.put(self.objects)
+
+
+def _others(index: KeyIndex, processed: Sequence[Hashes]) -> Hashes:
+    """The transform keys of an output's current rows that are none of these, each once."""
+    live = index.live_between()
+    keys = live.key if live.lookup is None else live.lookup
+    keys = keys.take(starts_of_groups([keys.high, keys.low]))  # they are sorted
+    return keys.take(matching(keys, Hashes.joined(list(processed))) < 0)

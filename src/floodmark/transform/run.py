@@ -1,0 +1,125 @@
+"""Running a step: pin, choose keys, compute, commit. The place to start reading.
+
+Heads are pinned before anything is read. Keys are processed in waves, in the order of their changes; each wave is
+computed by tasks on workers and committed at once with the positions it has reached (`attempt`). Results of a run that
+was killed are found by the next one. A run that loses a race plans again, and takes from its checkpoints what still
+holds. What is needed only where there is something to do is imported only then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from floodmark.engine import Progress
+from floodmark.ledger.errors import CommitConflict
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.errors import StorageError
+from floodmark.transform.errors import InputMoved
+from floodmark.transform.lakes import LakeLike
+from floodmark.transform.meta import RunInfo
+from floodmark.transform.pinned import RESET, PinnedStep, pin_step
+from floodmark.transform.report import RunReport, Tally
+from floodmark.transform.wanted import Asked, Changed, Failed, Wanted, check_wanted
+
+if TYPE_CHECKING:
+    from floodmark.transform.batch_transform import BatchTransform
+
+_MS = 10**6
+
+_SILENCE = 1.0
+"""Seconds to wait for another run without a word."""
+
+_TRIES = 20
+"""How often a run plans again, when somebody else commits or replaces what it was reading."""
+
+
+def run(step: BatchTransform, lake: LakeLike, wanted: Wanted) -> RunReport:
+    """Process what is wanted; where there is nothing to do, little is read and nothing written."""
+    began = time.monotonic()
+    pinned = pin_step(step, lake)
+    check_wanted(wanted, pinned)
+    if _is_nothing(pinned, wanted, lake.runtime.clock() // _MS):
+        return RunReport(step.name, positions=pinned.named(pinned.positions), seconds=time.monotonic() - began)
+    from floodmark.compute.runner import Runner
+    from floodmark.transform.attempt import Attempt
+
+    pinned = pinned.with_outputs(lake)
+    runner, tally = Runner(lake.runtime.session), Tally(lake.runtime.random_bytes(16).hex(), began)
+    problem: CommitConflict | InputMoved | StorageError
+    with _turn(pinned.primary.objects, step.name, lake.runtime.progress()):
+        for _ in range(_TRIES):
+            pinned = pin_step(step, lake)
+            check_wanted(wanted, pinned)
+            pinned = pinned.with_outputs(lake)
+            attempt = Attempt(lake, pinned, wanted, runner, tally)
+            try:
+                return tally.report(step.name, pinned.named(attempt.run()))
+            except (CommitConflict, InputMoved) as error:
+                problem = error  # nothing of this wave was committed: plan again with what there is now
+            except StorageError as error:
+                if not attempt.is_outrun:
+                    raise
+                problem = error
+    raise problem
+
+
+def reset(step: BatchTransform, lake: LakeLike) -> None:
+    """Forget what was processed, and stored results with it; outputs stay as they are until the next run."""
+    from floodmark.transform.checkpoints import ChunkStore
+
+    pinned = pin_step(step, lake)
+    if pinned.shape is None or pinned.outputs[0].snapshot is None:
+        return
+    with _turn(pinned.primary.objects, step.name, lake.runtime.progress()):
+        problem: CommitConflict
+        for _ in range(_TRIES):
+            pinned = pin_step(step, lake)
+            version = pinned.meta.version
+            ChunkStore(pinned.primary.objects, pinned.version).clear()
+            if version is None or version.startswith(RESET):
+                return
+            try:
+                _forget(pinned, lake)
+                return
+            except CommitConflict as error:
+                problem = error
+        raise problem
+
+
+def _forget(pinned: PinnedStep, lake: LakeLike) -> None:
+    from floodmark.transform.publish import Publisher
+
+    run = RunInfo(lake.runtime.random_bytes(16).hex(), lake.runtime.clock() // _MS, {})
+    Publisher(pinned, lake.runtime, run, is_fresh=True).forget(f"{RESET}{pinned.version}", lake.runtime.progress())
+
+
+def _is_nothing(pinned: PinnedStep, wanted: Wanted, now_ms: int) -> bool:
+    """Whether positions and heads alone tell that there is nothing to do."""
+    match wanted:
+        case Asked():
+            return pinned.shape is None
+        case Failed():
+            return pinned.shape is None or pinned.meta.manifest.failed is None
+        case Changed():
+            trusted = pinned.step.use_offset_optimization or pinned.shape is None
+            return trusted and pinned.has_nothing_to_do(now_ms)
+
+
+@contextmanager
+def _turn(objects: DatasetObjects, step: str, progress: Progress) -> Iterator[None]:
+    """Wait for other runs of the step, and say so if it takes a while: who comes second finds it done."""
+    saying = threading.Timer(_SILENCE, progress.start, (f"waiting for another run of {step}", None))
+    saying.daemon = True
+    saying.start()
+    with ExitStack() as held:
+        try:
+            held.enter_context(objects.store.turn(f"{objects.folder}/info/transform/run"))
+        finally:
+            saying.cancel()
+            saying.join()
+            progress.finish()
+        yield

@@ -1,0 +1,95 @@
+"""Looking at a step: how far it is, what failed, and when which record was reached. Reads no data."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from floodmark.transform.inputs import PinnedInput
+from floodmark.transform.lakes import LakeLike
+from floodmark.transform.meta import failed_column, failed_keys
+from floodmark.transform.pinned import PinnedStep, pin_step
+from floodmark.transform.positions import NOTHING
+from floodmark.transform.report import InputStatus, LastRun, StepStatus
+
+if TYPE_CHECKING:
+    from floodmark.transform.batch_transform import BatchTransform
+
+OFFSETS = pa.schema(
+    [
+        pa.field("transform", pa.string(), nullable=False),
+        pa.field("input", pa.string(), nullable=False),
+        pa.field("offset", pa.int64()),
+        pa.field("time", pa.timestamp("ms", "UTC")),
+    ]
+)
+"""The seed's offset table; a step that has read nothing of an input has no offset there."""
+
+_ERROR = ("type", "message", "attempts", "since", "last", "state", "due", "traceback")
+
+
+def status(step: BatchTransform, lake: LakeLike) -> StepStatus:
+    """Where a step stands."""
+    pinned = pin_step(step, lake)
+    manifest = pinned.meta.manifest
+    failed = manifest.failed
+    last = manifest.last_run
+    return StepStatus(
+        step=step.name,
+        inputs=tuple(_input(given, _position(pinned, given)) for given in pinned.inputs),
+        keys=manifest.keys,
+        failed=0 if failed is None else failed.retry,
+        skipped=0 if failed is None else failed.skipped,
+        exhausted=0 if failed is None else failed.exhausted,
+        version=step.function.version,
+        stale=pinned.stale,
+        last_run=None
+        if last is None
+        else LastRun(
+            last.id, datetime.fromtimestamp(last.process_ts / 1000, UTC), last.keys, last.failed, last.seconds
+        ),
+    )
+
+
+def errors(step: BatchTransform, lake: LakeLike) -> pa.Table:
+    """The keys whose last call failed: the transform keys, then what is known of the failure."""
+    failed = pin_step(step, lake).meta.failed()
+    keys = failed_keys(failed)
+    columns = [*keys.columns, *(failed_column(failed, name) for name in _ERROR)]
+    return pa.table(columns, names=[*keys.column_names, *_ERROR])
+
+
+def offsets(step: BatchTransform, lake: LakeLike) -> pa.Table:
+    """How far each input is done, and when the record there was committed."""
+    pinned = pin_step(step, lake)
+    rows = []
+    for given in pinned.inputs:
+        position = _position(pinned, given)
+        is_none = position == NOTHING
+        rows.append((step.name, given.name, None if is_none else position, None if is_none else _time(given, position)))
+    columns = list(zip(*rows, strict=True))
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, OFFSETS, strict=True)], schema=OFFSETS)
+
+
+def meta(step: BatchTransform, lake: LakeLike) -> pa.Table:
+    """All keys that were processed, as the hashes by which they are known."""
+    return pin_step(step, lake).meta.to_table()
+
+
+def _position(pinned: PinnedStep, given: PinnedInput) -> int:
+    return pinned.positions[given.dataset_id]
+
+
+def _input(given: PinnedInput, position: int) -> InputStatus:
+    behind = max(0, given.end - max(position + 1, given.purged_before))
+    return InputStatus(given.name, position, given.head, behind)
+
+
+def _time(given: PinnedInput, position: int) -> Any:
+    """When the block with this record was committed, in milliseconds."""
+    slices = given.snapshot.all_slices
+    at = int(np.searchsorted(slices.column("end").to_numpy(), position, side="right"))
+    return int(slices.column("system_time")[at].as_py()) // 10**6 if at < slices.num_rows else None

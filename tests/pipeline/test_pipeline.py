@@ -1,0 +1,77 @@
+"""A pipeline has steps by name, and refuses what is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from floodmark.pipeline.errors import UnknownStep
+from floodmark.pipeline.pipeline import Pipeline
+from floodmark.transform.errors import BadStep
+from floodmark.transform.step import Step
+
+
+class Idle(Step):
+    """A step that does nothing."""
+
+    def run(self, lake):
+        return None
+
+
+def idle(name: str, **labels: str) -> Idle:
+    return Idle(name, [], [f"{name}_out"], labels)
+
+
+def test_steps_are_found_by_name_and_come_in_the_order_of_their_declaration():
+    pipeline = Pipeline([idle("b"), idle("a")])
+    assert pipeline.names == ["b", "a"]
+    assert [step.name for step in pipeline] == ["b", "a"]
+    assert len(pipeline) == 2
+    assert pipeline["a"].name == "a"
+    assert "a" in pipeline
+    assert "c" not in pipeline
+
+
+def test_an_unknown_step_is_refused_with_the_nearest_name():
+    with pytest.raises(UnknownStep, match="did you mean 'features'") as caught:
+        Pipeline([idle("features"), idle("labels")])["feature"]
+    assert caught.value.name == "feature"
+
+
+def test_an_unknown_step_that_is_like_none_is_refused_with_all_names():
+    with pytest.raises(UnknownStep, match="its steps are features, labels"):
+        Pipeline([idle("features"), idle("labels")])["zzz"]
+
+
+def test_labels_choose_steps_that_have_all_of_them():
+    pipeline = Pipeline([idle("a", stage="train", team="x"), idle("b", stage="train"), idle("c")])
+    assert pipeline.labelled({"stage": "train"}).names == ["a", "b"]
+    assert pipeline.labelled({"stage": "train", "team": "x"}).names == ["a"]
+    assert pipeline.labelled({"stage": "test"}).names == []
+    assert pipeline.labelled({}).names == ["a", "b", "c"]
+
+
+def test_two_steps_of_one_name_are_refused():
+    with pytest.raises(BadStep, match="two steps of the pipeline are named 'a'"):
+        Pipeline([idle("a"), idle("b"), idle("a")])
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ([idle("a"), "b"], "number 2 of the pipeline is no step: 'b'"),
+        ([print], "number 1 of the pipeline is no step"),
+        ([Idle], r"make one: Idle\(…\)"),
+        ([[idle("a")]], r"put a \* before it"),
+        ([None], "number 1 of the pipeline is no step: None"),
+        (idle("a"), "put it in brackets"),
+        (7, "a pipeline takes a list of steps, not 7"),
+        ("abc", "a pipeline takes a list of steps"),
+    ],
+)
+def test_what_is_no_step_is_refused_with_its_number(given, complaint):
+    with pytest.raises(BadStep, match=complaint):
+        Pipeline(given)
+
+
+def test_a_pipeline_without_steps_is_one():
+    assert Pipeline([]).names == []

@@ -1,0 +1,150 @@
+"""Random histories: both changelists agree with each other and with an oracle that looks at every record."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from transform.changing import World, choices, world
+
+from floodmark import Lake
+from floodmark.transform import gather
+from floodmark.transform.specs import InputSpec, Required
+
+Step = Callable[[random.Random], None]
+
+
+def _table(rows: list[dict[str, object]], **types: pa.DataType) -> pa.Table:
+    return pa.Table.from_pylist(rows, pa.schema(list(types.items())))
+
+
+def _upserts(lake: Lake, name: str, key: list[str], lookup: list[str] | None, **types: pa.DataType) -> Step:
+    """A keyed dataset of few keys that are written, moved between groups and deleted."""
+    lake.create(name, key=key, lookup=lookup)
+
+    def step(seed: random.Random) -> None:
+        def value(column: str) -> object:
+            return None if column not in key and seed.random() < 0.2 else seed.randrange(4)
+
+        rows = [{column: value(column) for column in types} for _ in range(seed.randrange(1, 5))]
+        once = {tuple(row[c] for c in key): row for row in rows}
+        if seed.random() < 0.35 and lake[name].schema is not None:
+            lake[name].delete([{c: row[c] for c in key} for row in once.values()])
+        else:
+            lake[name].write(_table(list(once.values()), **types))
+
+    return step
+
+
+def _appends(lake: Lake, name: str, **types: pa.DataType) -> Step:
+    lake.create(name)
+
+    def step(seed: random.Random) -> None:
+        rows = [{column: seed.choice([None, 0, 1, 2]) for column in types} for _ in range(seed.randrange(1, 3))]
+        lake[name].write(_table(rows, **types))
+
+    return step
+
+
+INT, SHORT = pa.int64(), pa.int32()
+
+
+def _map(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [_upserts(lake, "a", ["id"], None, id=INT, v=INT)]
+    return world(lake, folder, ["k"], InputSpec("a", keys={"k": "id"})), steps
+
+
+def _aggregation(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    return world(lake, folder, ["g"], "a"), [_upserts(lake, "a", ["id"], None, id=INT, g=INT, v=INT)]
+
+
+def _aggregation_by_prefix(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    return world(lake, folder, ["g"], "a"), [_upserts(lake, "a", ["g", "id"], ["g"], g=INT, id=INT, v=INT)]
+
+
+def _appended(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    return world(lake, folder, ["g", "h"], "a"), [_appends(lake, "a", g=INT, h=INT, v=INT)]
+
+
+def _join(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "a", ["id"], None, id=SHORT, v=INT),
+        _upserts(lake, "b", ["other"], None, other=INT, v=INT),
+    ]
+    return world(lake, folder, ["id"], "a", InputSpec("b", keys={"id": "other"})), steps
+
+
+def _required(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [_upserts(lake, n, ["id"], None, id=INT, v=INT) for n in ("a", "b")]
+    return world(lake, folder, ["id"], "a", Required("b")), steps
+
+
+def _partial(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "orders", ["id"], None, id=INT, user=INT, v=INT),
+        _upserts(lake, "users", ["user"], None, user=INT, v=INT),
+    ]
+    return world(lake, folder, ["id", "user"], "orders", "users"), steps
+
+
+def _partial_required_by_prefix(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "orders", ["user", "id"], ["user"], user=INT, id=INT, v=INT),
+        _upserts(lake, "users", ["name"], None, name=SHORT, v=INT),
+        _appends(lake, "more", user=INT, id=INT),
+    ]
+    spec = Required("users", keys={"user": "name"})
+    return world(lake, folder, ["id", "user"], "orders", spec, "more"), steps
+
+
+def _cross(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "a", ["x"], None, x=INT, v=INT),
+        _upserts(lake, "b", ["y", "id"], ["y"], y=INT, id=INT, v=INT),
+    ]
+    return world(lake, folder, ["x", "y"], "a", "b"), steps
+
+
+def _cross_of_three(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [_upserts(lake, n, [n], None, **{n: INT, "v": INT}) for n in ("x", "y", "z")]
+    return world(lake, folder, ["y", "x", "z"], "x", "y", "z"), steps
+
+
+KINDS = [
+    _map,
+    _aggregation,
+    _aggregation_by_prefix,
+    _appended,
+    _join,
+    _required,
+    _partial,
+    _partial_required_by_prefix,
+    _cross,
+    _cross_of_three,
+]
+
+
+@pytest.mark.parametrize("way", ["index", "scan"])
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__.strip("_"))
+def test_whatever_happens_both_changelists_list_what_changed_and_chunks_hold_it(
+    tmp_path: Path, make: Callable[..., tuple[World, list[Step]]], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "scan":
+        monkeypatch.setattr(gather, "FEW_ROWS", -1)
+        monkeypatch.setattr(gather, "ROW_BY_KEY", 1e9)
+    seed = random.Random(f"{make.__name__}{way}")
+    for number in range(2):
+        lake = Lake(tmp_path / str(number))
+        made, steps = make(lake, tmp_path / f"room {number}")
+        runs = choices(made.names, seed)
+        for _ in range(12):
+            seed.choice(steps)(seed)
+            if seed.random() < 0.5 and made.shape() is not None:
+                made.run(next(runs), chunk_size=seed.choice([1, 2, 3, 100]))
+        if made.shape() is not None:
+            made.run()
+            assert len(made.changelist(2)) == 0
+            assert len(made.changelist(1)) == 0

@@ -1,0 +1,361 @@
+"""Whatever happens to its inputs and its runs: v2 = v1 = recomputing everything, and nothing is computed twice.
+
+A machine does the same to two lakes, one with offset optimization and one without, and keeps a naive memory of what
+each key was processed with. After a complete run the outputs are what the oracle makes of the inputs; before and after
+every run the changelists of both ways have the same keys.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import floodmark as fm
+from floodmark.storage.local import LocalStore
+from floodmark.transform.errors import OutputTaken
+from transform.crashing import Crash, DyingFileSystem
+from transform.oracle import Memory, Now, assert_right, expected, input_rows, shown
+from transform.worlds import CASES, FACTORS, Case, Key, World, in_this_process, make_world
+
+KEYS = range(4)
+_PARTS = {"id", "ref", "i", "j", "cat", "g"}
+_NULLABLE = {("moving_groups", "g"), ("appended", "g"), ("lookup", "cat")}
+
+
+class Histories(RuleBasedStateMachine):
+    """Two lakes, the oracle's memory of each, and the keys that are to fail in both."""
+
+    case: Case
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        root = Path(self.folder.name)
+        self.worlds = [
+            make_world(self.case, root / name, use_offset_optimization=offsets)
+            for name, offsets in (("v2", True), ("v1", False))
+        ]
+        self.memories = [Memory(self.case), Memory(self.case)]
+        self.version = "1"
+        self.chunk_size = 3
+        self.name = "step"
+        self.stale = False
+        self.failing: set[Key] = set()
+
+    # The inputs
+
+    @rule(which=st.integers(0, 2), rows=st.lists(st.tuples(*[st.integers(0, 9)] * 4), min_size=1, max_size=4))
+    def write(self, which: int, rows: list[tuple[int, ...]]) -> None:
+        source = self.case.sources[which % len(self.case.sources)]
+        found = []
+        for row in rows:
+            values = [
+                value % len(KEYS) if c in _PARTS else value for c, value in zip(source.columns, row, strict=False)
+            ]
+            for at, column in enumerate(source.columns):
+                if (self.case.name, column) in _NULLABLE and row[at] == 9 and column not in (source.key or ()):
+                    values[at] = None
+            found.append(tuple(values))
+        if source.key is not None:
+            at = [list(source.columns).index(column) for column in source.key]
+            found = list({tuple(row[n] for n in at): row for row in found}.values())
+        for world in self.worlds:
+            world.write(source.name, *found)
+
+    @rule(which=st.integers(0, 2), at=st.integers(0, 20), count=st.integers(1, 2))
+    def delete(self, which: int, at: int, count: int) -> None:
+        source = self.case.sources[which % len(self.case.sources)]
+        if source.key is None:
+            return
+        for world in self.worlds:
+            rows = world.lake[source.name].to_arrow().to_pylist()
+            for row in sorted(rows, key=str)[at % max(1, len(rows)) :][:count]:
+                world.lake[source.name].delete([{column: row[column] for column in source.key}])
+
+    @rule(at=st.integers(0, 20), bad=st.booleans())
+    def switch_failures(self, at: int, bad: bool) -> None:
+        keys = sorted(self.case.keys_in(input_rows(self.worlds[0].lake, self.case)), key=str)
+        self.failing = {keys[at % len(keys)]} if bad and keys else set()
+        for world in self.worlds:
+            world.calls.fail(*self.failing)
+
+    @rule(what=st.sampled_from(["fold", "reopen", "rename", "chunks"]))
+    def disturb(self, what: str) -> None:
+        """What changes no result."""
+        match what:
+            case "fold":
+                for world in self.worlds:
+                    for dataset in world.lake:
+                        if dataset.schema is not None:
+                            dataset.fold()
+            case "reopen":
+                for world in self.worlds:
+                    world.lake = fm.Lake(world.lake.store)
+            case "rename":
+                self.name = f"step{len(self.name)}"
+            case "chunks":
+                self.chunk_size = {3: 1, 1: 2, 2: 100, 100: 3}[self.chunk_size]
+
+    # Runs
+
+    def step(self, world: World) -> fm.BatchTransform:
+        return world.step(self.version, chunk_size=self.chunk_size, **{"name": self.name, **self.owners(world)})
+
+    def owners(self, world: World) -> dict[str, str]:
+        """A step whose function changed goes by the name under which it last committed: that is how it is known."""
+        if not self.stale:
+            return {}
+        try:
+            world.step(self.version, name=self.name).status(world.lake)
+        except OutputTaken as taken:
+            return {"name": taken.owner}
+        return {}
+
+    def keys(self, world: World, offsets: bool) -> set[Key]:
+        table = self.step(world).changelist(world.lake, offsets)
+        found = list(zip(*(table[name].to_pylist() for name in self.case.keys), strict=True))
+        assert len(found) == len(set(found)), "a key is in the changelist twice"
+        return set(found)
+
+    def look(self, world: World, memory: Memory) -> tuple[Now, set[Key]]:
+        """The inputs now, and the keys of the changelist, which is the same both ways and as it must be."""
+        now = memory.now(world.lake)
+        keys = self.keys(world, True)
+        assert keys == self.keys(world, False), "v1 and v2 do not agree"
+        must, may = memory.must(now), memory.may(now)
+        assert must <= keys, f"not in the changelist: {must - keys}"
+        alive = keys & set(now.universe)
+        assert alive <= may, f"in the changelist without a reason: {alive - may}"
+        return now, keys
+
+    def check_called(self, world: World, memory: Memory, now: Now, keys: set[Key], wanted: set[Key]) -> None:
+        """What was called had to be, or may have been; a key that did not fail is called once."""
+        count = world.calls.count()
+        called = set(count)
+        must, may = memory.must(now) & wanted, memory.may(now) & keys & wanted
+        note(f"called {sorted(called, key=str)}, must {sorted(must, key=str)}")
+        assert must <= called | set(memory.perhaps), f"not called: {must - called}"
+        assert called <= may, f"called without a reason: {called - may}"
+        if not self.failing:
+            assert set(count.values()) <= {1}, f"called twice in one run: {count}"
+
+    @rule(every=st.sampled_from([None, None, 1, 2]))
+    def run(self, every: int | None) -> None:
+        for world, memory in zip(self.worlds, self.memories, strict=True):
+            now, keys = self.look(world, memory)
+            world.calls.forget()
+            report = self.step(world).run(world.lake, commit_every=every)
+            note(str(report))
+            self.check_called(world, memory, now, keys, keys)
+            memory.called(world.calls.last())
+            memory.processed({*keys, *now.universe}, now)
+            for key in [key for key in memory.done if key not in now.universe]:
+                memory.processed([key], now)
+            memory.perhaps.clear()
+            failed = {key for key in memory.broken() if key in now.universe}
+            assert shown(world.lake, self.case) == expected(self.case, now.inputs, FACTORS[self.version], failed)
+            errors = self.step(world).errors(world.lake)
+            assert set(zip(*(errors[k].to_pylist() for k in self.case.keys), strict=True)) == failed
+            assert report.failed == len(set(memory.broken()) & set(world.calls.count())) or memory.perhaps
+            assert self.positions(world) == world.heads()
+            assert self.keys(world, True) == self.keys(world, False) == failed
+        self.stale = False
+        if not self.memories[0].broken() and not self.memories[1].broken():
+            assert shown(self.worlds[0].lake, self.case) == shown(self.worlds[1].lake, self.case)
+
+    @precondition(lambda self: not self.stale)
+    @rule(
+        values=st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True),
+        limit=st.sampled_from([None, None, 1, 2]),
+        filtered=st.booleans(),
+    )
+    def run_part(self, values: list[int], limit: int | None, filtered: bool) -> None:
+        """Filters, a limit, or both: what is processed is right, the rest is as it was."""
+        name = self.case.keys[0]
+        how: dict[str, Any] = {"max_records": limit} if limit else {}
+        if filtered or not limit:
+            how["filters"] = {name: values}
+        for world, memory in zip(self.worlds, self.memories, strict=True):
+            now, keys = self.look(world, memory)
+            before, positions = shown(world.lake, self.case), self.positions(world)
+            wanted = {key for key in keys if key[0] in values} if "filters" in how else keys
+            world.calls.forget()
+            report = self.step(world).run(world.lake, **how)
+            called = set(world.calls.count())
+            if limit:
+                assert report.keys <= limit
+                assert report.keys == min(limit, len(wanted))
+                assert called <= wanted
+            else:
+                assert report.keys == len(wanted)
+                self.check_called(world, memory, now, keys, wanted)
+            left = self.keys(world, True)
+            processed = (wanted - left) | called
+            memory.called(world.calls.last())
+            failed = memory.broken()
+            right = expected(self.case, now.inputs, FACTORS[self.version], failed)
+            after = shown(world.lake, self.case)
+            for output in self.case.outputs:
+                of = {
+                    k: [tuple(r[c] for c in self.case.keys) for r in t[output.name]]
+                    for k, t in (("right", right), ("after", after), ("before", before))
+                }
+                for key in {*of["right"], *of["after"], *of["before"]}:
+                    source = right if key in processed else before
+                    mine = [r for r in source[output.name] if tuple(r[c] for c in self.case.keys) == key]
+                    found = [r for r in after[output.name] if tuple(r[c] for c in self.case.keys) == key]
+                    assert found == mine, f"{key} was {'processed' if key in processed else 'left alone'}"
+            memory.processed(processed, now)
+            if "filters" in how:
+                assert self.positions(world) == positions, "a filtered run does not move positions"
+            self.keys_agree(world)
+
+    def keys_agree(self, world: World) -> None:
+        assert self.keys(world, True) == self.keys(world, False)
+
+    @precondition(lambda self: not self.stale)
+    @rule(at=st.integers(0, 20))
+    def run_given(self, at: int) -> None:
+        """A key that somebody asks for is processed, changed or not."""
+        for world, memory in zip(self.worlds, self.memories, strict=True):
+            now = memory.now(world.lake)
+            keys = sorted(now.universe, key=str)
+            if not keys or not all(self.case.is_full(s) for s in self.case.sources) or None in keys[at % len(keys)]:
+                return
+            key = keys[at % len(keys)]
+            positions = self.positions(world)
+            source = self.case.sources[0]
+            asked = {source.part[name]: value for name, value in zip(self.case.keys, key, strict=True)}
+            world.calls.forget()
+            self.step(world).run_changelist(world.lake, {source.name: [asked]})
+            assert set(world.calls.count()) <= {key}
+            assert key in world.calls.count() or key in memory.perhaps
+            memory.called(world.calls.last())
+            memory.processed([key], now)
+            assert self.positions(world) == positions
+            self.keys_agree(world)
+
+    @rule(version=st.sampled_from(sorted(FACTORS)))
+    def change_version(self, version: str) -> None:
+        if version != self.version:
+            self.version = version
+            self.stale = any(output.name in self.worlds[0].lake for output in self.case.outputs)
+            for memory in self.memories:
+                memory.forget()
+
+    @precondition(lambda self: any(o.name in self.worlds[0].lake for o in self.case.outputs))
+    @rule()
+    def reset(self) -> None:
+        self.stale = True
+        for world, memory in zip(self.worlds, self.memories, strict=True):
+            before = shown(world.lake, self.case)
+            self.step(world).reset(world.lake)
+            assert shown(world.lake, self.case) == before
+            memory.forget()
+
+    @precondition(lambda self: not self.stale)
+    @rule()
+    def retry(self) -> None:
+        for world, memory in zip(self.worlds, self.memories, strict=True):
+            now = memory.now(world.lake)
+            errors = self.step(world).errors(world.lake)
+            failed = set(zip(*(errors[k].to_pylist() for k in self.case.keys), strict=True))
+            world.calls.forget()
+            self.step(world).retry(world.lake)
+            called = set(world.calls.count())
+            assert called <= failed
+            memory.called(world.calls.last())
+            memory.processed(called, now)
+            self.keys_agree(world)
+
+    @rule(nth=st.integers(0, 60), every=st.sampled_from([None, 1, 2]))
+    def crash(self, nth: int, every: int | None) -> None:
+        """The process ends at its nth change of the disk."""
+        for world, memory in zip(self.worlds, self.memories, strict=True):
+            now, keys = self.look(world, memory)
+            dying = fm.Lake(LocalStore(world.lake.store.url, DyingFileSystem(nth)))
+            world.calls.forget()
+            try:
+                self.step(world).run(dying, commit_every=every)
+            except Crash:
+                note("crashed")
+            called = set(world.calls.count())
+            assert called <= memory.may(now) & keys
+            memory.called(world.calls.last())
+            memory.cut_short({*keys, *called}, now)
+            self.look_only(world, memory)
+
+    def look_only(self, world: World, memory: Memory) -> None:
+        """After a crash the chains are sound, and both ways still agree."""
+        for dataset in world.lake:
+            assert dataset.verify().problems == ()
+        self.keys_agree(world)
+
+    # What is always true
+
+    def positions(self, world: World) -> dict[str, int]:
+        table = self.step(world).offsets(world.lake)
+        found = dict(zip(table["input"].to_pylist(), table["offset"].to_pylist(), strict=True))
+        return {name: -1 if offset is None else offset for name, offset in found.items()}
+
+    @invariant()
+    def positions_never_pass_the_heads(self) -> None:
+        if hasattr(self, "worlds"):
+            for world in self.worlds:
+                heads = world.heads()
+                assert all(-1 <= offset <= heads[name] for name, offset in self.positions(world).items())
+
+    def teardown(self) -> None:
+        if not hasattr(self, "worlds"):
+            return
+        if sys.exc_info()[0] is None:
+            for world in self.worlds:
+                world.calls.behave()
+            self.failing = set()
+            self.run(None)
+            for world in self.worlds:
+                assert_right(world, FACTORS[self.version])
+                assert self.step(world).run(world.lake).nothing
+        self.folder.cleanup()
+
+
+QUICK = settings(
+    max_examples=6,
+    stateful_step_count=12,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+LONG = settings(QUICK, max_examples=40, stateful_step_count=30)
+
+
+def machine(case: Case) -> type[Histories]:
+    return type(f"Histories_{case.name}", (Histories,), {"case": case})
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_v2_is_v1_is_everything_from_scratch_whatever_happens(case: Case):
+    with in_this_process():
+        run_state_machine_as_test(machine(case), settings=QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_v2_is_v1_is_everything_from_scratch_for_long(case: Case):
+    with in_this_process():
+        run_state_machine_as_test(machine(case), settings=LONG)

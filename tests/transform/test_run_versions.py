@@ -1,0 +1,203 @@
+"""A new function processes everything once, in one commit; another name changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import floodmark as fm
+from floodmark.chain.events import SetTransform
+from floodmark.transform.errors import NewVersion
+from transform.oracle import assert_right
+from transform.worlds import MAP, World, in_this_process, make_world
+
+
+@pytest.fixture(autouse=True)
+def _here() -> Iterator[None]:
+    with in_this_process():
+        yield
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = make_world(MAP, tmp_path)
+    world.write("a", (1, 1), (2, 2))
+    world.write("a", (3, 3))
+    world.run()
+    return world
+
+
+def _blocks(world: World) -> list[Any]:
+    return [entry.event for entry in world.lake["out"].log()]
+
+
+def _transforms(world: World) -> int:
+    return sum(isinstance(event, SetTransform) for event in _blocks(world))
+
+
+def test_new_version_processes_everything_and_names_itself_in_the_same_head_move(world: World) -> None:
+    before = world.lake["out"].snapshot().head_block.sequence_number
+    moves = _count_head_moves(world)
+
+    report = world.run("2")
+
+    assert sorted(world.calls.keys()) == [(1,), (2,), (3,)]
+    assert (report.commits, report.changed) == (1, 3)
+    assert moves == [world.lake["out"].head]
+    assert world.lake["out"].snapshot().head_block.sequence_number == before + 2
+    assert _transforms(world) == 2
+    assert_right(world, factor=100)
+    assert world.run("2").nothing
+
+
+def _count_head_moves(world: World) -> list[Any]:
+    """The heads that the output moves to from now on."""
+    moved: list[Any] = []
+    store = world.lake.store
+    swap = store.compare_and_swap
+
+    def noting(key: str, expected: bytes | None, new: bytes) -> bool:
+        done = swap(key, expected, new)
+        if done and key.endswith("refs/head") and expected != new:
+            moved.append(world.lake["out"].head)
+        return done
+
+    store.compare_and_swap = noting  # type: ignore[method-assign]
+    return moved
+
+
+def test_new_version_commits_once_whatever_commit_every_says(world: World) -> None:
+    assert world.run("2", run={"commit_every": 1}).commits == 1
+
+
+def test_readers_keep_the_old_output_until_a_new_version_is_committed(world: World) -> None:
+    seen: list[list[int]] = []
+    lake = world.lake
+
+    def peek(rows: pa.Table) -> pa.Table:
+        seen.append(sorted(lake["out"].to_arrow()["w"].to_pylist()))
+        return pa.table({"id": rows["id"], "w": rows["v"]})
+
+    fm.BatchTransform(peek, ["a"], ["out"], name="step", version="2", chunk_size=1).run(lake)
+
+    assert seen == [[10, 20, 30]] * 3
+    assert sorted(lake["out"].to_arrow()["w"].to_pylist()) == [1, 2, 3]
+
+
+def test_new_version_whose_function_fails_leaves_the_output_as_it_is(world: World) -> None:
+    head = world.lake["out"].head
+
+    def broken(rows: pa.Table) -> pa.Table:
+        raise RuntimeError("broken")
+
+    step = fm.BatchTransform(broken, ["a"], ["out"], name="step", version="2", on_error="fail_fast")
+    with pytest.raises(fm.FloodmarkError):
+        step.run(world.lake)
+    assert world.lake["out"].head == head
+
+
+def test_given_version_pins_a_function_that_changed(world: World) -> None:
+    def other(rows: pa.Table) -> pa.Table:
+        return pa.table({"id": rows["id"], "w": pa.array([0] * rows.num_rows)})
+
+    assert fm.BatchTransform(other, ["a"], ["out"], name="step", version="1").run(world.lake).nothing
+
+
+def _first(rows: pa.Table) -> pa.Table:
+    return pa.table({"id": rows["id"], "w": rows["v"]})
+
+
+def _renamed(rows: pa.Table) -> pa.Table:
+    return pa.table({"id": rows["id"], "w": rows["v"]})
+
+
+def test_renaming_function_or_step_changes_nothing(world: World) -> None:
+    fm.BatchTransform(_first, ["a"], ["other"]).run(world.lake)
+    head = world.lake["other"].head
+
+    assert fm.BatchTransform(_renamed, ["a"], ["other"]).run(world.lake).nothing
+    assert fm.BatchTransform(_first, ["a"], ["other"], name="new_name").run(world.lake).nothing
+    assert world.lake["other"].head == head
+
+
+def test_renaming_an_input_changes_nothing(world: World) -> None:
+    world.lake.rename("a", "renamed")
+
+    def same(rows: pa.Table) -> pa.Table:
+        raise AssertionError
+
+    assert fm.BatchTransform(same, ["renamed"], ["out"], name="step", version="1").run(world.lake).nothing
+
+
+def test_new_column_of_an_input_makes_nothing_stale(world: World) -> None:
+    world.lake["a"].evolve({"more": "string"})
+
+    assert world.run().nothing
+
+
+def test_reset_processes_everything_again_and_keeps_the_output_until_then(world: World) -> None:
+    rows, step = world.rows(), world.step()
+
+    step.reset(world.lake)
+
+    assert world.rows() == rows
+    assert step.status(world.lake).stale == "it was reset"
+    report = world.run()
+    assert sorted(world.calls.keys()) == [(1,), (2,), (3,)]
+    assert (report.commits, report.new, report.changed) == (1, 0, 0)
+    assert world.run().nothing
+    assert_right(world)
+
+
+def test_reset_twice_is_reset_once(world: World) -> None:
+    world.step().reset(world.lake)
+    head = world.lake["out"].head
+
+    world.step().reset(world.lake)
+
+    assert world.lake["out"].head == head
+
+
+def test_part_of_the_keys_is_refused_while_all_of_them_are_stale(world: World) -> None:
+    step = world.step("2")
+    for part in [
+        lambda: step.run(world.lake, filters={"id": 1}),
+        lambda: step.run(world.lake, max_records=1),
+        lambda: step.run_changelist(world.lake, {"a": [1]}),
+        lambda: step.retry(world.lake),
+    ]:
+        with pytest.raises(NewVersion, match="its function changed"):
+            part()
+
+
+def test_keys_deleted_and_purged_before_a_new_version_lose_their_rows(world: World) -> None:
+    world.delete("a", 1)
+    world.write("a", (4, 4))
+    world.lake["a"].purge(before=4)  # the deletion itself is gone
+
+    world.run("2")
+
+    assert world.shown("w") == {4: 400}
+
+
+def test_new_version_may_add_columns(world: World) -> None:
+    def more(rows: pa.Table) -> pa.Table:
+        return pa.table({"extra": rows["v"], "id": rows["id"], "w": rows["v"]})
+
+    fm.BatchTransform(more, ["a"], ["out"], name="step", version="2").run(world.lake)
+
+    assert world.lake["out"].schema.names == ["id", "w", "extra"]
+    assert sorted(world.lake["out"].to_arrow()["extra"].to_pylist()) == [1, 2, 3]
+
+
+def test_new_version_that_drops_a_column_is_refused(world: World) -> None:
+    def less(rows: pa.Table) -> pa.Table:
+        return pa.table({"id": rows["id"]})
+
+    with pytest.raises(fm.FloodmarkError, match="has no column 'w' any more"):
+        fm.BatchTransform(less, ["a"], ["out"], name="step", version="2").run(world.lake)
+    assert world.shown("w") == {1: 10, 2: 20, 3: 30}

@@ -1,0 +1,451 @@
+"""Small lakes for transforms, one per case, with functions that write down every key they are called with.
+
+A function fails for the keys that a file names, so that it does so in worker processes too. What a key's result is, its
+case says by a formula over plain rows: the oracle uses the same one, and nothing else of the product.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+import floodmark as fm
+from faults.recording import HastyFileSystem
+from floodmark.compute import runner
+from floodmark.engine import run_here
+from floodmark.storage.local import LocalStore
+
+Key = tuple[Any, ...]
+Row = dict[str, Any]
+Formula = Callable[[Key, tuple[list[Row], ...], int], tuple[list[Row], ...]]
+"""A key, its rows in each input, and the factor of the version: its rows in each output."""
+
+PATIENCE = 60.0
+FACTORS = {"1": 10, "2": 100, "3": 1000}
+
+
+class ToldToFail(Exception):
+    """The function was told to fail for this key."""
+
+
+# What functions were called with, and what they are told
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What the functions of one world have been called with, and which keys are to fail."""
+
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "calls"
+
+    def all(self) -> list[list[tuple[Key, bool]]]:
+        """Every call since the last `forget`: its keys, and whether they were to fail."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [[(tuple(key), bad) for key, bad in json.loads(line)] for line in lines]
+
+    def keys(self) -> list[Key]:
+        """The key of every group of rows handed to a function since the last `forget`, repeats included."""
+        return [key for call in self.all() for key, _ in call]
+
+    def count(self) -> Counter[Key]:
+        return Counter(self.keys())
+
+    def last(self) -> dict[Key, bool]:
+        """Whether a key was to fail when it was last called."""
+        return {key: bad for call in self.all() for key, bad in call}
+
+    def forget(self) -> None:
+        self.log.unlink(missing_ok=True)
+
+    # Told by the test
+
+    def fail(self, *keys: Key) -> None:
+        """These keys, and no others, fail from now on."""
+        _put(self.folder / "fail", json.dumps(keys))
+
+    def failing(self) -> set[Key]:
+        path = self.folder / "fail"
+        return {tuple(key) for key in json.loads(path.read_text())} if path.exists() else set()
+
+    def behave(self) -> None:
+        self.fail()
+
+    def wait(self) -> None:
+        """Calls last until `go_on`."""
+        (self.folder / "wait").touch()
+
+    def go_on(self) -> None:
+        (self.folder / "wait").unlink(missing_ok=True)
+
+    def await_calls(self, count: int) -> None:
+        until(lambda: len(self.all()) >= count)
+
+    # Used by the functions
+
+    def note(self, keys: Sequence[Key]) -> None:
+        """Write down a call before anything can go wrong with it, then do as told."""
+        bad = self.failing()
+        line = json.dumps([(key, key in bad) for key in keys]) + "\n"
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+        until(lambda: not (self.folder / "wait").exists())
+        for key in keys:
+            if key in bad:
+                raise ToldToFail(f"told to fail for {key}")
+
+
+def _put(path: Path, text: str) -> None:
+    """Whoever reads meanwhile sees the old text or the new one."""
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    beside.rename(path)
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something, and give up when it does not come."""
+    ends = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > ends:
+            raise TimeoutError("it never happened")
+        time.sleep(0.005)
+
+
+# What a case is
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input: its columns, its key (none: append-only), and its part of the transform keys."""
+
+    name: str
+    columns: Mapping[str, str]
+    key: tuple[str, ...] | None
+    part: Mapping[str, str]  # transform key → column
+    required: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in self.columns.items()])
+
+    def key_of(self, row: Row) -> dict[str, Any]:
+        """The transform keys that a row has."""
+        return {name: row[column] for name, column in self.part.items()}
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output: its columns and its key."""
+
+    name: str
+    columns: Mapping[str, str]
+    key: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in self.columns.items()])
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is transformed into what. `given` are transform keys that the step has to be told."""
+
+    name: str
+    sources: tuple[Source, ...]
+    keys: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    formula: Formula
+    given: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def is_full(self, source: Source) -> bool:
+        return set(source.part) == set(self.keys)
+
+    def keys_in(self, inputs: Sequence[Sequence[Row]]) -> list[Key]:
+        """The keys that these rows are about, whatever is required of them, in the order they come."""
+        full = [(s, rows) for s, rows in zip(self.sources, inputs, strict=True) if self.is_full(s)]
+        if full:
+            found = [tuple(s.key_of(row)[name] for name in self.keys) for s, rows in full for row in rows]
+            return list(dict.fromkeys(found))
+        sides = [
+            list({tuple(s.key_of(row).items()): None for row in rows})
+            for s, rows in zip(self.sources, inputs, strict=True)
+        ]
+        joined = [dict(pair for side in chosen for pair in side) for chosen in product(*sides)]
+        return [tuple(both[name] for name in self.keys) for both in joined]
+
+    def rows_of(self, key: Key, inputs: Sequence[Sequence[Row]]) -> tuple[list[Row], ...]:
+        """The rows of each input that belong to a key."""
+        wanted = dict(zip(self.keys, key, strict=True))
+        return tuple(
+            [row for row in rows if all(row[column] == wanted[name] for name, column in s.part.items())]
+            for s, rows in zip(self.sources, inputs, strict=True)
+        )
+
+    def function(self, calls: Calls, factor: int) -> Callable[..., Any]:
+        """The function for the step: as many Arrow frames as there are inputs."""
+
+        def work(*frames: pa.Table) -> Any:
+            inputs = [frame.to_pylist() for frame in frames]
+            keys = self.keys_in(inputs)
+            calls.note(keys)
+            made: list[list[Row]] = [[] for _ in self.outputs]
+            for key in keys:
+                for rows, more in zip(made, self.formula(key, self.rows_of(key, inputs), factor), strict=True):
+                    rows += more
+            tables = [pa.Table.from_pylist(r, o.schema) for r, o in zip(made, self.outputs, strict=True)]
+            return tables[0] if len(tables) == 1 else tuple(tables)
+
+        def one(a: pa.Table) -> Any:
+            return work(a)
+
+        def two(a: pa.Table, b: pa.Table) -> Any:
+            return work(a, b)
+
+        def three(a: pa.Table, b: pa.Table, c: pa.Table) -> Any:
+            return work(a, b, c)
+
+        return [one, two, three][len(self.sources) - 1]
+
+    def step(self, calls: Calls, version: str = "1", **options: Any) -> fm.BatchTransform:
+        """The step, which fails as its calls say; options win over what the case has."""
+        inputs: list[Any] = []
+        for source in self.sources:
+            aliased = any(name != column for name, column in source.part.items())
+            spec: Any = fm.InputSpec(source.name, keys=dict(source.part)) if aliased else source.name
+            inputs.append(fm.Required(spec) if source.required else spec)
+        outputs: list[Any] = [
+            o.name if set(o.key) == set(self.keys) else fm.OutputSpec(o.name, key=o.key) for o in self.outputs
+        ]
+        found: dict[str, Any] = {
+            "inputs": inputs,
+            "outputs": outputs,
+            "transform_keys": list(self.keys) if self.given else None,
+            "version": version,
+            "name": "step",
+            "chunk_size": 3,
+            **options,
+        }
+        return fm.BatchTransform(self.function(calls, FACTORS[version]), **found)
+
+    def create(self, lake: fm.Lake) -> None:
+        for source in self.sources:
+            lake.create(source.name, key=source.key, schema=source.schema)
+
+
+# The cases
+
+
+def _total(rows: Iterable[Row], column: str) -> int:
+    return sum(row[column] or 0 for row in rows)
+
+
+def _map(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    [row] = rows[0]
+    return ([{"id": key[0], "w": None if row["v"] is None else row["v"] * factor}],)
+
+
+def _many(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    [row] = rows[0]
+    value = row["v"] or 0
+    return ([{"id": key[0], "n": n, "w": value * factor + n} for n in range(value % 4)],)
+
+
+def _join(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    a, b = rows
+    sides = ("a" if a else "") + ("b" if b else "")
+    return ([{"id": key[0], "z": _total(a, "v") * factor + _total(b, "y"), "sides": sides}],)
+
+
+def _inner(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    a, b = rows
+    assert b, f"{key} has no row in a required input"
+    return _join(key, (a, b), factor)
+
+
+def _lookup(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    a, cats = rows
+    return ([{"id": key[0], "cat": key[1], "z": _total(a, "v") * factor, "label": _total(cats, "y")}],)
+
+
+def _star(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    a, b, cats = rows
+    return ([{"id": key[0], "cat": key[1], "z": _total(a, "v") * factor + _total(b, "y"), "label": _total(cats, "y")}],)
+
+
+def _cross(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    [a], [b] = rows
+    return ([{"i": key[0], "j": key[1], "z": (a["v"] or 0) * factor + (b["y"] or 0)}],)
+
+
+def _group(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    return ([{"g": key[0], "n": len(rows[0]), "total": _total(rows[0], "v") * factor}],)
+
+
+def _group_join(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    a, b = rows
+    return ([{"g": key[0], "n": len(a), "total": _total(a, "v") * factor + _total(b, "y")}],)
+
+
+def _two(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    return (*_map(key, rows, factor), *_many(key, rows, factor))
+
+
+INT, TEXT = "int64", "string"
+MAPPED = Output("out", {"id": INT, "w": INT}, ("id",))
+MANY = Output("many", {"id": INT, "n": INT, "w": INT}, ("id", "n"))
+JOINED = Output("out", {"id": INT, "z": INT, "sides": TEXT}, ("id",))
+LOOKED_UP = Output("out", {"id": INT, "cat": INT, "z": INT, "label": INT}, ("id", "cat"))
+GROUPED = Output("out", {"g": INT, "n": INT, "total": INT}, ("g",))
+ID = {"id": "id"}
+A = Source("a", {"id": INT, "v": INT}, ("id",), ID)
+B = Source("b", {"id": INT, "y": INT}, ("id",), ID)
+CATS = Source("cats", {"cat": INT, "y": INT}, ("cat",), {"cat": "cat"})
+OF_CATS = Source("a", {"id": INT, "cat": INT, "v": INT}, ("id",), {"id": "id", "cat": "cat"})
+CROSSED = Output("out", {"i": INT, "j": INT, "z": INT}, ("i", "j"))
+SIDES = (
+    Source("a", {"i": INT, "v": INT}, ("i",), {"i": "i"}),
+    Source("b", {"j": INT, "y": INT}, ("j",), {"j": "j"}),
+)
+MEMBERS = Source("a", {"g": INT, "i": INT, "v": INT}, ("g", "i"), {"g": "g"})
+MOVING = Source("a", {"id": INT, "g": INT, "v": INT}, ("id",), {"g": "g"})
+EVENTS = Source("a", {"g": INT, "v": INT}, None, {"g": "g"})
+GROUPS = Source("b", {"g": INT, "y": INT}, ("g",), {"g": "g"})
+
+MAP = Case("map", (A,), ("id",), (MAPPED,), _map)
+ONE_TO_MANY = Case("one_to_many", (A,), ("id",), (MANY,), _many)
+JOIN = Case("join", (A, B), ("id",), (JOINED,), _join)
+REQUIRED = Case("required", (A, Source("b", B.columns, ("id",), ID, required=True)), ("id",), (JOINED,), _inner)
+LOOKUP = Case("lookup", (OF_CATS, CATS), ("id", "cat"), (LOOKED_UP,), _lookup, given=True)
+STAR = Case("star", (OF_CATS, B, CATS), ("id", "cat"), (LOOKED_UP,), _star, given=True)
+CROSS = Case("cross", SIDES, ("i", "j"), (CROSSED,), _cross)
+AGGREGATION = Case("aggregation", (MEMBERS,), ("g",), (GROUPED,), _group, given=True)
+MOVING_GROUPS = Case("moving_groups", (MOVING,), ("g",), (GROUPED,), _group, given=True)
+APPENDED = Case("appended", (EVENTS,), ("g",), (GROUPED,), _group, given=True)
+GROUP_JOIN = Case("group_join", (MEMBERS, GROUPS), ("g",), (GROUPED,), _group_join)
+ALIAS = Case(
+    "alias", (A, Source("b", {"ref": INT, "y": INT}, ("ref",), {"id": "ref"})), ("id",), (JOINED,), _join, given=True
+)
+TWO_OUTPUTS = Case("two_outputs", (A,), ("id",), (MAPPED, MANY), _two)
+
+CASES = [
+    MAP,
+    ONE_TO_MANY,
+    JOIN,
+    REQUIRED,
+    LOOKUP,
+    STAR,
+    CROSS,
+    AGGREGATION,
+    MOVING_GROUPS,
+    APPENDED,
+    GROUP_JOIN,
+    ALIAS,
+    TWO_OUTPUTS,
+]
+
+
+# A lake for a case
+
+
+@dataclass
+class World:
+    """A lake with the inputs of a case, and the calls of the functions of its steps."""
+
+    case: Case
+    lake: fm.Lake
+    calls: Calls
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, name: str, *rows: tuple[Any, ...]) -> None:
+        """Rows as tuples in the order of the input's columns."""
+        source = self.source(name)
+        table = pa.Table.from_pylist([dict(zip(source.columns, row, strict=True)) for row in rows], source.schema)
+        self.lake[name].write(table)
+
+    def delete(self, name: str, *keys: Any) -> None:
+        self.lake[name].delete(list(keys))
+
+    def source(self, name: str) -> Source:
+        return next(source for source in self.case.sources if source.name == name)
+
+    def step(self, version: str = "1", **options: Any) -> fm.BatchTransform:
+        return self.case.step(self.calls, version, **{**self.options, **options})
+
+    def run(self, version: str = "1", *, run: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """Run the step; its calls are those since the start of this run."""
+        self.calls.forget()
+        return self.step(version, **options).run(self.lake, **(run or {}))
+
+    def rows(self, output: str | None = None) -> list[Row]:
+        """The rows of an output, in the order of its key."""
+        found = next(o for o in self.case.outputs if output in (None, o.name))
+        return in_order(self.lake[found.name].to_arrow().to_pylist(), found.key)
+
+    def shown(self, column: str, output: str | None = None) -> dict[Any, Any]:
+        """A column of an output by its key; a key of one column stands for itself."""
+        found = next(o for o in self.case.outputs if output in (None, o.name))
+        keys = [tuple(row[name] for name in found.key) for row in self.rows(found.name)]
+        return {
+            key[0] if len(key) == 1 else key: row[column] for key, row in zip(keys, self.rows(found.name), strict=True)
+        }
+
+    def changelist(self, offsets: bool = True, **options: Any) -> list[Key]:
+        """The keys that a run would process, in their order."""
+        table = self.step(**options).changelist(self.lake, offsets)
+        return list(zip(*(table[name].to_pylist() for name in self.case.keys), strict=True))
+
+    def positions(self) -> dict[str, int]:
+        """How far each input has been read, as `offsets` shows it; -1 when not at all."""
+        table = self.step().offsets(self.lake)
+        found = dict(zip(table["input"].to_pylist(), table["offset"].to_pylist(), strict=True))
+        return {name: -1 if offset is None else offset for name, offset in found.items()}
+
+    def heads(self) -> dict[str, int]:
+        last = {source.name: self.lake[source.name].last_offset for source in self.case.sources}
+        return {name: -1 if offset is None else offset for name, offset in last.items()}
+
+
+def in_order(rows: Iterable[Row], key: Sequence[str]) -> list[Row]:
+    return sorted(rows, key=lambda row: [(row[name] is not None, row[name] or 0) for name in key])
+
+
+def open_lake(folder: Path, runtime: fm.Runtime | None = None) -> fm.Lake:
+    return fm.Lake(LocalStore(folder / "lake", HastyFileSystem()), runtime=runtime)
+
+
+def make_world(case: Case, folder: Path, runtime: fm.Runtime | None = None, **options: Any) -> World:
+    """An empty world of a case in a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lake = open_lake(folder, runtime)
+    case.create(lake)
+    return World(case, lake, Calls(folder), options)
+
+
+@contextmanager
+def in_this_process() -> Iterator[None]:
+    """Tasks run one after the other in this process: quick, and file systems that cannot travel need not."""
+
+    def here(tasks: Sequence[Any], function: Callable[[Any], Any], **_: Any) -> list[Any]:
+        return run_here(tasks, function, threads=1, retries=0)
+
+    with mock.patch.object(runner, "run_in_processes", here), mock.patch.object(runner, "run_here", here):
+        yield
