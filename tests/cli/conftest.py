@@ -154,3 +154,61 @@ def images(run: Run, modules: Modules) -> Dataset:
     images.add_column("brightness", vision.brightness, fragment_rows=4)
     images.add_column("label", vision.label)
     return images
+
+
+SHOP = """\
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import floodmark as fm
+
+
+def goods():
+    yield pa.table({"item": ["nut", "bolt"], "weight": [2, 3]})
+
+
+def prices(orders: pa.Table) -> pa.Table:
+    texts = orders["text"].to_pylist()
+    if not Path("mended").exists():
+        for text in texts:
+            float(text)
+    cents = [round(100 * float(text)) if text != "free" else 0 for text in texts]
+    return pa.table({"id": orders["id"], "cents": pa.array(cents, pa.int64())})
+
+
+def total(prices: pa.Table) -> pa.Table:
+    return pa.table({"what": ["all"], "cents": pa.array([pc.sum(prices["cents"]).as_py() or 0], pa.int64())})
+
+
+pipeline = fm.Pipeline(
+    [
+        fm.BatchGenerate(goods, [fm.OutputSpec("goods", key="item")], labels={"stage": "source"}),
+        fm.BatchTransform(prices, ["orders"], ["prices"], labels={"stage": "shop"}),
+        fm.DatatableTransform(total, ["prices"], [fm.OutputSpec("total", key="what")], labels={"stage": "shop"}),
+    ]
+)
+"""
+
+
+@pytest.fixture
+def steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What pipeline files import goes again after the test."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(folder)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def orders(run: Run, folder: Path, steps: None) -> Dataset:
+    """Three orders, one of which has no price that `prices` can read, and a pipeline of three steps."""
+    (folder / "floodmark.toml").write_text('lake = "lake"\npipeline = "pipeline.py"\n')
+    (folder / "pipeline.py").write_text(SHOP)
+    run("init")
+    orders = Lake("lake").create("orders", key="id")
+    orders.write(pa.table({"id": [1, 2, 3], "text": ["1.5", "free", "2.5"]}))
+    return orders

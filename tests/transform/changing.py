@@ -166,6 +166,7 @@ class World:
         every = self.changelist(2)
         listed, again = rows_of(every.keys), rows_of(self.changelist(1).keys)
         assert len(listed) == len(set(listed))
+        assert set(listed) == set(again)
         assert listed == again
         assert self.must() <= set(listed)
         assert all(self.may(key) for key in listed)

@@ -134,6 +134,11 @@ class Memory:
         """How calls ended; a key that is called again forgets how it failed."""
         self.failed |= last
 
+    def replaced(self) -> None:
+        """Another version has committed: what is done is no more, what was cut short may still lie about."""
+        self.done.clear()
+        self.failed = {key: bad for key, bad in self.failed.items() if key in self.perhaps}
+
     def forget(self) -> None:
         """Everything is to be processed again."""
         self.done.clear()

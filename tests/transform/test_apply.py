@@ -114,6 +114,17 @@ def test_task_that_runs_out_of_memory_is_halved_and_keeps_what_it_stored(world):
     assert rounds.halves(work, replace(task, units=(Keys(0, 1),))) is None
 
 
+def test_task_that_is_begun_again_finds_what_it_had_stored(world):
+    task = Task("again", (Keys(0, 30, gone=frozenset({4})),), 10, float("inf"))
+    before = applying.apply(world.work(), task)
+    world.forget()
+    after = applying.apply(world.work(), replace(task, units=(Keys(0, 40, gone=frozenset({4})),)))
+    assert sorted(world.calls()) == list(range(30, 40))
+    assert {s.id for s in before.stored} < {s.id for s in after.stored}
+    assert processed_of(after.stored, range(40)) == list(range(40))
+    assert after.keys == 40
+
+
 def test_slow_task_gives_back_what_it_has_not_begun_and_nothing_is_called_twice(world):
     slow = replace(world, seconds=0.05, target_seconds=0.04)
     done = slow.compute(Keys(0, 200))

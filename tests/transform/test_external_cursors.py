@@ -119,8 +119,8 @@ def test_text_has_the_order_that_the_database_gave_it():
         ("bigint", [2**40, 2**41, 2**42]),
         ("real", [0.5, 1.5, 2.5]),
         ("date", ["2024-01-01", "2024-01-02", "2024-02-01"]),
-        ("timestamp", ["2024-01-01 00:00:00.5", "2024-01-01 00:00:00.600000", "2024-01-01 00:00:01"]),
-        ("text", ["2024-01-01T00:00:00Z", "2024-01-01T00:00:00.5Z", "2024-01-02T00:00:00Z"]),
+        ("timestamp", ["2024-01-01 00:00:00.500000", "2024-01-01 00:00:00.600000", "2024-01-01 00:00:01"]),
+        ("text", ["2024-01-01T00:00:00Z", "2024-01-01T00:00:01Z", "2024-01-02T00:00:00Z"]),
         ("text collate nocase", ["a", "B", "c"]),
         ("blob", [b"\x00", b"\x01", b"\xff"]),
     ],
@@ -129,7 +129,7 @@ def test_a_table_is_followed_by_a_cursor_of_any_type(tmp_path, type_, values):
     shop = Shop(tmp_path / "shop.db", type_)
     lake = fm.Lake(LocalStore(tmp_path / "lake", HastyFileSystem()))
     step = UpdateExternalTable("orders", shop.source)
-    first, second, third = (f"{v}00000" if isinstance(v, str) and v.endswith(".5") else v for v in values)
+    first, second, third = values
     shop.put((1, "a", first), (2, "b", second))
     step.run(lake)
     shop.put((3, "tie", second), (4, "later", third))

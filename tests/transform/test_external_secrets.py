@@ -17,6 +17,8 @@ from transform.databases import Shop, at, notes
 
 SECRET = "s3cr/et@x"
 QUOTED = "s3cr%2Fet%40x"
+UNINSTALLED = "postgresql+pg8000://bob:s3cret@db/shop#t"
+UNKNOWN = "papyrus://bob:s3cret@db/shop#t"
 
 
 def everything(error: BaseException) -> str:
@@ -93,14 +95,14 @@ def test_a_url_that_cannot_be_read_is_refused_without_repeating_it(tmp_path, url
 
 
 def test_a_driver_that_is_not_installed_is_named(tmp_path):
-    with pytest.raises(BadSource, match="pip install psycopg2") as caught:
-        UpdateExternalTable("t", "postgresql://bob:s3cret@db/shop#t").run(fm.Lake(tmp_path / "lake"))
+    with pytest.raises(BadSource, match="pip install pg8000") as caught:
+        UpdateExternalTable("t", UNINSTALLED).run(fm.Lake(tmp_path / "lake"))
     assert "s3cret" not in everything(caught.value)
 
 
 def test_a_database_that_nobody_knows_is_refused(tmp_path):
     with pytest.raises(BadSource, match="no SQLAlchemy dialect") as caught:
-        UpdateExternalTable("t", "papyrus://bob:s3cret@db/shop#t").run(fm.Lake(tmp_path / "lake"))
+        UpdateExternalTable("t", UNKNOWN).run(fm.Lake(tmp_path / "lake"))
     assert "s3cret" not in everything(caught.value)
 
 

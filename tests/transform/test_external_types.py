@@ -22,6 +22,8 @@ EAST = timezone(timedelta(hours=5))
     [
         (types.Integer(), pa.int64(), 2**31, 2**31),
         (types.SmallInteger(), pa.int64(), 1, 1),
+        (types.Integer(), pa.int64(), 5.0, 5),
+        (mysql.TINYINT(1), pa.int64(), True, 1),
         (types.Float(), pa.float64(), 1.5, 1.5),
         (postgresql.DOUBLE_PRECISION(), pa.float64(), 1.5, 1.5),
         (types.Numeric(10, 2), pa.decimal128(10, 2), Decimal("1.25"), Decimal("1.25")),
@@ -62,6 +64,7 @@ def test_a_type_and_a_value_of_it(declared, expected, given, kept):
     [
         (pa.int64(), 1.5),
         (pa.int64(), "many"),
+        (pa.int64(), "5"),
         (pa.int64(), 2**63),
         (pa.decimal128(5, 2), Decimal("1.234")),
         (pa.date32(), "2024-01-01"),

@@ -46,6 +46,13 @@ def test_integers_that_pandas_made_floats_of_fit_the_outputs_integers(lake):
     assert sorted(table.to_pylist(), key=lambda r: r["id"]) == [{"id": 1, "v": 5}, {"id": 2, "v": None}]
 
 
+def test_integers_of_one_frame_keep_their_digits_beside_the_floats_of_another(lake):
+    large = 2**60 + 1
+    run(lake, pa.table({"id": [1], "v": [large]}))
+    table = run(lake, pa.table({"id": [1], "v": [large]}), pd.DataFrame({"id": [2, 3], "v": [5, np.nan]}))
+    assert sorted(table["v"].to_pylist(), key=str) == [large, 5, None]
+
+
 def test_a_value_that_does_not_fit_the_output_is_refused_and_nothing_written(lake):
     run(lake, pd.DataFrame({"id": [1], "v": [5]}))
     with pytest.raises(TypeMismatch, match="column 'v' of a frame for 'x'"):

@@ -148,9 +148,10 @@ def test_run_that_is_ended_while_it_cuts_checkpoints_loses_none(world, monkeypat
         left[0] -= 1
         return put(*given)
 
-    with monkeypatch.context() as patched, pytest.raises(StorageError, match="the end"):
-        patched.setattr(ChunkStore, "put", until_the_end)
+    monkeypatch.setattr(ChunkStore, "put", until_the_end)
+    with pytest.raises(StorageError, match="the end"):
         world.compute(Keys(0, 20))
+    monkeypatch.undo()
     done = world.compute(Keys(0, 30))
     assert world.calls() == {}
     assert processed_of(done.stored, range(30)) == list(range(30))

@@ -13,6 +13,7 @@ import pytest
 
 import floodmark as fm
 from floodmark.chain.events import ExecuteTransform
+from floodmark.transform.errors import MissedByPurge
 from transform.oracle import assert_right
 from transform.worlds import JOIN, MAP, World, in_this_process, make_world
 
@@ -69,12 +70,13 @@ def test_deleted_key_loses_its_rows_without_a_call(world: World) -> None:
     assert_right(world)
 
 
-def test_nothing_new_commits_nothing(world: World) -> None:
+@pytest.mark.parametrize("offsets", [True, False])
+def test_nothing_new_commits_nothing(world: World, offsets: bool) -> None:
     world.write("a", (1, 1))
     world.run()
     head = world.lake["out"].head
 
-    report = world.run()
+    report = world.run(use_offset_optimization=offsets)
 
     assert report.nothing
     assert world.calls.all() == []
@@ -169,15 +171,17 @@ def test_run_with_nothing_to_do_imports_neither_spark_nor_pandas(world: World, t
     assert done.returncode == 0, done.stderr
 
 
-def test_functions_run_in_worker_processes(tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.undo()
-        lake = fm.Lake(tmp_path / "lake")
-        lake.create("a", key="id", schema={"id": "int64", "v": "int64"}).write(pa.table({"id": [1, 2], "v": [3, 4]}))
-        step = fm.BatchTransform(_with_process, ["a"], ["out"])
-        step.run(lake)
-    assert lake["out"].to_arrow()["w"].to_pylist() == [3, 4]
+def test_records_that_were_purged_before_they_were_read_are_an_error_until_a_reset(world: World) -> None:
+    world.write("a", (1, 1))
+    world.run()
+    world.write("a", (2, 2))
+    world.write("a", (3, 3))
+    world.lake["a"].purge(before=2)
 
+    with pytest.raises(MissedByPurge, match="records 1 to 1 of input 'a'"):
+        world.run()
+    world.step().reset(world.lake)
+    world.run()
 
-def _with_process(rows: pa.Table) -> pa.Table:
-    return pa.table({"id": rows["id"], "w": rows["v"]})
+    assert_right(world)
+    assert world.shown("w") == {3: 30}

@@ -156,3 +156,88 @@ def test_run_that_loses_every_race_says_so(world: World, monkeypatch: pytest.Mon
     monkeypatch.setattr(publish, "derive", lost)
     with pytest.raises(CommitConflict):
         world.run()
+
+
+def test_version_that_was_given_up_half_way_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of a new version dies between two outputs, and then the old function is run again."""
+    world = make_world(TWO_OUTPUTS, tmp_path)
+    world.write("a", (1, 1), (2, 2), (3, 3))
+    world.run()
+    derive = publish.derive
+
+    def dies(name: str, *rest: object) -> object:
+        if name == "out":
+            raise KeyboardInterrupt
+        return derive(name, *rest)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "derive", dies)
+        with pytest.raises(KeyboardInterrupt):
+            world.run("2")
+
+    world.run("1")
+
+    assert_right(world)
+    assert world.run("1").nothing
+
+
+def test_output_may_have_an_event_time_and_a_schema(world: World) -> None:
+    def timed(rows: pa.Table) -> pa.Table:
+        moments = pa.array([v * 10**6 for v in rows["v"].to_pylist()], pa.timestamp("us", "UTC"))
+        return pa.table({"id": rows["id"], "at": moments, "small": rows["v"]})
+
+    schema = {"id": "int64", "at": pa.timestamp("us", "UTC"), "small": "int8"}
+    step = fm.BatchTransform(
+        timed,
+        ["a"],
+        [
+            fm.OutputSpec("out", schema=schema, event_time="at"),
+        ],
+    )
+    step.run(world.lake)
+
+    out = world.lake["out"]
+    assert out.event_time == "at"
+    assert out.schema.field("small").type == pa.int8()
+    assert out.verify().problems == ()
+
+
+def test_first_result_may_decide_the_columns_of_an_output_with_event_time(world: World) -> None:
+    def timed(rows: pa.Table) -> pa.Table:
+        return pa.table({"id": rows["id"], "at": pa.array([10**6] * rows.num_rows, pa.timestamp("us", "UTC"))})
+
+    fm.BatchTransform(timed, ["a"], [fm.OutputSpec("out", event_time="at")]).run(world.lake)
+
+    assert world.lake["out"].event_time == "at"
+    assert world.lake["out"].verify().problems == ()
+
+
+def test_output_of_a_step_is_the_input_of_another(world: World) -> None:
+    def add(rows: pa.Table) -> pa.Table:
+        return pa.table({"id": rows["id"], "x": [w + 1 for w in rows["w"].to_pylist()]})
+
+    second = fm.BatchTransform(add, ["out"], ["last"])
+    world.run()
+    second.run(world.lake)
+    world.write("a", (2, 20), (3, 3))
+    world.delete("a", 1)
+    world.run()
+
+    report = second.run(world.lake)
+
+    assert report.keys == 3
+    assert sorted(world.lake["last"].to_arrow()["x"].to_pylist()) == [31, 201]
+    assert second.run(world.lake).nothing
+
+
+def test_function_that_returns_no_rows_at_all_is_done_too(world: World) -> None:
+    def none(rows: pa.Table) -> pa.Table:
+        return pa.table({"id": pa.array([], pa.int64()), "w": pa.array([], pa.int64())})
+
+    step = fm.BatchTransform(none, ["a"], ["out"])
+
+    assert step.run(world.lake).keys == 2
+    assert step.run(world.lake).nothing
+    assert world.lake["out"].last_offset is None

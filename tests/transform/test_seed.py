@@ -203,6 +203,11 @@ def update(world: World) -> None:
     world.write("a", (1, 10))
 
 
+def others(world: World) -> None:
+    world.write("a", (7, 7), (5, 5))
+    world.write("a", (1, 11))
+
+
 def delete(world: World) -> None:
     world.delete("a", 3)
 
@@ -235,6 +240,7 @@ STORIES: dict[str, list[Callable[[World], None]]] = {
     "a filtered run and updates": [first_write, filtered, update],
     "a limited run": [first_write, update, limited],
     "a limited run and updates": [first_write, limited, update, delete],
+    "a failure and updates of others": [first_write, fail, run, others],
 }
 
 
@@ -246,7 +252,7 @@ def test_queries_of_the_seed_give_the_keys_of_the_changelist(story, world):
     assert set(v1(world)) == set(v2(world)) == set(found) == set(world.changelist(False))
 
 
-@pytest.mark.parametrize("story", ["first run", "updates", "failures and updates", "a limited run"])
+@pytest.mark.parametrize("story", ["first run", "updates", "a failure and updates of others", "a limited run"])
 def test_changelist_is_in_the_order_of_the_seeds_query(story, world):
     """Ordered by the position, then by keys; error records last. Records of one commit are in the order of keys."""
     for event in STORIES[story]:
@@ -268,7 +274,14 @@ def test_queries_of_the_seed_tell_apart_what_is_processed(world):
 def test_plan_says_that_offset_optimization_does_not_pay_for_a_small_table(world):
     first_write(world)
     world.run()
-    update(world)
-    plan = world.step().plan(world.lake)
-    assert plan.advice is not None
-    assert "10" in plan.advice
+    world.write("a", (1, 10))
+    advice = world.step().plan(world.lake).advice
+    assert advice is not None
+    assert "only 3 keys" in advice
+
+
+def test_plan_says_that_offset_optimization_does_not_pay_when_everything_is_processed(world):
+    first_write(world)
+    advice = world.step().plan(world.lake).advice
+    assert advice is not None
+    assert "everything" in advice

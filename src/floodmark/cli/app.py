@@ -16,15 +16,22 @@ from floodmark.cli.verbs import (
     columns,
     delete,
     drop,
+    errors,
     fold,
     history,
     ingest,
     init,
     log,
+    offsets,
+    plan,
     purge,
     rename,
+    reset,
+    retry,
+    run,
     schema,
     sql,
+    status,
     tail,
     verify,
 )
@@ -34,16 +41,18 @@ from floodmark.cli.verbs import list as listing
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="floodmark", prog_name="floodmark")
 def floodmark() -> None:
-    """Append-only and keyed datasets with record offsets on a hash chain, and columns computed from them.
+    """Datasets with record offsets on a hash chain, and columns and transforms that compute only what changed.
 
     \b
     floodmark init
     floodmark ingest trips 'trips-*.parquet' --event-time pickup_at
     floodmark ingest people people.csv --key id
     floodmark sql "select count(*) from trips"
+    floodmark run features
 
     The lake is --lake, else FLOODMARK_LAKE, else `lake = "…"` in the floodmark.toml of this folder or one above,
-    else ./lake: a folder, or a bucket such as s3://bucket/prefix.
+    else ./lake: a folder, or a bucket such as s3://bucket/prefix. Steps are those of --pipeline, else of the file that
+    `pipeline = "…"` names there, else of pipeline.py.
 
     With --json every verb prints one JSON document and nothing else. Times are ISO 8601, decimals and durations
     (ISO 8601) are strings, bytes are hex, and NaN and the infinities are the strings "NaN", "Infinity", "-Infinity".
@@ -53,6 +62,7 @@ def floodmark() -> None:
     Exit codes:
       0    done
       1    refused or failed: stderr says why and what to do; with --json {"error": {"type", "message", "hint"}}
+           (a run in which single keys failed is done, so 0; with --strict 1)
       2    the command was not understood, or lacks something
       3    verify found problems
       130  interrupted by Ctrl-C
@@ -73,6 +83,13 @@ for _verb in (
     columns.columns,
     backfill.backfill,
     checkpoints.checkpoints,
+    run.run,
+    plan.plan,
+    status.status,
+    errors.errors,
+    retry.retry,
+    offsets.offsets,
+    reset.reset,
     delete.delete,
     fold.fold,
     verify.verify,

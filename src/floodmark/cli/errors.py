@@ -61,6 +61,12 @@ class OtherVersion(CommandError):
     version: str
 
 
+class OtherStep(CommandError):
+    """A step of a kind that a verb, or an option of it, means nothing to."""
+
+    step: str
+
+
 class NotConfirmed(click.ClickException):
     """Something that is done only when it is asked for twice."""
 

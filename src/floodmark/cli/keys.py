@@ -68,7 +68,12 @@ def said(keys: Pairs) -> str:
 def _array(texts: list[str], field: pa.Field) -> pa.Array:
     import pyarrow as pa
 
-    return pa.array([_value(text, field) for text in texts], field.type)
+    return pa.array(values(texts, field), field.type)
+
+
+def values(texts: Sequence[str], field: pa.Field) -> list[Any]:
+    """Values of a key column, read as its type."""
+    return [_value(text, field) for text in texts]
 
 
 def _value(text: str, field: pa.Field) -> Any:

@@ -14,6 +14,7 @@ from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.selection import Selection
 from floodmark.transform.casting import cast_exactly, cast_where_it_fits
 from floodmark.transform.changes import TASK_ROWS, cut, distinct, run_reading
+from floodmark.transform.finding import Among, values_filter
 from floodmark.transform.inputs import PinnedInput, TaskInput
 from floodmark.transform.shape import Shape
 
@@ -38,10 +39,14 @@ class Keys:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that are asked for: some columns of the transform keys, and the hashes of their values."""
+    """The parts that are asked for, each once: some columns of the transform keys, and their hashes."""
 
-    names: tuple[str, ...]
+    table: pa.Table
     hashes: Hashes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.table.column_names)
 
 
 @dataclass(frozen=True)
@@ -61,14 +66,14 @@ def live_parts(pinned: PinnedInput, shape: Shape, number: int, runner: Runner) -
     return _read(pinned, schema, shape.inputs[number].own, None, runner)
 
 
-def keys_with(pinned: PinnedInput, shape: Shape, number: int, wanted: Parts, parts: pa.Table, runner: Runner) -> Keys:
-    """The keys of the current rows of a full input that have one of these parts, which are `wanted` by their hashes."""
+def keys_with(pinned: PinnedInput, shape: Shape, number: int, wanted: Parts, runner: Runner) -> Keys:
+    """The keys of the current rows of a full input that have one of these parts."""
     given = shape.inputs[number]
     if pinned.layout is None or len(wanted.hashes) == 0:
         return Keys.joined([], shape.keys)
     own = [given.keys[name] for name in wanted.names]
     if set(own) == set(given.lookup) and given.lookup != given.key:
-        return _by_prefix(pinned, shape, number, wanted, parts)
+        return _by_prefix(pinned, shape, number, wanted)
     return _read(pinned, shape.keys, given.own, wanted, runner)
 
 
@@ -77,12 +82,12 @@ def output_keys(output: PinnedInput, shape: Shape, wanted: Parts | None, runner:
     return _read(output, shape.keys, shape.names, wanted, runner)
 
 
-def _by_prefix(pinned: PinnedInput, shape: Shape, number: int, wanted: Parts, parts: pa.Table) -> Keys:
+def _by_prefix(pinned: PinnedInput, shape: Shape, number: int, wanted: Parts) -> Keys:
     assert pinned.layout is not None
     assert pinned.index is not None
     given, schema = shape.inputs[number], pinned.layout.data
     own = [given.keys[name] for name in wanted.names]
-    columns, fits = cast_where_it_fits([parts.column(n) for n in wanted.names], [schema.field(c) for c in own])
+    columns, fits = cast_where_it_fits([wanted.table.column(n) for n in wanted.names], [schema.field(c) for c in own])
     prefixes = hashing.hash_rows(pa.table(columns, names=own), own).take(fits)
     with pinned.steady():
         _, entries = pinned.index.find_prefix(prefixes)
@@ -103,18 +108,23 @@ def _read(pinned: PinnedInput, schema: pa.Schema, columns: Sequence[str], wanted
 
 def read_keys(task: ReadKeys) -> Keys:
     """The distinct keys of a selection's rows, those that are wanted."""
+    assert task.given.layout is not None
     found = []
+    where, among = None, None
+    if task.wanted is not None:
+        own = dict(zip(task.keys.names, task.columns, strict=True))
+        named = task.wanted.table.rename_columns([own[name] for name in task.wanted.names])
+        where, among = values_filter(named, task.given.layout.data), Among.of(task.wanted.hashes)
     scan = task.given.scan(task.selection, list(dict.fromkeys(task.columns)))
     with task.given.steady(), scan.readable():
-        for batch in scan.batches():
+        for batch in scan.batches(where):
             columns = [
                 cast_exactly(batch.column(name), field, task.given.name)
                 for name, field in zip(task.columns, task.keys, strict=True)
             ]
             table = pa.Table.from_arrays(columns, schema=task.keys)
-            if task.wanted is not None:
-                mine = hashing.hash_rows(table, task.wanted.names).among(task.wanted.hashes)
-                table = table.filter(pa.array(mine))
+            if task.wanted is not None and among is not None:
+                table = table.filter(pa.array(among.has(hashing.hash_rows(table, task.wanted.names))))
             if table.num_rows:
                 found.append(Keys(*distinct(table, hashing.hash_rows(table, task.keys.names))))
     return Keys.joined(found, task.keys)

@@ -53,6 +53,11 @@ class Attempt:
         """Whether somebody else has committed since, and may have removed what was stored."""
         return any(snapshot.objects.read_head() != snapshot.head for snapshot in self.publisher.snapshots)
 
+    @property
+    def inputs_stand(self) -> bool:
+        """Whether the inputs are still as they were pinned."""
+        return all(given.snapshot.objects.read_head() == given.snapshot.head for given in self.pinned.inputs)
+
     def run(self) -> Mapping[str, int]:
         """Process what is wanted; the positions after it, by dataset id."""
         pinned, runtime, publisher = self.pinned, self.lake.runtime, self.publisher
@@ -82,7 +87,7 @@ class Attempt:
                 commits = publisher.commit(stored, shapes, *told)
                 self._count(computed, commits)
                 store.discard(stored)
-            if self.wanted.is_whole and found is not None:
+            if self.wanted.is_whole and publisher.has_committed:
                 store.clear()
         return publisher.meta.positions
 

@@ -21,6 +21,7 @@ from floodmark.transform import cross
 from floodmark.transform.alive import Keys, Parts, keys_with, live_parts, output_keys
 from floodmark.transform.changes import ChangedKeys, changed_keys, check_purge, matching
 from floodmark.transform.filters import Filters, parse_filters, parse_order
+from floodmark.transform.finding import Among
 from floodmark.transform.inputs import PinnedInput
 from floodmark.transform.lakes import KnownKeys
 from floodmark.transform.meta.failed import failed_keys
@@ -99,7 +100,9 @@ def changelist(
     is_known = known.keys > 0
     checked = known if is_known and (version == 1 or known.is_ahead(shape.ids)) else None
     since = positions if version == 2 else [-1] * len(pinned)
-    changed = [changed_keys(p, shape, n, since[n], runner, checked) for n, p in enumerate(pinned)]
+    changed = [
+        changed_keys(p, shape, n, since[n], runner, checked, position=positions[n]) for n, p in enumerate(pinned)
+    ]
     sources = _sources(shape, pinned, outputs, changed, _failed(shape, known.failed()).table, runner)
     pending = Pending.of(shape, sources, _failed(shape, known.due(now_ms)), positions)
     if is_known:
@@ -141,16 +144,16 @@ def asked_keys(
             keys = part.select(list(shape.names))
             found.append(Keys(keys, shape.hash_keys(keys)))
             continue
-        asked = Parts(names, hashing.hash_rows(part, names))
+        asked = Parts(part.select(list(names)), hashing.hash_rows(part, names))
         found += [output_keys(output, shape, asked, runner) for output in outputs]
         if shape.kind == "cross":
             sides = [live_parts(p, shape, n, runner) for n, p in enumerate(pinned)]
-            mine = np.flatnonzero(sides[number].hashes.among(asked.hashes))
+            mine = np.flatnonzero(Among.of(asked.hashes).has(sides[number].hashes))
             sides[number] = Keys(sides[number].table.take(pa.array(mine)), sides[number].hashes.take(mine))
             found.append(cross.product(shape, sides))
         else:
             full = [n for n, given in enumerate(shape.inputs) if given.is_full]
-            found += [keys_with(pinned[n], shape, n, asked, part, runner) for n in full]
+            found += [keys_with(pinned[n], shape, n, asked, runner) for n in full]
     return _chosen(shape, Pending.all_of(shape, Keys.joined(found, shape.keys), "asked"), EVERYTHING)
 
 
@@ -192,8 +195,8 @@ def _sources(
             sources.append(Source(mine.keys, mine.hashes, number, mine.first, mine.last))
             continue
         # A key that no full input has any more was changed there, too: so the present ones are enough.
-        parts = Parts(given.part, mine.hashes)
-        found = Keys.joined([keys_with(pinned[n], shape, n, parts, mine.keys, runner) for n in full], shape.keys)
+        parts = Parts(mine.keys, mine.hashes)
+        found = Keys.joined([keys_with(pinned[n], shape, n, parts, runner) for n in full], shape.keys)
         at = matching(shape.hash_part(number, found.table), mine.hashes)
         sources.append(Source(found.table, found.hashes, number, mine.first[at], mine.last[at]))
     return sources

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from floodmark.compute.runner import Runner
 from floodmark.ledger.keys.entries import stable_order, starts_of_groups
 from floodmark.ledger.keys.records import I64, Hashes
-from floodmark.ledger.keys.search import BEFORE, bound
 from floodmark.ledger.selection import DataFile, Selection
 from floodmark.transform.errors import MissedByPurge
+from floodmark.transform.finding import Among
 from floodmark.transform.inputs import PinnedInput, TaskInput
 from floodmark.transform.lakes import KnownKeys
 from floodmark.transform.shape import Shape
@@ -28,6 +28,8 @@ MANY_ROWS = 1 << 24
 """From so many records on, Spark is worth starting to read their keys."""
 
 _HELD_ROWS = 1 << 20
+_SETTLED = 1 << 62
+"""Added to offsets up to the position, so that the first record beyond it counts as first if there is one."""
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -105,14 +107,7 @@ class Groups:
 
 def matching(hashes: Hashes, wanted: Hashes) -> I64:
     """For each hash its position among the wanted, which are all different; -1 when it is none of them."""
-    if len(wanted) == 0:
-        return np.full(len(hashes), -1, np.int64)
-    order = stable_order([wanted.high, wanted.low])
-    high, low = wanted.high[order], wanted.low[order]
-    place, _ = bound([high, low], [hashes.high, hashes.low], BEFORE)
-    near = np.minimum(place, len(order) - 1)
-    found: I64 = np.where((high[near] == hashes.high) & (low[near] == hashes.low), order[near], -1)
-    return found
+    return Among.of(wanted).find(hashes)
 
 
 def distinct(keys: pa.Table, hashes: Hashes) -> tuple[pa.Table, Hashes]:
@@ -146,6 +141,7 @@ class ReadChanges:
     selection: Selection
     known: KnownKeys | None  # leave out records that the run which processed their key knew of
     where: pc.Expression | None = None
+    position: int = -1
 
 
 def changed_keys(
@@ -156,15 +152,24 @@ def changed_keys(
     runner: Runner,
     known: KnownKeys | None = None,
     where: pc.Expression | None = None,
+    position: int = -1,
 ) -> ChangedKeys:
-    """The keys (or parts of them) of all records after `since`, retractions too: old values are changes as well."""
+    """The keys (or parts of them) of all records after `since`, retractions too: old values are changes as well.
+
+    The first record of a key is the first beyond `position`, if it has any there.
+    """
     schema = shape.part_schema(number)
     selection = pinned.records(since + 1)
     if pinned.layout is None or selection.is_empty:
         return ChangedKeys.joined([], schema)
     checked = known if shape.inputs[number].is_full else None  # meta knows whole keys only
-    tasks = [ReadChanges(pinned.for_tasks, shape, number, piece, checked, where) for piece in cut(selection, TASK_ROWS)]
-    return ChangedKeys.joined(run_reading(runner, tasks, read_changes, selection.end - selection.start), schema)
+    tasks = [
+        ReadChanges(pinned.for_tasks, shape, number, piece, checked, where, position)
+        for piece in cut(selection, TASK_ROWS)
+    ]
+    found = ChangedKeys.joined(run_reading(runner, tasks, read_changes, selection.end - selection.start), schema)
+    first = np.where(found.first >= _SETTLED, found.first - _SETTLED, found.first)
+    return ChangedKeys(found.keys, found.hashes, first, found.last)
 
 
 def run_reading(runner: Runner, tasks: Sequence[Task], read: Callable[[Task], Result], records: int) -> list[Result]:
@@ -213,7 +218,8 @@ def _reduced(task: ReadChanges, keys: pa.Table, offsets: I64) -> ChangedKeys:
             keys, offsets, hashes = keys.take(pa.array(pending)), offsets[pending], hashes.take(pending)
             groups = Groups.of(hashes)
             one_each = hashes.take(groups.first)
-    return ChangedKeys(keys.take(pa.array(groups.first)), one_each, groups.least(offsets), groups.greatest(offsets))
+    first = groups.least(np.where(offsets > task.position, offsets, offsets + _SETTLED))
+    return ChangedKeys(keys.take(pa.array(groups.first)), one_each, first, groups.greatest(offsets))
 
 
 def cut(selection: Selection, rows: int) -> list[Selection]:

@@ -117,7 +117,7 @@ class ChunkStore:
         data = sink.getvalue().to_pybytes()
         key = f"{self._files}/failed-{uuid.uuid4().hex}"
         self.objects.store.put_derived(key, data)
-        return File(key, len(data), zlib.crc32(data))
+        return File(key, len(data), self._sum(key))
 
     def _sealed_name(self, name: str) -> str:
         return f"{self._name}/{name}"

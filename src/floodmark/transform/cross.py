@@ -11,6 +11,7 @@ from floodmark.compute.runner import Runner
 from floodmark.ledger.keys import hashing
 from floodmark.transform.alive import Keys, Parts, live_parts, output_keys
 from floodmark.transform.changes import ChangedKeys, matching
+from floodmark.transform.finding import Among
 from floodmark.transform.inputs import PinnedInput
 from floodmark.transform.pending import Source
 from floodmark.transform.shape import Shape
@@ -48,24 +49,24 @@ def sources(
     for number, mine in enumerate(changed):
         if len(mine) == 0:
             continue
-        there = mine.hashes.among(alive[number].hashes)
+        there = Among.of(alive[number].hashes).has(mine.hashes)
         living, gone = mine.take(np.flatnonzero(there)), mine.take(np.flatnonzero(~there))
         sides = [*alive]
         sides[number] = Keys(living.keys, living.hashes)
         found.append(_source(shape, number, living, product(shape, sides)))
         if len(gone):
-            found.append(_source(shape, number, gone, _left_over(shape, number, gone, outputs, failed, runner)))
+            found.append(_source(shape, number, gone, _left_over(shape, gone, outputs, failed, runner)))
     return found
 
 
 def _left_over(
-    shape: Shape, number: int, gone: ChangedKeys, outputs: Sequence[PinnedInput], failed: pa.Table, runner: Runner
+    shape: Shape, gone: ChangedKeys, outputs: Sequence[PinnedInput], failed: pa.Table, runner: Runner
 ) -> Keys:
     """The keys with a part that is gone of which something is left: results, or a failure."""
-    parts = Parts(shape.inputs[number].part, gone.hashes)
+    parts = Parts(gone.keys, gone.hashes)
     found = [output_keys(output, shape, parts, runner) for output in outputs]
     if failed.num_rows:
-        tried = failed.filter(pa.array(hashing.hash_rows(failed, parts.names).among(gone.hashes)))
+        tried = failed.filter(pa.array(Among.of(gone.hashes).has(hashing.hash_rows(failed, parts.names))))
         found.append(Keys(tried, shape.hash_keys(tried)))
     return Keys.joined(found, shape.keys)
 

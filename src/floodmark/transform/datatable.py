@@ -34,7 +34,7 @@ from floodmark.transform.positions import Reached, least_watermark, moves
 from floodmark.transform.report import InputStatus, LastRun, RunReport, StepStatus
 from floodmark.transform.specs import InputSpec, OutputSpec, as_input, as_output
 from floodmark.transform.step import Step
-from floodmark.transform.whole import RESET, Note, WholeStep, output_key, pin_whole
+from floodmark.transform.whole import RESET, Note, WholeStep, committed_at, output_key, pin_whole
 
 _MS = 10**6
 _TRIES = 5
@@ -135,6 +135,19 @@ class DatatableTransform(Step):
         rows = 0 if note is None else note.rows
         stale = pinned.stale if note is not None else None
         return StepStatus(self.name, _inputs(pinned), rows, 0, 0, 0, self.function.version, stale, last)
+
+    def offsets(self, lake: Any) -> pa.Table:
+        """How far each input was read when the output was made, and when that record was committed."""
+        from floodmark.transform.status import OFFSETS
+
+        pinned = pin_whole(self, lake)
+        positions = pinned.positions(0)
+        rows = []
+        for given in pinned.inputs:
+            offset = positions[given.dataset_id]
+            reached = (None, None) if offset < 0 else (offset, committed_at(given, offset))
+            rows.append(dict(zip(OFFSETS.names, (self.name, given.name, *reached), strict=True)))
+        return pa.Table.from_pylist(rows, OFFSETS)
 
 
 @dataclass

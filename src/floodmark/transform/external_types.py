@@ -64,13 +64,22 @@ def column_of(values: Sequence[Any], column: SourceColumn, table: str) -> pa.Arr
     try:
         if pa.types.is_string(column.type):
             return pa.array([_text(value) for value in values], pa.string())
-        return pa.array(values, column.type)
+        return _integers(values) if pa.types.is_int64(column.type) else pa.array(values, column.type)
     except _PLAIN as error:
         raise SourceFailed(
             f"column {column.name!r} of {table} has values that are no {column.type}: {error}",
             hint="say what it is to be: OutputSpec(…, schema={…}) with all columns; or leave it out: columns=[…]",
             column=column.name,
         ) from error
+
+
+def _integers(values: Sequence[Any]) -> pa.Array:
+    """Integers that lose nothing: told their type beforehand, Arrow cuts off fractions without a word."""
+    found = pa.array(values)
+    types = pa.types
+    if not any(is_one(found.type) for is_one in (types.is_integer, types.is_floating, types.is_boolean, types.is_null)):
+        raise TypeError(f"they are {found.type}")
+    return found.cast(pa.int64(), safe=True)
 
 
 def _text(value: Any) -> str | None:

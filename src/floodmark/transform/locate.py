@@ -49,6 +49,9 @@ def locate(unit: KeysUnit, keys: pa.Table, shape: Shape, number: int, given: Tas
         at = matching(Hashes(*_hashes(table)), wanted)
         there = np.flatnonzero(at >= 0)
         offsets = table.column(table.num_columns - 3).to_numpy()
+        if not shape.inputs[number].is_full:
+            _, once = np.unique(offsets[there], return_index=True)  # a row is in every bucket that has a key of it
+            there = there[once]
         rows = pa.Table.from_arrays(table.columns[:-3], schema=shape.inputs[number].columns)
         return _located(part, parts.num_rows, at[there], offsets[there], _from_table(rows, there))
     owner, offsets, hashes = _found(shape, number, parts, given)

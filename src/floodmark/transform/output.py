@@ -23,7 +23,7 @@ from floodmark.ledger.errors import DatasetExists
 from floodmark.ledger.layout import vocabulary
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
-from floodmark.ledger.strategy import Strategy, strategy_of
+from floodmark.ledger.strategy import strategy_of
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.errors import BadStep, KeysChanged, OutputTaken
 from floodmark.transform.lakes import LakeLike
@@ -157,12 +157,8 @@ def shape_of(output: Output, keys: pa.Schema) -> OutputShape:
         keys=keys,
         layout=None if snapshot is None else snapshot.layout,
         event_time=event_time,
+        vocab=vocab,
     )
-
-
-def strategy(shape: OutputShape) -> Strategy:
-    """How results are merged into an output."""
-    return Strategy("upsert", shape.key, None, tuple(shape.keys.names))
 
 
 # Whose an output is

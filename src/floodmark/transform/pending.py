@@ -92,6 +92,9 @@ class Pending:
         """Those with a record that the run which processed the key did not know, and the failed ones."""
         is_new = (done == NEVER).any(axis=1)
         pending = (self.first != NOT_PENDING) & (self.last > done)
+        # A new key has old records too, where it shares a part with others: they count only when nothing is newer.
+        beyond = pending & (self.last > np.array(positions, np.int64))
+        pending = np.where(beyond.any(axis=1)[:, None], beyond, pending)
         # Records up to `done` are settled: the first that is not comes after.
         first = np.where(pending, np.maximum(self.first, done + 1), NOT_PENDING)
         last = np.where(pending, self.last, NOT_PENDING)

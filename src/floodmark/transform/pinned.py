@@ -18,7 +18,7 @@ from floodmark.transform.errors import KeysChanged, OutputTaken
 from floodmark.transform.inputs import PinnedInput, pin
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import TransformMeta
-from floodmark.transform.output import Output, check_keys, find_outputs, follows, make_outputs
+from floodmark.transform.output import Output, check_keys, find_outputs, follows, make_outputs, same_transform
 from floodmark.transform.positions import NOTHING, least_watermark
 from floodmark.transform.shape import OutputKeys, Shape, resolve_shape
 
@@ -85,10 +85,12 @@ class PinnedStep:
         missing = [output.name for output in outputs if output.is_untouched]
         if meta.version is not None and missing:
             return f"output {missing[0]!r} is new"
-        left = [output.name for output in outputs if not output.is_untouched]
+        left = [output for output in outputs if not output.is_untouched]
         if meta.version is None and left:
-            return f"output {outputs[0].name!r} is new, and {left[0]!r} is not"
-        return None
+            return f"output {outputs[0].name!r} is new, and {left[0].name!r} is not"
+        # A run that was killed between two outputs has committed another version's results to one of them.
+        other = [o.name for o in left if not same_transform(o.present[1].state.transform, self.transform)]
+        return f"output {other[0]!r} has results of another version" if other else None
 
     @property
     def watermark(self) -> int | None:

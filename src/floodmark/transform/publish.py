@@ -112,6 +112,10 @@ class Publisher:
         draft.discard_superseded(self.snapshots[0].objects)
         return commits
 
+    @property
+    def has_committed(self) -> bool:
+        return self.snapshots[0] is not self.pinned.primary
+
     def forget(self, version: str, progress: Progress) -> None:
         """Commit that nothing was processed, so that the next run processes everything; no row changes."""
         draft = self.meta.fresh(self.run, [], no_failures(self.pinned.keys), {}, version)

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from floodmark.engine import Progress
+from floodmark.engine.shipping import NotShippable
 from floodmark.ledger.errors import CommitConflict
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.errors import StorageError
@@ -49,7 +50,8 @@ def run(step: BatchTransform, lake: LakeLike, wanted: Wanted) -> RunReport:
 
     pinned = pinned.with_outputs(lake)
     runner, tally = Runner(lake.runtime.session), Tally(lake.runtime.random_bytes(16).hex(), began)
-    problem: CommitConflict | InputMoved | StorageError
+    problem: Exception
+    unmoved = 0
     with _turn(pinned.primary.objects, step.name, lake.runtime.progress()):
         for _ in range(_TRIES):
             pinned = pin_step(step, lake)
@@ -58,9 +60,17 @@ def run(step: BatchTransform, lake: LakeLike, wanted: Wanted) -> RunReport:
             attempt = Attempt(lake, pinned, wanted, runner, tally)
             try:
                 return tally.report(step.name, pinned.named(attempt.run()))
-            except (CommitConflict, InputMoved) as error:
+            except CommitConflict as error:
                 problem = error  # nothing of this wave was committed: plan again with what there is now
-            except StorageError as error:
+            except InputMoved as error:
+                unmoved += attempt.inputs_stand
+                if unmoved > 1:
+                    raise  # an index is mended once; what is damaged stays so
+                problem = error
+            except NotShippable:
+                step.function.check_shippable()  # says more
+                raise
+            except (StorageError, OSError) as error:
                 if not attempt.is_outrun:
                     raise
                 problem = error
@@ -73,18 +83,17 @@ def reset(step: BatchTransform, lake: LakeLike) -> None:
 
     pinned = pin_step(step, lake)
     if pinned.shape is None or pinned.outputs[0].snapshot is None:
-        return
+        return None
     with _turn(pinned.primary.objects, step.name, lake.runtime.progress()):
         problem: CommitConflict
         for _ in range(_TRIES):
             pinned = pin_step(step, lake)
             version = pinned.meta.version
-            ChunkStore(pinned.primary.objects, pinned.version).clear()
-            if version is None or version.startswith(RESET):
-                return
             try:
-                _forget(pinned, lake)
-                return
+                if version is not None and not version.startswith(RESET):
+                    _forget(pinned, lake)
+                # Not before: a run that is under way where nobody waits for turns sees by the commit that it is late.
+                return ChunkStore(pinned.primary.objects, pinned.version).clear()
             except CommitConflict as error:
                 problem = error
         raise problem

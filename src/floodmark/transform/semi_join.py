@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from floodmark.compute.runner import Runner
-from floodmark.ledger.keys.entries import starts_of_groups
-from floodmark.ledger.keys.records import I64, U64, Hashes
-from floodmark.ledger.keys.search import BEFORE, UP_TO, bound
+from floodmark.ledger.keys.records import I64, Hashes
 from floodmark.ledger.selection import Selection
-from floodmark.transform.changes import TASK_ROWS, cut, run_reading
+from floodmark.transform.changes import TASK_ROWS, Groups, cut, run_reading
+from floodmark.transform.finding import Among, values_filter
 from floodmark.transform.inputs import PinnedInput, TaskInput
 from floodmark.transform.room import FiledTable, Room
 from floodmark.transform.shape import Shape
@@ -45,7 +44,7 @@ def sort_out(
     """
     if pinned.layout is None:
         return (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
-    wanted = _wanted(shape.hash_part(number, keys), shape.hash_place(number, keys))
+    wanted = _wanted(shape, number, keys)
     filed = room.put(wanted, [wanted.num_rows])
     selection = pinned.current_rows()
     rows = max(1, min(TASK_ROWS, int(_TASK_BYTES / max(pinned.row_bytes, 1.0))))
@@ -55,13 +54,18 @@ def sort_out(
     return kept or (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
 
 
-def _wanted(parts: Hashes, place: Hashes) -> pa.Table:
-    """Which parts are in which buckets, sorted: each pair once."""
-    bucket = place.high >> _TOP
-    order = np.lexsort((bucket, parts.low, parts.high))
-    columns = [parts.high[order], parts.low[order], bucket[order]]
-    once = starts_of_groups(columns)
-    return pa.table([pa.array(c[once]) for c in columns], names=["high", "low", "bucket"])
+def _wanted(shape: Shape, number: int, keys: pa.Table) -> pa.Table:
+    """Each part that the keys have of an input once: its values, its hash, and the buckets in which it is wanted."""
+    parts, place = shape.hash_part(number, keys), shape.hash_place(number, keys)
+    bucket = (place.high >> _TOP).astype(np.int64)
+    groups = Groups.of(parts)
+    pairs = np.unique(groups.number * BUCKETS + bucket)
+    ends = np.searchsorted(pairs // BUCKETS, np.arange(len(groups) + 1)).astype(np.int32)
+    table = keys.select(list(shape.inputs[number].part)).take(pa.array(groups.first))
+    hashes = parts.take(groups.first)
+    lists = pa.ListArray.from_arrays(pa.array(ends), pa.array((pairs % BUCKETS).astype(np.uint8)))
+    columns = [*table.columns, pa.array(hashes.high), pa.array(hashes.low), lists]
+    return pa.Table.from_arrays(columns, names=[*map(str, range(len(columns)))])
 
 
 def _columns(shape: Shape, number: int) -> pa.Schema:
@@ -76,16 +80,20 @@ def sort_selection(task: SortOut) -> FiledTable | None:
     offset = task.given.layout.vocab.offset
     given = task.shape.inputs[task.number]
     names = list(dict.fromkeys([offset, *given.own, *given.columns.names]))
-    wanted = task.wanted.read_all()
-    high, low, bucket = (wanted.column(n).to_numpy() for n in ("high", "low", "bucket"))
+    wanted = task.wanted.read_all().combine_chunks()
+    *values, high, low, lists = wanted.columns
+    among = Among.of(Hashes(high.to_numpy(), low.to_numpy()))
+    buckets_of = lists.chunk(0)
+    ends, bucket = buckets_of.offsets.to_numpy(), buckets_of.values.to_numpy()
+    where = values_filter(pa.Table.from_arrays(values, names=list(given.own)), task.given.layout.data)
     tables: list[pa.Table] = []
     buckets: list[I64] = []
     scan = task.given.scan(task.selection, names)
     with task.given.steady(), scan.readable():
-        for batch in scan.batches():
+        for batch in scan.batches(where):
             rows = pa.Table.from_batches([batch])
             hashes = task.shape.hash_part(task.number, task.shape.part_of(task.number, rows))
-            at, pair = _pairs([high, low], hashes)
+            at, pair = _pairs(among.find(hashes), ends)
             if len(at) == 0:
                 continue
             columns = [*rows.select(given.columns.names).columns, rows.column(offset)]
@@ -96,13 +104,12 @@ def sort_selection(task: SortOut) -> FiledTable | None:
     return task.room.put_parts(pa.concat_tables(tables), np.concatenate(buckets), BUCKETS) if tables else None
 
 
-def _pairs(wanted: Sequence[U64], hashes: Hashes) -> tuple[I64, I64]:
-    """Each row with each bucket in which it is wanted: positions of rows and of wanted pairs."""
-    queries = [hashes.high, hashes.low]
-    first, _ = bound(wanted, queries, BEFORE)
-    end, _ = bound(wanted, queries, UP_TO)
-    lengths = np.maximum(end - first, 0)
-    rows = np.repeat(np.arange(len(hashes)), lengths)
+def _pairs(part: I64, ends: npt.NDArray[np.int32]) -> tuple[I64, I64]:
+    """Each row with each bucket in which its part is wanted: positions of rows and in the list of buckets."""
+    rows = np.flatnonzero(part >= 0)
+    first = ends[part[rows]].astype(np.int64)
+    lengths = ends[part[rows] + 1] - first
+    which = np.repeat(np.arange(len(rows)), lengths)
     before = np.cumsum(lengths) - lengths
-    pairs: I64 = np.arange(len(rows)) - before[rows] + first[rows]
-    return rows, pairs
+    pairs: I64 = np.arange(len(which)) - before[which] + first[which]
+    return rows[which], pairs

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from floodmark.transform.inputs import PinnedInput
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.meta import failed_column, failed_keys
+from floodmark.transform.meta import failed_column, failed_keys, no_failures
 from floodmark.transform.pinned import PinnedStep, pin_step
 from floodmark.transform.positions import NOTHING
 from floodmark.transform.report import InputStatus, LastRun, StepStatus
@@ -56,7 +56,9 @@ def status(step: BatchTransform, lake: LakeLike) -> StepStatus:
 
 def errors(step: BatchTransform, lake: LakeLike) -> pa.Table:
     """The keys whose last call failed: the transform keys, then what is known of the failure."""
-    failed = pin_step(step, lake).meta.failed()
+    pinned = pin_step(step, lake)
+    is_first = pinned.meta.version is None and pinned.shape is not None
+    failed = no_failures(pinned.keys) if is_first else pinned.meta.failed()
     keys = failed_keys(failed)
     columns = [*keys.columns, *(failed_column(failed, name) for name in _ERROR)]
     return pa.table(columns, names=[*keys.column_names, *_ERROR])

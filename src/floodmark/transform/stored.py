@@ -79,7 +79,7 @@ class File:
 
     key: str
     size: int
-    sum: int
+    sum: int | None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from floodmark.chain.events import Checkpoint, SetTransform, TransformInput, TransformSql
 from floodmark.chain.hashes import Multihash
 from floodmark.ledger.objects import DatasetObjects
@@ -184,3 +186,10 @@ def _check_owner(found: WholeStep, output: Output, note: Note | None) -> None:
         step=name,
         output=output.name,
     )
+
+
+def committed_at(given: PinnedInput, offset: int) -> int | None:
+    """When the block with a record was committed, in milliseconds; None if that is not known any more."""
+    slices = given.snapshot.all_slices
+    at = int(np.searchsorted(slices.column("end").to_numpy(), offset, side="right"))
+    return int(slices.column("system_time")[at].as_py()) // 10**6 if at < slices.num_rows else None

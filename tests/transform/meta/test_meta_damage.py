@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from floodmark.transform.errors import BadMeta
 from floodmark.transform.meta import TransformMeta, files, no_failures
+from floodmark.transform.meta.manifest import encode
 from transform.meta.meta_worlds import INPUTS, KEYS, committed, failures, hashes, run
 
 
@@ -90,6 +93,26 @@ def test_next_commit_does_not_build_on_a_damaged_file(objects):
     replace_object(objects, file.name, bytes(data))
     with pytest.raises(BadMeta):
         meta.after(run(3, 6), [hashes({7})], no_failures(KEYS), {"a": 6}, "v")
+
+
+@pytest.mark.parametrize("column", ["first_high", "first_low", "sum"])
+def test_damaged_fence_or_checksum_leads_to_no_answer(tmp_path, column):
+    objects = DatasetObjects(LocalStore(tmp_path / "lake"), "features")
+    meta = two_commits(objects)
+    (file,) = meta.manifest.segments[1]
+    data = bytearray(objects.store.get(key_of(objects, file.name)))
+    data[dict(file.at)[column] + 7] ^= 128
+    replace_object(objects, file.name, bytes(data))
+    with pytest.raises(BadMeta, match="fences or checksums"):
+        meta.find(hashes(range(30)))
+
+
+def test_manifest_that_does_not_know_the_run_of_an_entry_is_refused(objects):
+    manifest = replace(two_commits(objects).manifest, runs={})
+    data = encode(manifest)
+    objects.store.put_if_absent(objects.checkpoint_key(Multihash.sha3_256(data)), data)
+    with pytest.raises(BadMeta, match="what run 0 is"):
+        TransformMeta.load(objects, Multihash.sha3_256(data))
 
 
 def test_reset_works_when_the_meta_is_damaged(objects):

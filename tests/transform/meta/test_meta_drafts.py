@@ -72,6 +72,19 @@ def test_replaced_files_go_some_commits_later_and_never_while_an_older_meta_of_t
     assert needed <= stored(objects)
 
 
+def test_file_that_is_still_needed_never_goes_however_old_it_is():
+    objects = objects_in_memory()
+    meta = TransformMeta.load(objects, None, Tiers(2, 2, 1000))
+    meta = committed(meta.after(run(1, 1), [hashes(range(400))], failures({7}), {"a": 1}, "v"), objects)
+    old = {meta.manifest.failed.name, meta.manifest.segments[-1][0].name}
+    for number in range(2, HISTORY + 6):
+        draft = meta.after(run(number, number), [hashes({3})], no_failures(KEYS), {"a": number}, "v")
+        meta = committed(draft, objects)
+        draft.discard_superseded(objects)
+    assert old <= meta.manifest.names
+    assert {objects.checkpoint_key(Multihash.parse(name)) for name in old} <= stored(objects)
+
+
 def test_same_keys_processed_again_make_a_file_of_their_own():
     # Otherwise a file that is deleted late could be one that a later commit has put again.
     names = [meta.manifest.names for meta, _ in commits(objects_in_memory(), 11, Tiers())]

@@ -1,0 +1,82 @@
+"""Finding steps: the pipeline that this folder belongs to, and the steps in it that a command names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from floodmark.cli import interrupts
+from floodmark.cli.errors import OtherStep
+
+if TYPE_CHECKING:
+    from floodmark.pipeline.pipeline import Pipeline
+    from floodmark.transform.batch_transform import BatchTransform
+    from floodmark.transform.step import Step
+
+_EXAMPLE = """\
+write a pipeline.py here and name it in floodmark.toml (pipeline = "pipeline.py"), or name one with --pipeline FILE:
+
+    from floodmark import BatchTransform, Pipeline
+
+    def lengths(texts):
+        return texts[["id"]].assign(length=texts["text"].str.len())
+
+    pipeline = Pipeline([BatchTransform(lengths, inputs=["texts"], outputs=["lengths"])])
+"""
+
+
+def pipeline_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the option that names a pipeline file."""
+    return click.option(
+        "--pipeline",
+        "file",
+        metavar="FILE",
+        help="The Python file that declares the steps. Default: the one floodmark.toml names, else pipeline.py.",
+    )(function)
+
+
+def load_pipeline(file: str | None) -> Pipeline:
+    """The pipeline that --pipeline names, else that of this folder; the lake has no say in what code is run."""
+    from floodmark.pipeline import loading
+    from floodmark.pipeline.errors import NoPipeline
+
+    try:
+        pipeline = loading.load(Path.cwd() if file is None else file)
+    except NoPipeline as error:
+        if file is not None or Path(error.path).suffix == ".py":  # somebody has said which
+            raise
+        raise NoPipeline(error.message, hint=_EXAMPLE.rstrip(), path=error.path) from error
+    interrupts.stop_if_pressed()
+    return pipeline
+
+
+def chosen(pipeline: Pipeline, names: Sequence[str]) -> list[Step]:
+    """The named steps in the order given, each once; all of them where none is named."""
+    return [pipeline[name] for name in dict.fromkeys(names)] if names else list(pipeline)
+
+
+def keyed_step(step: Step, verb: str) -> BatchTransform:
+    """The step, if it works key by key, as what `verb` is about needs."""
+    from floodmark.transform.batch_transform import BatchTransform
+
+    if isinstance(step, BatchTransform):
+        return step
+    raise OtherStep(
+        f"`floodmark {verb}` works on a BatchTransform, and step {step.name!r} is a {type(step).__name__}",
+        hint=f"it knows no single keys: it fails or succeeds as a whole, and `floodmark run {step.name}` tries again",
+        step=step.name,
+    )
+
+
+def labels(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Labels given as NAME=VALUE."""
+    found = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{value!r} is no NAME=VALUE, such as stage=images.")
+        found[name] = text
+    return found

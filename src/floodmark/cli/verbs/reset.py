@@ -1,0 +1,57 @@
+"""`floodmark reset`: have everything processed once more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from floodmark.cli import document, steps
+from floodmark.cli.call import Call, verb
+from floodmark.cli.errors import OtherStep
+
+
+@verb("reset")
+@click.argument("name", metavar="STEP")
+@steps.pipeline_option
+def reset(call: Call, name: str, file: str | None) -> None:
+    """Have the next run of a step process everything.
+
+    \b
+    floodmark reset features
+    floodmark run features
+
+    Forgets which keys are processed, which failed, and what a stopped run has stored. Nothing is deleted from the
+    outputs: readers keep them until the next run commits, and only rows that come out different are written then. A
+    changed function needs no reset.
+    """
+    step: Any = steps.load_pipeline(file)[name]
+    if not hasattr(step, "reset"):
+        raise OtherStep(
+            f"step {step.name!r} is a {type(step).__name__}: it has nothing to reset",
+            hint=f"every `floodmark run {step.name}` computes everything",
+            step=step.name,
+        )
+    lake = call.lake()
+    before = step.status(lake)
+    step.reset(lake)
+    keys, outputs = before.keys, ", ".join(step.output_names)
+    if call.as_json:
+        document.emit(lake=lake.store.url, step=step.name, keys=keys, outputs=list(step.output_names))
+        return
+    if not any(output in lake for output in step.output_names):
+        click.echo(f"{step.name}: nothing to reset, for it has not been run")
+        return
+    click.echo(
+        f"{step.name}: reset; the next run {_meaning(step, keys)}, readers of {outputs} see no change until then"
+    )
+
+
+def _meaning(step: Any, keys: int) -> str:
+    from floodmark.transform.batch_transform import BatchTransform
+
+    if isinstance(step, BatchTransform):
+        return f"processes all keys again ({keys:,} so far)"
+    if step.input_names:
+        return "computes everything again"
+    return "reads the whole table again"

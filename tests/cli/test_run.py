@@ -1,0 +1,296 @@
+"""`floodmark run` brings the outputs of steps up to date, and says what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from floodmark import Lake
+
+
+def rows(name, key="id"):
+    return Lake("lake")[name].to_arrow().sort_by(key).to_pylist()
+
+
+def cents():
+    return {row["id"]: row["cents"] for row in rows("prices")}
+
+
+def untimed(text):
+    """A line without how long it took."""
+    return text.rpartition(" (")[0]
+
+
+def test_run_processes_what_changed_and_counts_what_failed(run, orders):
+    answer = run("run", "prices")
+    assert answer.code == 0
+    assert untimed(answer.out) == "prices: 3 keys processed, 1 failed; rows: 2 new"
+    assert "1 key failed and has no rows in the output: `floodmark errors prices` says why" in answer.err
+    assert cents() == {1: 150, 3: 250}
+
+
+def test_next_run_processes_only_changes_and_failures(run, orders):
+    run("run", "prices")
+    orders.write(pa.table({"id": [3, 4], "text": ["3.5", "4.5"]}))
+    orders.delete([1])
+    assert (
+        untimed(run("run", "prices").out) == "prices: 4 keys processed, 1 failed; rows: 1 new, 1 changed, 1 retracted"
+    )
+    assert cents() == {3: 350, 4: 450}
+
+
+def test_second_run_has_nothing_to_do(run, orders, folder):
+    (folder / "mended").touch()
+    run("run", "prices")
+    answer = run("run", "prices")
+    assert (answer.code, answer.out, answer.err) == (0, "prices: nothing to do\n", "")
+
+
+def test_strict_run_in_which_keys_failed_exits_1_with_the_others_committed(run, orders, folder):
+    assert run("run", "prices", "--strict").code == 1
+    assert cents() == {1: 150, 3: 250}
+    (folder / "mended").touch()
+    assert run("run", "prices", "--strict").code == 0
+
+
+def test_strict_with_json_still_prints_the_report(run, orders):
+    answer = run("run", "prices", "--strict", "--json")
+    assert (answer.code, answer.err) == (1, "")
+    assert answer.json["runs"][0]["failed"] == 1
+
+
+def test_json_has_every_count(run, orders):
+    (found,) = run("run", "prices", "--json").json["runs"]
+    assert len(found.pop("run")) == 32
+    assert found.pop("seconds") > 0
+    assert found.pop("called") >= 3  # the failing chunk is called again in parts
+    assert found == {
+        "step": "prices",
+        "keys": 3,
+        "failed": 1,
+        "reused": 0,
+        "commits": 1,
+        "new": 2,
+        "changed": 0,
+        "retracted": 0,
+        "positions": {"orders": 2},
+        "nothing": False,
+    }
+
+
+def test_steps_run_in_the_order_given_and_each_once(run, orders):
+    answer = run("run", "goods", "prices", "total", "goods")
+    assert [untimed(line) for line in answer.lines] == [
+        "goods: 2 rows read; rows: 2 new",
+        "prices: 3 keys processed, 1 failed; rows: 2 new",
+        "total: computed from prices; rows: 1 new",
+    ]
+    assert rows("total", "what") == [{"what": "all", "cents": 400}]
+
+
+def test_steps_without_changes_say_so(run, orders):
+    run("run", "goods", "prices", "total")
+    answer = run("run", "goods", "total")
+    assert [line.partition(" (")[0] for line in answer.lines] == [
+        "goods: 2 rows read; rows: nothing changed",
+        "total: nothing to do",
+    ]
+
+
+def test_step_that_cannot_run_ends_the_command_after_those_before_it(run, orders):
+    answer = run("run", "goods", "total", "prices")
+    assert answer.code == 1
+    assert answer.out.startswith("goods: 2 rows read")
+    assert "there is no dataset 'prices'" in answer.err
+    assert "prices" not in Lake("lake")
+
+
+# Some of the keys
+
+
+def test_filter_keeps_some_keys_and_the_next_run_does_the_rest(run, orders):
+    assert run("run", "prices", "--filter", "id=3", "--json").json["runs"][0]["keys"] == 1
+    assert cents() == {3: 250}
+    assert run("run", "prices", "--json").json["runs"][0]["keys"] == 2
+    assert cents() == {1: 150, 3: 250}
+
+
+def test_filter_of_one_key_twice_means_either(run, orders):
+    run("run", "prices", "--filter", "id=3", "--filter", "id=1")
+    assert cents() == {1: 150, 3: 250}
+
+
+def test_filter_by_what_is_no_transform_key_names_them(run, orders):
+    answer = run("run", "prices", "--filter", "text=free")
+    assert (answer.code, answer.out) == (1, "")
+    assert "'text' is no transform key of step 'prices'" in answer.err
+    assert "they are id" in answer.err
+
+
+def test_filter_value_of_another_type_is_refused_with_an_example(run, orders):
+    answer = run("run", "prices", "--filter", "id=one")
+    assert answer.code == 1
+    assert "write it like id=7" in answer.err
+
+
+@pytest.mark.parametrize("text", ["id", "=3"])
+def test_filter_without_a_key_or_value_is_not_understood(run, orders, text):
+    answer = run("run", "prices", "--filter", text)
+    assert answer.code == 2
+    assert "KEY=VALUE" in answer.err
+
+
+def test_max_records_leaves_the_rest_to_the_next_run(run, orders):
+    (found,) = run("run", "prices", "--max-records", "1", "--json").json["runs"]
+    assert (found["keys"], cents()) == (1, {1: 150})
+    run("run", "prices")
+    assert cents() == {1: 150, 3: 250}
+
+
+def test_commit_every_makes_several_commits(run, orders, folder):
+    (folder / "mended").touch()
+    answer = run("run", "prices", "--commit-every", "1")
+    assert "(3 commits, " in answer.out
+    assert cents() == {1: 150, 2: 0, 3: 250}
+
+
+@pytest.mark.parametrize("option", [["--max-records", "1"], ["--filter", "item=nut"], ["--commit-every", "5"]])
+@pytest.mark.parametrize("step", ["goods", "total"])
+def test_option_that_means_nothing_to_a_step_is_refused_before_anything_runs(run, orders, step, option):
+    answer = run("run", "prices", step, *option)
+    assert (answer.code, answer.out) == (1, "")
+    assert f"{option[0]} means nothing to step {step!r}" in answer.err
+    assert "prices" not in Lake("lake")
+
+
+def test_full_is_for_external_tables(run, orders):
+    answer = run("run", "prices", "--full")
+    assert answer.code == 1
+    assert "--full means nothing to step 'prices', a BatchTransform" in answer.err
+
+
+EXTERNAL = """\
+import floodmark as fm
+
+pipeline = fm.Pipeline([fm.UpdateExternalTable("goods", "sqlite:///goods.db#goods", key="item")])
+"""
+
+
+def test_full_run_of_an_external_table_retracts_what_is_gone(run, orders, folder):
+    import sqlite3
+
+    (folder / "pipeline.py").write_text(EXTERNAL)
+    with sqlite3.connect("goods.db") as connection:
+        connection.execute("create table goods (item text primary key, updated_at integer)")
+        connection.execute("insert into goods values ('nut', 1), ('bolt', 2)")
+    assert untimed(run("run", "update_goods").out) == "update_goods: 2 rows read; rows: 2 new"
+    with sqlite3.connect("goods.db") as connection:
+        connection.execute("delete from goods where item = 'nut'")
+    connection.close()
+    assert untimed(run("run", "update_goods").out).endswith("rows: nothing changed")
+    assert untimed(run("run", "update_goods", "--full").out) == "update_goods: 1 row read; rows: 1 retracted"
+
+
+# Failures of functions
+
+
+def test_function_that_may_not_fail_ends_the_run_with_its_traceback(run, orders, folder):
+    pipeline = folder / "pipeline.py"
+    pipeline.write_text(pipeline.read_text().replace('["prices"], labels', '["prices"], on_error="fail_fast", labels'))
+    answer = run("run", "prices")
+    assert (answer.code, answer.out) == (1, "")
+    assert "could not convert string to float: 'free'" in answer.err
+    assert f'File "{pipeline}", line ' in answer.err
+
+
+def test_generator_that_fails_is_said_with_its_line(run, orders, folder):
+    pipeline = folder / "pipeline.py"
+    pipeline.write_text(pipeline.read_text().replace("    yield pa.table", "    1 / 0\n    yield pa.table"))
+    answer = run("run", "goods")
+    assert answer.code == 1
+    assert "ZeroDivisionError" in answer.err
+    assert f"{pipeline}, line 10" in answer.err
+
+
+# Stopping
+
+
+SLOW = """\
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+import floodmark as fm
+
+
+def slow(orders: pa.Table) -> pa.Table:
+    while 2 in orders["id"].to_pylist() and not Path("go").exists():
+        Path("begun").touch()
+        time.sleep(0.02)
+    return pa.table({"id": orders["id"], "n": orders["id"]})
+
+
+pipeline = fm.Pipeline([fm.BatchTransform(slow, ["orders"], ["slow"], chunk_size=1)])
+"""
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from floodmark.cli import main; main()",
+]
+PATIENCE = 60
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert time.monotonic() < deadline, "nothing began"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_ctrl_c_exits_130_and_the_same_command_goes_on(run, orders, folder, form):
+    (folder / "pipeline.py").write_text(SLOW)
+    with subprocess.Popen(
+        [*COMMAND, "run", "slow", *form],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
+    ) as process:
+        wait_for(folder / "begun")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130
+    if form:
+        assert json.loads(out)["error"]["type"] == "Interrupted"
+    else:
+        assert out == ""
+        assert "interrupted: what step slow has computed is stored" in err
+        assert "Traceback" not in err
+    (folder / "go").touch()
+    assert run("run", "slow", "--json").json["runs"][0]["keys"] == 3
+    assert [row["n"] for row in rows("slow")] == [1, 2, 3]
+
+
+def test_run_without_changes_needs_neither_spark_nor_pandas(run, orders, folder):
+    (folder / "mended").touch()
+    run("run", "prices")
+    code = (
+        "import sys; from floodmark.cli.app import floodmark\n"
+        "try: floodmark(['run', 'prices'])\n"
+        "except SystemExit as end: code = end.code\n"
+        "print(code, sorted({'pyspark', 'pandas', 'polars', 'sqlalchemy', 'duckdb'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert found.stdout.splitlines() == ["prices: nothing to do", "0 []"]

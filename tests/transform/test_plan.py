@@ -1,0 +1,109 @@
+"""A plan says what a run would process and why, and does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from transform.worlds import CROSS, JOIN, MAP, World, in_this_process, make_world
+
+
+@pytest.fixture(autouse=True)
+def _here() -> Iterator[None]:
+    with in_this_process():
+        yield
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = make_world(JOIN, tmp_path)
+    world.write("a", (1, 1), (2, 2), (3, 3))
+    world.write("b", (1, 1))
+    return world
+
+
+def test_plan_of_a_first_run_has_every_key_and_makes_nothing(world: World) -> None:
+    plan = world.step().plan(world.lake)
+
+    assert (plan.keys, plan.new, plan.changed, plan.failed) == (3, 3, 0, 0)
+    assert [(i.name, i.previous, i.head, i.records, i.keys) for i in plan.inputs] == [
+        ("a", -1, 2, 3, 3),
+        ("b", -1, 0, 1, 1),
+    ]
+    assert (plan.kind, plan.changelist, plan.stale) == ("keyed", 2, None)
+    assert "out" not in world.lake
+    assert world.calls.all() == []
+
+
+def test_plan_says_what_changed_what_failed_and_what_is_read(world: World) -> None:
+    world.calls.fail((2,))
+    world.run()
+    world.write("a", (1, 10), (4, 4))
+
+    plan = world.step().plan(world.lake)
+
+    assert (plan.keys, plan.new, plan.changed, plan.failed) == (3, 1, 1, 1)
+    a, b = plan.inputs
+    assert (a.previous, a.head, a.records, a.keys) == (2, 5, 3, 2)
+    assert a.reads == "3 records, 3 to 5"
+    assert (b.records, b.keys, b.reads) == (0, 0, "nothing")
+
+
+def test_plan_of_the_other_changelist_reads_everything_for_the_same_keys(world: World) -> None:
+    world.run()
+    world.write("b", (3, 3))
+
+    two, one = world.step().plan(world.lake), world.step(use_offset_optimization=False).plan(world.lake)
+
+    assert (two.keys, one.keys) == (1, 1)
+    assert (two.changelist, one.changelist) == (2, 1)
+    assert one.inputs[0].reads == "all 3 records"
+    assert world.changelist(offsets=True) == world.changelist(offsets=False) == [(3,)]
+
+
+def test_plan_of_a_new_version_says_that_everything_is_stale(world: World) -> None:
+    world.run()
+
+    plan = world.step("2").plan(world.lake)
+
+    assert plan.stale == "its function changed"
+    assert plan.keys == 3
+
+
+def test_plan_advises_where_positions_save_nothing(world: World) -> None:
+    world.run()
+    world.write("a", (1, 10))
+
+    advice = world.step().plan(world.lake).advice
+
+    assert advice is not None
+    assert "only 3 keys" in advice
+
+
+def test_plan_of_a_step_with_nothing_new_is_empty(world: World) -> None:
+    world.run()
+
+    plan = world.step().plan(world.lake)
+
+    assert plan.nothing_to_do
+    assert plan.advice is None
+
+
+@pytest.mark.parametrize(("case", "kind"), [(MAP, "map"), (CROSS, "cross")], ids=str)
+def test_plan_names_the_physical_plan(case: object, kind: str, tmp_path: Path) -> None:
+    world = make_world(case, tmp_path / "other")  # type: ignore[arg-type]
+    assert world.step().plan(world.lake).kind == kind
+
+
+def test_step_whose_inputs_have_no_columns_yet_plans_nothing(tmp_path: Path) -> None:
+    import floodmark as fm
+
+    lake = fm.Lake(tmp_path / "lake")
+    lake.create("a", key="id")
+    step = fm.BatchTransform(lambda a: a, ["a"], ["out"])
+
+    assert step.plan(lake).nothing_to_do
+    assert step.run(lake).nothing
+    assert step.changelist(lake).num_rows == 0
