@@ -19,7 +19,7 @@ def test_offset_is_the_newest_record_done_with_the_time_of_its_commit(run, order
     run("run", "prices")
     assert run("offsets").lines[1].split()[:3] == ["prices", "orders", "2"]
     (found,) = run("offsets", "prices", "--json").json["offsets"]
-    committed = orders.tail(1).to_pylist()[0]["system_time"]
+    committed = orders.changes_arrow(since=1).to_pylist()[0]["system_time"]
     assert abs((datetime.fromisoformat(found["time"]) - committed).total_seconds()) < 0.01
 
 

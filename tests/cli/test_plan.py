@@ -67,8 +67,8 @@ def test_plan_of_a_changed_function_says_why_everything_is_processed(run, orders
     pipeline = folder / "pipeline.py"
     pipeline.write_text(pipeline.read_text().replace("round(100 *", "round(1000 *"))
     answer = run("plan", "prices")
-    assert answer.lines[0].startswith("prices: 3 keys to process")
-    assert answer.lines[1] == "everything, because its function changed"
+    assert answer.lines[0] == "prices: 3 keys to process, which is everything, because its function changed"
+    assert not any("changelist" in line for line in answer.lines)
 
 
 def test_plan_of_other_kinds_of_steps(run, orders):

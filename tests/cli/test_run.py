@@ -211,6 +211,14 @@ def test_function_that_may_not_fail_ends_the_run_with_its_traceback(run, orders,
     assert f'File "{pipeline}", line ' in answer.err
 
 
+def test_what_functions_print_is_not_in_the_answer(run, orders, folder):
+    pipeline = folder / "pipeline.py"
+    text = pipeline.read_text().replace("    yield pa.table", "    print('hello')\n    yield pa.table")
+    pipeline.write_text(text.replace("    texts = orders", "    print('hello')\n    texts = orders"))
+    answer = run("run", "goods", "prices", "--json")
+    assert [one["step"] for one in answer.json["runs"]] == ["goods", "prices"]
+
+
 def test_generator_that_fails_is_said_with_its_line(run, orders, folder):
     pipeline = folder / "pipeline.py"
     pipeline.write_text(pipeline.read_text().replace("    yield pa.table", "    1 / 0\n    yield pa.table"))

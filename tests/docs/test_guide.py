@@ -46,6 +46,11 @@ def test_columns_page(folder: Path, monkeypatch: pytest.MonkeyPatch):
     run_page(DOCS / "columns.md")
 
 
+def test_transforms_page(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    run_page(DOCS / "transforms.md")
+
+
 def test_format_page(folder: Path):
     (folder / "one.csv").write_text("n\n1\n2\n")
     lake = Lake("lake")

@@ -14,7 +14,7 @@ import pyarrow as pa
 from floodmark.compute.runner import Runner
 from floodmark.lake import Lake
 from floodmark.ledger.keys.records import I64, Hashes
-from floodmark.transform.changelist import Changelist, Choice, changelist
+from floodmark.transform.changelist import EVERYTHING, Changelist, Choice, changelist
 from floodmark.transform.chunk import Chunk
 from floodmark.transform.chunks import read_chunks
 from floodmark.transform.gather import key_units
@@ -56,7 +56,7 @@ class Known:
     def failed(self) -> pa.Table:
         return no_failures(self.schema) if self.failures is None else self.failures
 
-    def due(self, now_ms: int) -> pa.Table:  # noqa: ARG002  all are
+    def due(self, now_ms: int) -> pa.Table:
         return self.failed()
 
 
@@ -86,7 +86,7 @@ class World:
         columns = self.known.schema if self.known.done else None  # what was hashed keeps its types
         return resolve_shape(self.pinned(), self.specs, self.names, [OutputKeys("out", self.names, columns)])
 
-    def changelist(self, version: Any = 2, choice: Choice = Choice()) -> Changelist:
+    def changelist(self, version: Any = 2, choice: Choice = EVERYTHING) -> Changelist:
         shape = self.shape()
         assert shape is not None
         return changelist(
@@ -160,7 +160,7 @@ class World:
 
     # A run
 
-    def run(self, choice: Choice = Choice(), chunk_size: int = 3) -> tuple[Changelist, list[Chunk]]:
+    def run(self, choice: Choice = EVERYTHING, chunk_size: int = 3) -> tuple[Changelist, list[Chunk]]:
         """Process what is chosen, checking every step of it against the oracle."""
         found = self.changelist(2, choice)
         every = self.changelist(2)

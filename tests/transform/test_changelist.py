@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from transform.changing import World, failing, rows_of, world
 
 from floodmark import Lake
 from floodmark.transform.changelist import Changelist, Choice, advice, asked_keys, stale_keys
 from floodmark.transform.errors import BadFilter, BadKeys, MissedByPurge
 from floodmark.transform.specs import InputSpec, Required
+from transform.changing import World, failing, rows_of, world
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from transform.changing import World, choices, world
 
 from floodmark import Lake
 from floodmark.transform import gather
 from floodmark.transform.specs import InputSpec, Required
+from transform.changing import World, choices, world
 
 Step = Callable[[random.Random], None]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from transform.changing import World, rows_of, world
 
 from floodmark import Lake
 from floodmark.storage.memory import MemoryStore
@@ -17,11 +16,12 @@ from floodmark.transform import gather, units
 from floodmark.transform.chunk import Chunk
 from floodmark.transform.chunks import read_chunks
 from floodmark.transform.errors import InputMoved
-from floodmark.transform.gather import cheaper, key_units, map_units, vanished_units
+from floodmark.transform.gather import cheaper, key_units, map_units, stale_map_units
 from floodmark.transform.room import Room
 from floodmark.transform.shape import Shape
 from floodmark.transform.specs import InputSpec, Required
 from floodmark.transform.units import KeysUnit, RangeUnit
+from transform.changing import World, rows_of, world
 
 
 @pytest.fixture
@@ -131,9 +131,11 @@ def test_chunks_of_a_range_are_full_but_for_the_last(lake: Lake, room: Path, mon
 def test_a_full_map_run_takes_back_results_whose_keys_are_not_there(lake: Lake, room: Path) -> None:
     made = _map_world(lake, room)
     lake["a"].write(_rows(id=[1, 2]))
-    lake["out"].write(_rows(k=[1, 9]))
-    found = vanished_units(_shape(made), made.pinned(), made.outputs(), made.runner)
-    assert _gone(_read(made, list(found))) == [9]
+    lake["a"].write(_rows(id=[3]))
+    lake["a"].delete([3])
+    lake["out"].write(_rows(k=[1, 3, 9]))
+    chunks = _read(made, stale_map_units(made.pinned()[0], _shape(made), made.outputs(), made.runner))
+    assert (_called(chunks), sorted(_gone(chunks))) == ([1, 2], [3, 9])
 
 
 def test_a_group_larger_than_a_chunk_is_called_whole(lake: Lake, room: Path, monkeypatch: pytest.MonkeyPatch) -> None:

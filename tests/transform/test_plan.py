@@ -70,6 +70,7 @@ def test_plan_of_a_new_version_says_that_everything_is_stale(world: World) -> No
 
     assert plan.stale == "its function changed"
     assert plan.keys == 3
+    assert [given.keys for given in plan.inputs] == [3, 3]
 
 
 def test_plan_advises_where_positions_save_nothing(world: World) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import floodmark as fm
 from floodmark.chain.events import SetTransform
+from floodmark.transform import publish
 from floodmark.transform.errors import NewVersion
 from transform.oracle import assert_right
 from transform.worlds import MAP, World, in_this_process, make_world
@@ -184,6 +185,16 @@ def test_keys_deleted_and_purged_before_a_new_version_lose_their_rows(world: Wor
     assert world.shown("w") == {4: 400}
 
 
+def test_new_version_of_a_step_without_a_single_key_is_committed_too(world: World) -> None:
+    world.delete("a", 1, 2, 3)
+    world.lake["a"].purge(before=6)
+
+    assert world.run("2").retracted == 3
+    assert world.rows() == []
+    assert world.run("3").commits == 1
+    assert world.run("3").nothing
+
+
 def test_new_version_may_add_columns(world: World) -> None:
     def more(rows: pa.Table) -> pa.Table:
         return pa.table({"extra": rows["v"], "id": rows["id"], "w": rows["v"]})
@@ -192,6 +203,33 @@ def test_new_version_may_add_columns(world: World) -> None:
 
     assert world.lake["out"].schema.names == ["id", "w", "extra"]
     assert sorted(world.lake["out"].to_arrow()["extra"].to_pylist()) == [1, 2, 3]
+
+
+def test_new_version_with_more_columns_that_was_killed_goes_on_from_its_checkpoints(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    world.delete("a", 1)  # a key that is gone, and has no columns to learn from
+
+    def more(rows: pa.Table) -> pa.Table:
+        calls.append(rows.num_rows)
+        return pa.table({"extra": rows["v"], "id": rows["id"], "w": rows["v"]})
+
+    step = fm.BatchTransform(more, ["a"], ["out"], name="step", version="2")
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "derive", _dies)
+        with pytest.raises(KeyboardInterrupt):
+            step.run(world.lake)
+    calls.clear()
+
+    step.run(world.lake)
+
+    assert calls == []
+    assert sorted(world.lake["out"].to_arrow()["extra"].to_pylist()) == [2, 3]
+
+
+def _dies(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_new_version_that_drops_a_column_is_refused(world: World) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,21 +22,30 @@ if TYPE_CHECKING:
 
 @contextmanager
 def running(call: Call, step: Step) -> Iterator[None]:
-    """While a step runs: a failed function's traceback is shown, and Ctrl-C says what is kept."""
+    """While a step runs: what its function prints is not in our answer, its traceback is shown when it may not fail.
+
+    Ctrl-C says what is kept.
+    """
     from floodmark.transform.errors import KeyFailed
 
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except KeyFailed as error:
         call.note(error.traceback.rstrip())  # the function is the user's: its traceback is what helps
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or interrupts.pressed():
-            raise Stopped(
-                f"interrupted: what step {step.name} has computed is stored, and the same command again goes on from"
-                " there"
-            ) from error
+            raise Stopped(f"interrupted: {_kept(step)}") from error
         raise
+
+
+def _kept(step: Step) -> str:
+    from floodmark.transform.batch_transform import BatchTransform
+
+    if isinstance(step, BatchTransform):
+        return f"what step {step.name} has computed is stored, and the same command again goes on from there"
+    return f"step {step.name} works as a whole, so nothing of this run is kept; the same command does it again"
 
 
 def fields(report: RunReport) -> dict[str, Any]:
@@ -78,8 +88,8 @@ def _time(report: RunReport) -> str:
     return f"{commits}{report.seconds:.1f} s"
 
 
-def _after_failures(step: Step, lake: Lake, failed: int) -> str:
-    status: Any = getattr(step, "status")(lake)  # noqa: B009 -- not all steps have keys that fail
+def _after_failures(step: Any, lake: Lake, failed: int) -> str:
+    status = step.status(lake)
     waiting = status.skipped + status.exhausted
     if not waiting:
         then = "the next run tries again"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -53,8 +53,8 @@ def load_pipeline(file: str | None) -> Pipeline:
     return pipeline
 
 
-def chosen(pipeline: Pipeline, names: Sequence[str]) -> list[Step]:
-    """The named steps in the order given, each once; all of them where none is named."""
+def chosen(pipeline: Pipeline, names: Sequence[str]) -> list[Any]:
+    """The named steps in the order given, each once, all where none is named. Kinds differ in what they can do."""
     return [pipeline[name] for name in dict.fromkeys(names)] if names else list(pipeline)
 
 

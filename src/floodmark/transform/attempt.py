@@ -10,8 +10,10 @@ from functools import cached_property
 from floodmark.compute.runner import Runner
 from floodmark.engine import Progress
 from floodmark.ledger.commit import Commit
+from floodmark.ledger.errors import UnfitResult
 from floodmark.ledger.merge.derive import evolved_layout
 from floodmark.ledger.staging import staging_area
+from floodmark.transform.apply import known_columns
 from floodmark.transform.checkpoints import ChunkStore, Stored
 from floodmark.transform.errors import BadResult
 from floodmark.transform.lakes import LakeLike
@@ -72,7 +74,9 @@ class Attempt:
             for wave in Waves(pinned, self.wanted, self.info.process_ts, self.runner).run(room):
                 computed = None
                 if wave.units:
-                    found = store.found(shapes) if found is None else found
+                    if found is None:
+                        shapes = self._with_found_columns(shapes, store)
+                        found = store.found(shapes)
                     progress.start(f"running {pinned.step.name}", sum(unit.rows for unit in wave.units))
                     try:
                         computed = self._computed(wave, shapes, store, found, progress)
@@ -111,7 +115,7 @@ class Attempt:
             if self.pinned.stale is None or all(shape.layout is None for shape in shapes):
                 raise
             # Another function may return more columns than the one before it.
-            grown = self._grown(work, wave.units[0])
+            grown = self._grown(work, wave.units)
             if grown == shapes:
                 raise
             return compute(replace(work, outputs=grown), wave.units, (), self.runner, progress)
@@ -133,20 +137,28 @@ class Attempt:
             target_seconds=self.lake.runtime.checkpoint_seconds,
         )
 
-    def _grown(self, work: Work, unit: Unit) -> tuple[OutputShape, ...]:
+    def _with_found_columns(self, shapes: tuple[OutputShape, ...], store: ChunkStore) -> tuple[OutputShape, ...]:
+        """The outputs with the columns that an earlier attempt at this new version has stored results with."""
+        if self.pinned.stale is None or all(shape.layout is None for shape in shapes):
+            return shapes
+        learning = _without_columns(shapes)
+        try:
+            return _evolved(shapes, known_columns(learning, store.found(learning)))
+        except UnfitResult:
+            return shapes  # they are of no use
+
+    def _grown(self, work: Work, units: Sequence[Unit]) -> tuple[OutputShape, ...]:
         """The outputs with the columns that a new function returns for a few keys, added to those they have."""
-        while unit.rows > work.chunk_size and (parts := unit.halves()) is not None:
-            unit = parts[0]
-        learning = tuple(replace(shape, layout=None) for shape in work.outputs)
-        progress = self.lake.runtime.progress()
-        learnt = compute(replace(work, outputs=learning), [unit], (), self.runner, progress)
-        work.store.discard(learnt.stored)
-        return tuple(
-            known
-            if known.layout is None or new.layout is None
-            else replace(known, layout=evolved_layout(known.name, known.layout, new.layout.data)[0])
-            for known, new in zip(work.outputs, learnt.outputs, strict=True)
-        )
+        learning = replace(work, outputs=_without_columns(work.outputs))
+        for first in units:
+            unit = first
+            while unit.rows > work.chunk_size and (parts := unit.halves()) is not None:
+                unit = parts[0]
+            learnt = compute(learning, [unit], (), self.runner, self.lake.runtime.progress())
+            work.store.discard(learnt.stored)
+            if any(shape.layout is not None for shape in learnt.outputs):
+                return _evolved(work.outputs, learnt.outputs)
+        return work.outputs
 
     def _is_worth(self, wave: Wave, computed: Computed | None) -> bool:
         """Whether there is anything to say: keys, positions, the watermark, or a new version."""
@@ -156,3 +168,17 @@ class Attempt:
         if any(publisher.meta.positions.get(name, -1) != at for name, at in wave.positions.items()):
             return True
         return wave.is_complete and self.pinned.watermark != self.pinned.primary.state.watermark
+
+
+def _without_columns(shapes: Sequence[OutputShape]) -> tuple[OutputShape, ...]:
+    return tuple(replace(shape, layout=None) for shape in shapes)
+
+
+def _evolved(shapes: Sequence[OutputShape], learnt: Sequence[OutputShape]) -> tuple[OutputShape, ...]:
+    """The outputs with what was learnt added to the columns they have; `UnfitResult` when one is gone."""
+    return tuple(
+        known
+        if known.layout is None or new.layout is None
+        else replace(known, layout=evolved_layout(known.name, known.layout, new.layout.data)[0])
+        for known, new in zip(shapes, learnt, strict=True)
+    )

@@ -14,6 +14,7 @@ from floodmark.ledger.keys.records import I64, Hashes
 FEW_VALUES = 1 << 16
 """So few values are looked for by the reader of files itself."""
 
+_MANY_ROWS = 8 * FEW_VALUES
 _MOST_BITS = 24
 
 
@@ -62,6 +63,8 @@ def values_filter(values: pa.Table, schema: pa.Schema) -> pc.Expression | None:
     `values` has the columns under the names of the files, whose types `schema` says. None where it would not pay.
     """
     kept: pc.Expression | None = None
+    if values.num_rows > _MANY_ROWS:
+        return None
     for name in values.column_names:
         data_type = schema.field(name).type
         # Among floats 0.0 and -0.0 are one key, and NaN is one too, which Arrow does not know.

@@ -63,10 +63,22 @@ def map_units(
     check_purge(pinned, since)
     if pinned.layout is None or pinned.end <= since + 1:
         return []
+    return [*_ranges(pinned, since, unit_rows), *_held_units(_gone_since(pinned, shape, since, runner, known))]
+
+
+def stale_map_units(
+    pinned: PinnedInput, shape: Shape, outputs: Sequence[PinnedInput], runner: Runner, unit_rows: int = UNIT_ROWS
+) -> list[RangeUnit | KeysUnit]:
+    """All current rows of a step's only input as ranges of records, then keys that only outputs still have."""
+    return [*_ranges(pinned, -1, unit_rows), *vanished_units(shape, [pinned], outputs, runner)]
+
+
+def _ranges(pinned: PinnedInput, since: int, unit_rows: int) -> list[RangeUnit]:
+    if pinned.layout is None:
+        return []
     living = without_lifeless(pinned.living_since(since + 1))
     rows = max(1, min(unit_rows, int(UNIT_BYTES / max(pinned.row_bytes, 1.0))))
-    ranges = [RangeUnit(piece, piece.start, piece.end) for piece in cut(living, rows)]
-    return [*ranges, *_held_units(_gone_since(pinned, shape, since, runner, known))]
+    return [RangeUnit(piece, piece.start, piece.end) for piece in cut(living, rows)]
 
 
 def _gone_since(pinned: PinnedInput, shape: Shape, since: int, runner: Runner, known: KnownKeys | None) -> pa.Table:

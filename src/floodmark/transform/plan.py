@@ -29,7 +29,7 @@ _MS = 10**6
 class InputPlan:
     """An input: records after `previous` up to and with `head` are new, and `keys` of those pending changed in them.
 
-    `reads` says what of it is read to find the keys.
+    `reads` says what of it is read to find the keys. Where everything is stale, all keys count for every input.
     """
 
     name: str
@@ -76,6 +76,8 @@ def plan(step: BatchTransform, lake: LakeLike) -> TransformPlan:
         return TransformPlan(step.name, inputs, 0, 0, 0, 0, None, version, pinned.stale, None)
     why = {row["values"]: row["counts"] for row in pc.value_counts(found.pending.why).to_pylist()}
     pending = np.count_nonzero(found.pending.first != NOT_PENDING, axis=0)
+    if pinned.stale is not None:
+        pending[:] = len(found)
     known = 0 if pinned.stale is not None else pinned.meta.keys
     return TransformPlan(
         step=step.name,

@@ -49,7 +49,10 @@ def sort_out(
     selection = pinned.current_rows()
     rows = max(1, min(TASK_ROWS, int(_TASK_BYTES / max(pinned.row_bytes, 1.0))))
     tasks = [SortOut(pinned.for_tasks, shape, number, piece, filed, room) for piece in cut(selection, rows)]
-    found = run_reading(runner, tasks, sort_selection, selection.end - selection.start)
+    try:
+        found = run_reading(runner, tasks, sort_selection, selection.end - selection.start)
+    finally:
+        _latest.clear()
     kept = tuple(file for file in found if file is not None)
     return kept or (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
 
@@ -59,7 +62,10 @@ def _wanted(shape: Shape, number: int, keys: pa.Table) -> pa.Table:
     parts, place = shape.hash_part(number, keys), shape.hash_place(number, keys)
     bucket = (place.high >> _TOP).astype(np.int64)
     groups = Groups.of(parts)
-    pairs = np.unique(groups.number * BUCKETS + bucket)
+    if len(groups) == len(bucket):  # no two keys share a part: each is wanted in one bucket
+        pairs = np.arange(len(groups)) * BUCKETS + bucket[groups.first]
+    else:
+        pairs = np.unique(groups.number * BUCKETS + bucket)
     ends = np.searchsorted(pairs // BUCKETS, np.arange(len(groups) + 1)).astype(np.int32)
     table = keys.select(list(shape.inputs[number].part)).take(pa.array(groups.first))
     hashes = parts.take(groups.first)
@@ -74,18 +80,41 @@ def _columns(shape: Shape, number: int) -> pa.Schema:
     return pa.schema([*own, *last])
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """The parts that are wanted, ready to be found: their values, and per part the buckets that want it."""
+
+    values: pa.Table
+    among: Among
+    ends: npt.NDArray[np.int32]
+    buckets: npt.NDArray[np.uint8]
+
+
+_latest: dict[str, Wanted] = {}
+
+
+def _opened(filed: FiledTable) -> Wanted:
+    """What is wanted; tasks of one process that want the same share it, since making it costs more than a task."""
+    found = _latest.get(filed.path)
+    if found is None:
+        *values, high, low, lists = filed.read_all().combine_chunks().columns
+        table = pa.Table.from_arrays(values, names=[str(n) for n in range(len(values))])
+        of_each = lists.chunk(0)
+        among = Among.of(Hashes(high.to_numpy(), low.to_numpy()))
+        found = Wanted(table, among, of_each.offsets.to_numpy(), of_each.values.to_numpy())
+        _latest.clear()
+        _latest[filed.path] = found
+    return found
+
+
 def sort_selection(task: SortOut) -> FiledTable | None:
     """The wanted rows of a selection as a file by bucket; None when there are none."""
     assert task.given.layout is not None
     offset = task.given.layout.vocab.offset
     given = task.shape.inputs[task.number]
     names = list(dict.fromkeys([offset, *given.own, *given.columns.names]))
-    wanted = task.wanted.read_all().combine_chunks()
-    *values, high, low, lists = wanted.columns
-    among = Among.of(Hashes(high.to_numpy(), low.to_numpy()))
-    buckets_of = lists.chunk(0)
-    ends, bucket = buckets_of.offsets.to_numpy(), buckets_of.values.to_numpy()
-    where = values_filter(pa.Table.from_arrays(values, names=list(given.own)), task.given.layout.data)
+    wanted = _opened(task.wanted)
+    where = values_filter(wanted.values.rename_columns(list(given.own)), task.given.layout.data)
     tables: list[pa.Table] = []
     buckets: list[I64] = []
     scan = task.given.scan(task.selection, names)
@@ -93,14 +122,14 @@ def sort_selection(task: SortOut) -> FiledTable | None:
         for batch in scan.batches(where):
             rows = pa.Table.from_batches([batch])
             hashes = task.shape.hash_part(task.number, task.shape.part_of(task.number, rows))
-            at, pair = _pairs(among.find(hashes), ends)
+            at, pair = _pairs(wanted.among.find(hashes), wanted.ends)
             if len(at) == 0:
                 continue
             columns = [*rows.select(given.columns.names).columns, rows.column(offset)]
             added = [pa.chunked_array([pa.array(hashes.high)]), pa.chunked_array([pa.array(hashes.low)])]
             schema = _columns(task.shape, task.number)
             tables.append(pa.Table.from_arrays([*columns, *added], schema=schema).take(pa.array(at)))
-            buckets.append(bucket[pair].astype(np.int64))
+            buckets.append(wanted.buckets[pair].astype(np.int64))
     return task.room.put_parts(pa.concat_tables(tables), np.concatenate(buckets), BUCKETS) if tables else None
 
 

@@ -12,7 +12,6 @@ from floodmark.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
     from floodmark.lake import Lake
-    from floodmark.transform.step import Step
 
 _COLUMNS = [Column("transform"), Column("input"), Column("offset", is_number=True), Column("time")]
 
@@ -52,12 +51,12 @@ def offsets(call: Call, names: tuple[str, ...], file: str | None) -> None:
         call.note("no step reads a dataset")
 
 
-def _rows(step: Step, lake: Lake) -> list[dict[str, Any]]:
+def _rows(step: Any, lake: Lake) -> list[dict[str, Any]]:
     """What is known of a step; while an input is not there, it has read nothing."""
     from floodmark.ledger.errors import UnknownDataset
 
     try:
-        found: list[dict[str, Any]] = getattr(step, "offsets")(lake).to_pylist() if step.input_names else []  # noqa: B009
+        found: list[dict[str, Any]] = step.offsets(lake).to_pylist() if step.input_names else []
         return found
     except UnknownDataset:
         return [{"transform": step.name, "input": name, "offset": None, "time": None} for name in step.input_names]

@@ -42,7 +42,7 @@ def plan(call: Call, names: tuple[str, ...], file: str | None) -> None:
     lake = call.lake()
     described: list[dict[str, Any]] = []
     for step in found:
-        made: Any = getattr(step, "plan")(lake) if hasattr(step, "plan") else None  # noqa: B009 -- some have none
+        made: Any = step.plan(lake) if hasattr(step, "plan") else None
         plan_fields = None if made is None else asdict(made)
         described.append({"step": step.name, "kind": type(step).__name__, "plan": plan_fields})
         if call.as_json:
@@ -69,14 +69,7 @@ def _print(made: Any) -> None:
 
 
 def _print_transform(made: TransformPlan) -> None:
-    if made.nothing_to_do:
-        click.echo(f"{made.step}: nothing to do")
-    else:
-        parts = {"new": made.new, "changed": made.changed, "failed before": made.failed}
-        counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
-        click.echo(f"{made.step}: {words.many(made.keys, 'key')} to process ({counts or 'nothing to call for'})")
-    if made.stale is not None:
-        click.echo(f"everything, because {made.stale}")
+    click.echo(f"{made.step}: {_what(made)}")
     print_table(
         _INPUTS,
         [
@@ -86,9 +79,20 @@ def _print_transform(made: TransformPlan) -> None:
     )
     if made.kind is not None:
         click.echo(_KINDS[made.kind])
-    click.echo(f"changelist v{made.changelist}: {_looking(made)}")
-    if made.advice is not None:
-        click.echo(made.advice)
+    if made.stale is None:  # else there is nothing to look for
+        click.echo(f"changelist v{made.changelist}: {_looking(made)}")
+        if made.advice is not None:
+            click.echo(made.advice)
+
+
+def _what(made: TransformPlan) -> str:
+    if made.nothing_to_do:
+        return "nothing to do"
+    keys = f"{words.many(made.keys, 'key')} to process"
+    if made.stale is not None:
+        return f"{keys}, which is everything, because {made.stale}"
+    parts = {"new": made.new, "changed": made.changed, "failed before": made.failed}
+    return f"{keys} ({', '.join(f'{count:,} {what}' for what, count in parts.items() if count)})"
 
 
 def _looking(made: TransformPlan) -> str:

@@ -123,12 +123,14 @@ def _texts(arguments: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _typed(filters: Mapping[str, list[str]], step: BatchTransform, lake: Lake) -> dict[str, list[Any]] | None:
+def _typed(filters: Mapping[str, list[str]], step: BatchTransform, lake: Lake) -> Mapping[str, list[Any]] | None:
     """The filters as the types of the transform keys."""
     from floodmark.transform.pinned import pin_step
 
-    if not filters or (shape := pin_step(step, lake).shape) is None:
-        return None  # without a shape no input has columns yet, and there is nothing to filter
+    if not filters:
+        return None
+    if (shape := pin_step(step, lake).shape) is None:
+        return filters  # no input has columns yet, so there is nothing to process
     for key in filters:
         if key not in shape.keys.names:
             raise NoKey(

@@ -62,7 +62,7 @@ def status(call: Call, names: tuple[str, ...], labels: dict[str, str], file: str
     for step in found:
         fields: dict[str, Any] = {"step": step.name, "kind": type(step).__name__, "labels": dict(step.labels)}
         try:
-            one: StepStatus = getattr(step, "status")(lake)  # noqa: B009 -- a Step need not have one
+            one: StepStatus = step.status(lake)
         except UnknownDataset as error:
             rows.append([step.name, *["-"] * 5, "never", f"waits: {error.message}"])
             described.append({**fields, "waits": error.message})

@@ -1,0 +1,47 @@
+"""Weather stations: from raw readings to clean ones, to days, to a list of the warmest places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+import pyarrow as pa
+
+from floodmark import BatchGenerate, BatchTransform, DatatableTransform, OutputSpec, Pipeline, Required
+
+PLACES = {1: "Harbour", 2: "Hills", 3: "Airport"}
+
+
+def stations() -> Iterator[pa.Table]:
+    """All stations; a real one would ask a service for them."""
+    yield pa.table({"station": list(PLACES), "place": list(PLACES.values())})
+
+
+def celsius(readings: pd.DataFrame) -> pd.DataFrame:
+    """One row per reading, in degrees Celsius; a reading that is no number fails, and only that one."""
+    fahrenheit = pd.to_numeric(readings["raw"])
+    return readings[["station", "at"]].assign(degrees=((fahrenheit - 32) / 1.8).round(1))
+
+
+def days(celsius: pd.DataFrame, stations: pd.DataFrame) -> pd.DataFrame:
+    """One row per station with all of its readings: called again only for stations that have new ones."""
+    found = celsius.groupby("station", as_index=False).agg(readings=("at", "count"), warmest=("degrees", "max"))
+    return found.merge(stations, on="station")
+
+
+def ranking(by_station: pa.Table) -> pa.Table:
+    """Needs all rows at once, so it is computed as a whole whenever there is something new."""
+    best = by_station.sort_by([("warmest", "descending"), ("station", "ascending")])
+    return best.select(["station", "place"]).append_column("rank", pa.array(range(1, len(best) + 1)))
+
+
+pipeline = Pipeline(
+    [
+        BatchGenerate(stations, [OutputSpec("stations", key="station")], labels={"stage": "source"}),
+        BatchTransform(celsius, ["readings"], ["celsius"], labels={"stage": "clean"}),
+        BatchTransform(
+            days, ["celsius", Required("stations")], ["by_station"], transform_keys="station", labels={"stage": "sum"}
+        ),
+        DatatableTransform(ranking, ["by_station"], ["ranking"], labels={"stage": "sum"}),
+    ]
+)
