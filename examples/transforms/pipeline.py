@@ -1,4 +1,4 @@
-"""Weather stations: from raw readings to clean ones, to days, to a list of the warmest places."""
+"""Weather stations: from raw readings to clean ones, to a row per station, to a list of the warmest places."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def celsius(readings: pd.DataFrame) -> pd.DataFrame:
     return readings[["station", "at"]].assign(degrees=((fahrenheit - 32) / 1.8).round(1))
 
 
-def days(celsius: pd.DataFrame, stations: pd.DataFrame) -> pd.DataFrame:
+def summary(celsius: pd.DataFrame, stations: pd.DataFrame) -> pd.DataFrame:
     """One row per station with all of its readings: called again only for stations that have new ones."""
     found = celsius.groupby("station", as_index=False).agg(readings=("at", "count"), warmest=("degrees", "max"))
     return found.merge(stations, on="station")
@@ -40,7 +40,7 @@ pipeline = Pipeline(
         BatchGenerate(stations, [OutputSpec("stations", key="station")], labels={"stage": "source"}),
         BatchTransform(celsius, ["readings"], ["celsius"], labels={"stage": "clean"}),
         BatchTransform(
-            days, ["celsius", Required("stations")], ["by_station"], transform_keys="station", labels={"stage": "sum"}
+            summary, ["celsius", Required("stations")], ["by_station"], transform_keys="station", labels={"stage": "sum"}
         ),
         DatatableTransform(ranking, ["by_station"], ["ranking"], labels={"stage": "sum"}),
     ]

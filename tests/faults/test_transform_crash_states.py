@@ -14,10 +14,10 @@ from faults.crash_states import CrashState, crash_states
 from faults.recording import HastyFileSystem, RecordingFileSystem
 from faults.test_transform_crashes import assert_same_changelists, change, fill
 from floodmark.storage.local import LocalStore
-from transform.oracle import assert_right, shown
+from transform.oracle import expected, input_rows, shown
 from transform.worlds import JOIN, MAP, TWO_OUTPUTS, Calls, Case, World, in_this_process, make_world
 
-STATES = 120
+STATES = 60
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _here() -> Iterator[None]:
 
 def recorded_states(world: World, version: str) -> list[CrashState]:
     """What a disk may hold after a crash during a run; folders for unfinished files are nobody's."""
-    recorder = RecordingFileSystem(Path(world.lake.store.url))
+    recorder = RecordingFileSystem(Path(world.lake.store.url).parent)
     lake = fm.Lake(LocalStore(world.lake.store.url, recorder), runtime=fm.Runtime(checkpoint_seconds=0.0))
     world.step(version).run(lake)
     recorder.mark("run")
@@ -41,6 +41,11 @@ def spread(states: list[CrashState], count: int) -> list[CrashState]:
     return [*states[::every], states[-1]]
 
 
+def lost(dataset: fm.Dataset) -> list[Any]:
+    """What verify finds, but for the key index: it is derived, and made again by whoever meets the damage."""
+    return [problem for problem in dataset.verify().problems if problem.kind != "keys"]
+
+
 def look(world: World, state: CrashState, seen: list[Any], version: str) -> None:
     found = shown(world.lake, world.case)
     first = world.case.outputs[0].name
@@ -48,12 +53,15 @@ def look(world: World, state: CrashState, seen: list[Any], version: str) -> None
         assert found == seen[-1], f"what was acknowledged is lost\n{state.story}"
     assert found[first] in [before[first] for before in seen], f"neither before nor after\n{state.story}"
     for dataset in world.lake:
-        assert dataset.verify().problems == (), state.story
+        assert lost(dataset) == [], state.story
     step = world.step(version)
     assert_same_changelists(step, world)
     step.run(world.lake)
-    assert_right(world, {"1": 10, "2": 100}[version])
+    right = expected(world.case, input_rows(world.lake, world.case), {"1": 10, "2": 100}[version])
+    assert shown(world.lake, world.case) == right, state.story
     assert step.run(world.lake).nothing, state.story
+    for dataset in world.lake:
+        assert lost(dataset) == [], state.story
 
 
 @pytest.mark.slow
@@ -71,8 +79,7 @@ def test_every_crash_of_the_machine_leaves_outputs_as_before_or_as_after(case: C
     outcomes = set()
     for number, state in enumerate(spread(states, STATES)):
         folder = tmp_path / f"state{number}"
-        (folder / "lake").mkdir(parents=True)
-        state.materialise(folder / "lake")
+        state.materialise(folder)
         lake = fm.Lake(LocalStore(folder / "lake", HastyFileSystem()))
         after = World(case, lake, Calls(folder), world.options)
         outcomes.add(str(shown(lake, case)))

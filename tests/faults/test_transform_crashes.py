@@ -12,7 +12,7 @@ import pytest
 import floodmark as fm
 from floodmark.storage.local import LocalStore
 from transform.crashing import Crash, DyingFileSystem
-from transform.oracle import assert_right, shown
+from transform.oracle import assert_right
 from transform.worlds import CASES, CROSS, JOIN, MAP, ONE_TO_MANY, TWO_OUTPUTS, Case, World, in_this_process, make_world
 
 OFTEN = 0.0  # seconds: every chunk is a checkpoint
@@ -47,13 +47,13 @@ def change(world: World) -> None:
 
 
 class Crashes:
-    """The same run, cut short at every change of the disk, each time on a copy of the lake as it was."""
+    """The same run, cut short at every (or every so many) changes of the disk, each time on a copy of the lake."""
 
-    def __init__(self, world: World, folder: Path, **options: Any) -> None:
-        self._world, self._folder, self._options = world, folder, options
+    def __init__(self, world: World, folder: Path, every: int, **options: Any) -> None:
+        self._world, self._folder, self._every, self._options = world, folder, every, options
 
     def __iter__(self) -> Iterator[World]:
-        for nth in range(10**6):
+        for nth in range(0, 10**6, self._every):
             copy = self._folder / f"crash{nth}"
             shutil.copytree(self._world.calls.folder, copy)
             world = World(self._world.case, self._open(copy, nth), type(self._world.calls)(copy), self._world.options)
@@ -73,8 +73,8 @@ class Crashes:
         return fm.Lake(LocalStore(copy / "lake", DyingFileSystem(nth)), runtime=fm.Runtime(checkpoint_seconds=OFTEN))
 
 
-def check(world: World, before: dict[str, Any], version: str, stored_from: int) -> None:
-    """After a crash readers see what they saw before or what is right, and the next run makes it right."""
+def check(world: World, version: str, stored_from: int) -> None:
+    """After a crash the chains are whole, both ways see the same changes, and the next run makes everything right."""
     factor = {"1": 10, "2": 100}[version]
     for dataset in world.lake:
         assert dataset.verify().problems == ()
@@ -82,12 +82,11 @@ def check(world: World, before: dict[str, Any], version: str, stored_from: int) 
     assert set(crashed.values()) <= {1}
     step = world.step(version)
     assert_same_changelists(step, world)
-    report = step.run(world.lake)
+    step.run(world.lake)
     assert_right(world, factor)
     again = sum(n > 1 for n in world.calls.count().values())
     assert again <= stored_from, f"{again} keys were called twice, of {len(crashed)} before the crash"
     assert step.run(world.lake).nothing
-    assert report.keys >= 0
     assert {**world.positions()} == world.heads()
 
 
@@ -99,35 +98,33 @@ def assert_same_changelists(step: fm.BatchTransform, world: World) -> None:
     assert found[0] == found[1]
 
 
-def crashes(case: Case, tmp_path: Path, again: bool, version: str = "1", chunk_size: int = 2, **how: Any) -> int:
+def crashes(
+    case: Case, tmp_path: Path, again: bool, version: str = "1", chunk_size: int = 2, every: int = 1, **how: Any
+) -> int:
     """Every crash of a first run, or of a run after some changes; how many there were."""
     world = make_world(case, tmp_path / "before", chunk_size=chunk_size)
     fill(world)
     if again:
         world.run()
         change(world)
-    before = shown(world.lake, case)
     count = 0
-    for crashed in Crashes(world, tmp_path, version=version, run=how):
+    for crashed in Crashes(world, tmp_path, every, version=version, run=how):
         # One chunk may have been computed and not stored; with no limit on its keys that is all there is.
-        check(crashed, before, version, chunk_size)
+        check(crashed, version, chunk_size)
         count += 1
     return count
 
 
-QUICK = [MAP, JOIN, TWO_OUTPUTS]
-OTHERS = [case for case in CASES if case not in QUICK]
-SOME = [
-    *[pytest.param(case, id=case.name) for case in QUICK],
-    *[pytest.param(case, id=case.name, marks=pytest.mark.slow) for case in OTHERS],
-]
+CLOSELY = [MAP, JOIN, TWO_OUTPUTS]
+SELDOM = 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SOME)
+@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("again", [False, True], ids=["first run", "changes"])
 def test_run_that_crashes_after_any_file_operation_is_made_right_by_the_next(case, again, tmp_path):
-    assert crashes(case, tmp_path, again) > 10
+    every = 1 if case in CLOSELY else SELDOM
+    assert crashes(case, tmp_path, again, every=every) > 12 // every
 
 
 @pytest.mark.slow

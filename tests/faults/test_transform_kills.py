@@ -89,7 +89,7 @@ def test_run_that_is_killed_again_and_again_loses_a_chunk_per_worker(how, world,
     chance = random.Random(2026)
     for number in range(KILLS):
         with Runner(tmp_path, **how) as runner:
-            world.calls.await_calls(len(world.calls.all()) + 1 + chance.randrange(ROWS // KILLS // 2))
+            world.calls.await_calls(len(world.calls.all()) + 3 + chance.randrange(ROWS // KILLS // 2))
             time.sleep(chance.uniform(0, 0.05))
             if number % 2:
                 runner.kill()

@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import floodmark as fm
 from floodmark.chain.events import ExecuteTransform, SetTransform
+from floodmark.transform.errors import BadResult, MissedByPurge
 from transform.oracle import assert_right, input_rows
 from transform.worlds import (
     AGGREGATION,
@@ -810,6 +812,49 @@ def test_fail_fast_raises_and_commits_nothing_of_it(world):
     assert_right(lake)
 
 
+def _returning(lake: World, change: Callable[[list[Any]], list[Any]]) -> fm.BatchTransform:
+    """A step that returns its rows after something was done to them."""
+
+    def function(a: pa.Table) -> pa.Table:
+        return pa.Table.from_pylist(change([{"id": row["id"], "w": row["v"] * 10} for row in a.to_pylist()]))
+
+    return fm.BatchTransform(function, inputs=["a"], outputs=["out"], version="1", name="step", chunk_size=4)
+
+
+def _twice(rows: list[Any]) -> list[Any]:
+    return rows + [row for row in rows if row["id"] == 2]
+
+
+def _strange(rows: list[Any]) -> list[Any]:
+    return [{**row, "id": 77} if row["id"] == 2 else row for row in rows]
+
+
+@pytest.mark.parametrize(("change", "said"), [(_twice, "2"), (_strange, "77")], ids=["duplicate", "outside the chunk"])
+def test_key_whose_result_has_bad_keys_fails_alone_and_the_error_says_which(change, said, world):
+    lake = world(MAP)
+    lake.write("a", (1, 1), (2, 2), (3, 3))
+    report = _returning(lake, change).run(lake.lake)
+    assert (report.keys, report.failed) == (3, 1)
+    [error] = lake.step().errors(lake.lake).to_pylist()
+    assert error["id"] == 2
+    assert said in error["message"]
+    assert_right(lake, failed={(2,)})
+
+
+def test_result_with_wrong_columns_ends_the_run_and_the_error_says_which(world):
+    lake = world(MAP)
+    lake.write("a", (1, 1), (2, 2))
+    with pytest.raises(BadResult, match="'id'"):
+        _returning(lake, lambda rows: [{"w": row["w"]} for row in rows]).run(lake.lake)
+    lake.run()
+    lake.write("a", (3, 3))
+    with pytest.raises(BadResult, match="'surplus'"):
+        _returning(lake, lambda rows: [{**row, "surplus": 1} for row in rows]).run(lake.lake)
+    assert lake.shown("w") == {1: 10, 2: 20}
+    lake.run()
+    assert_right(lake)
+
+
 # Exact resume
 
 
@@ -984,6 +1029,54 @@ def test_reset_makes_everything_stale_and_readers_keep_the_output(world):
     assert lake.calls.count() == once(*everything)
     assert lake.lake["out"].last_offset == offset, "identical rows are not written"
     assert lake.run().nothing
+
+
+@pytest.mark.parametrize("case", [MAP, JOIN, LOOKUP, AGGREGATION, CROSS], ids=str)
+@pytest.mark.parametrize("how", ["new version", "reset"])
+def test_key_that_was_gone_before_everything_was_processed_anew_is_done_with(how, case, world):
+    """Both changelists agree that there is nothing to do, though its records are still there."""
+    lake = world(case)
+    fill(lake)
+    lake.run()
+    key = case.sources[0].key
+    assert key is not None
+    first = lake.lake["a"].to_arrow().to_pylist()[0]
+    lake.delete("a", {column: first[column] for column in key})
+    lake.run()
+    version = "2" if how == "new version" else "1"
+    if how == "reset":
+        lake.step().reset(lake.lake)
+    lake.run(version)
+    step = lake.step(version)
+    assert step.changelist(lake.lake, True).num_rows == step.changelist(lake.lake, False).num_rows == 0
+    assert_right(lake, {"1": 10, "2": 100}[version])
+
+
+def test_purge_of_records_that_were_not_read_is_refused_until_reset(world):
+    lake = world(APPENDED)
+    lake.write("a", (1, 1))
+    lake.run()
+    lake.write("a", (1, 2))
+    lake.write("a", (2, 3))
+    assert lake.lake["a"].purge(before=2).before == 2
+    with pytest.raises(MissedByPurge) as missed:
+        lake.run()
+    assert missed.value.input == "a"
+    lake.step().reset(lake.lake)
+    lake.run()
+    assert_right(lake)
+
+
+def test_purge_of_records_that_were_read_changes_no_output(world):
+    lake = world(APPENDED)
+    lake.write("a", (1, 1))
+    lake.write("a", (2, 2))
+    lake.run()
+    before = lake.rows()
+    lake.lake["a"].purge(before=1)
+    lake.run()
+    assert lake.rows() == before
+    assert lake.calls.keys() == []
 
 
 # All cases

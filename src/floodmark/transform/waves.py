@@ -16,7 +16,7 @@ from floodmark.compute.runner import Runner
 from floodmark.transform.asked import asked_parts
 from floodmark.transform.changelist import Changelist, Choice, asked_keys, changelist, failed_only, stale_keys
 from floodmark.transform.filters import parse_filters
-from floodmark.transform.gather import UNIT_ROWS, key_units, map_units
+from floodmark.transform.gather import UNIT_ROWS, key_units, map_units, stale_map_units
 from floodmark.transform.inputs import PinnedInput
 from floodmark.transform.meta import TransformMeta
 from floodmark.transform.pinned import PinnedStep
@@ -128,7 +128,10 @@ class Waves:
         checked = pinned.meta if is_ahead else None
         most = self._most
         rows = UNIT_ROWS if most is None else min(UNIT_ROWS, most)
-        units = map_units(only, self.shape, since, self.runner, checked, rows)
+        if pinned.stale is not None:
+            units = stale_map_units(only, self.shape, self.outputs, self.runner, rows)
+        else:
+            units = map_units(only, self.shape, since, self.runner, checked, rows)
         ranges = [unit for unit in units if isinstance(unit, RangeUnit)]
         # Keys that are gone come first: a position must not pass their retractions before they are done.
         wave: list[Unit] = [unit for unit in units if not isinstance(unit, RangeUnit)]
