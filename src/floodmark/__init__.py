@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from floodmark.ledger.verify import Verification as Verification
     from floodmark.pipeline.pipeline import Pipeline as Pipeline
     from floodmark.transform.batch_transform import BatchTransform as BatchTransform
-    from floodmark.transform.datatable import DatatableTransform as DatatableTransform
-    from floodmark.transform.external import UpdateExternalTable as UpdateExternalTable
-    from floodmark.transform.external_table import ExternalTable as ExternalTable
-    from floodmark.transform.generate import BatchGenerate as BatchGenerate
-    from floodmark.transform.on_error import OnError as OnError
+    from floodmark.transform.external.table import ExternalTable as ExternalTable
+    from floodmark.transform.external.update import UpdateExternalTable as UpdateExternalTable
+    from floodmark.transform.functions.on_error import OnError as OnError
     from floodmark.transform.plan import TransformPlan as TransformPlan
+    from floodmark.transform.refresh.datatable import DatatableTransform as DatatableTransform
+    from floodmark.transform.refresh.generate import BatchGenerate as BatchGenerate
     from floodmark.transform.report import RunReport as RunReport
     from floodmark.transform.report import StepStatus as StepStatus
     from floodmark.transform.specs import InputSpec as InputSpec

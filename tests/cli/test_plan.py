@@ -24,10 +24,10 @@ def test_plan_before_the_first_run_has_everything_and_makes_nothing(run, orders)
 
 def test_plan_counts_new_changed_and_failed_keys(run, orders):
     run("run", "prices")
-    orders.write(pa.table({"id": [3, 4], "text": ["3.5", "4.5"]}))
+    orders.write(pa.table({"id": [1, 3, 4, 5, 6], "text": ["2", "3", "4", "5", "6"]}))
     answer = run("plan", "prices")
-    assert answer.lines[0] == "prices: 3 keys to process (1 new, 1 changed, 1 failed before)"
-    assert answer.lines[2].split() == ["orders", "2", "5", "3", "2", "3", "records,", "3", "to", "5"]
+    assert answer.lines[0] == "prices: 6 keys to process (3 new, 2 changed, 1 failed before)"
+    assert answer.lines[2].split() == ["orders", "2", "9", "7", "5", "7", "records,", "3", "to", "9"]
 
 
 def test_plan_is_what_the_run_then_does(run, orders):

@@ -24,14 +24,14 @@ from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.merge.buckets import BUCKETS, FileBucket
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.local import LocalStore
-from floodmark.transform import rounds
-from floodmark.transform.checkpoints import ChunkStore, Stored
-from floodmark.transform.chunk import Chunk, Side
-from floodmark.transform.function import StepFunction
+from floodmark.transform.functions.function import StepFunction
+from floodmark.transform.functions.on_error import parse_on_error
+from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.meta import TransformMeta
-from floodmark.transform.on_error import parse_on_error
-from floodmark.transform.returned import OutputShape
-from floodmark.transform.work import Work
+from floodmark.transform.rows.chunk import Chunk, Side
+from floodmark.transform.tasks import rounds
+from floodmark.transform.tasks.checkpoints import ChunkStore, Stored
+from floodmark.transform.tasks.work import Work
 
 T = pa.schema([pa.field("k", pa.int64())])
 NOW = 1_700_000_000_000

@@ -11,10 +11,10 @@ import pyarrow as pa
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.layout import derive
 from floodmark.storage.slices import Vocabulary
-from floodmark.transform.call import Called, OutputShape, call_chunk
-from floodmark.transform.chunks import Chunk, Side
-from floodmark.transform.function import StepFunction
-from floodmark.transform.on_error import parse_on_error
+from floodmark.transform.functions.call import Called, OutputShape, call_chunk
+from floodmark.transform.functions.function import StepFunction
+from floodmark.transform.functions.on_error import parse_on_error
+from floodmark.transform.rows.chunks import Chunk, Side
 
 NOW = 1_700_000_000_000
 IDS = pa.schema([pa.field("id", pa.int64())])

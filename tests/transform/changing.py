@@ -14,15 +14,15 @@ import pyarrow as pa
 from floodmark.compute.runner import Runner
 from floodmark.lake import Lake
 from floodmark.ledger.keys.records import I64, Hashes
-from floodmark.transform.changelist import EVERYTHING, Changelist, Choice, changelist
-from floodmark.transform.chunk import Chunk
-from floodmark.transform.chunks import read_chunks
-from floodmark.transform.gather import key_units
-from floodmark.transform.inputs import PinnedInput, pin, pin_dataset
+from floodmark.transform.changed.changelist import EVERYTHING, Changelist, Choice, changelist
+from floodmark.transform.changed.inputs import PinnedInput, pin, pin_dataset
+from floodmark.transform.changed.shape import OutputKeys, Shape, resolve_shape
 from floodmark.transform.lakes import NEVER
 from floodmark.transform.meta.failed import FACTS, failed_schema, no_failures
-from floodmark.transform.room import Room
-from floodmark.transform.shape import OutputKeys, Shape, resolve_shape
+from floodmark.transform.rows.chunk import Chunk
+from floodmark.transform.rows.chunks import read_chunks
+from floodmark.transform.rows.gather import key_units
+from floodmark.transform.rows.room import Room
 from floodmark.transform.specs import InputSpec, as_input
 
 Key = tuple[Any, ...]

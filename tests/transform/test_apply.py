@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from floodmark.transform import apply as applying
-from floodmark.transform import rounds
-from floodmark.transform.checkpoints import results
 from floodmark.transform.errors import KeyFailed
-from floodmark.transform.returned import OutputShape
-from floodmark.transform.work import Task
+from floodmark.transform.functions.returned import OutputShape
+from floodmark.transform.tasks import apply as applying
+from floodmark.transform.tasks import rounds
+from floodmark.transform.tasks.checkpoints import results
+from floodmark.transform.tasks.work import Task
 from transform.apply_world import Keys, T, World, counted, processed_of, rows_of
 
 

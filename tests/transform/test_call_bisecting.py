@@ -75,8 +75,8 @@ def test_failure_is_kept_with_its_type_message_traceback_and_time():
     assert (failure["id"], failure["type"], failure["message"], failure["attempts"]) == (2, "ValueError", "bad 2", 7)
     assert failure["traceback"].startswith("Traceback")
     assert 'raise self.error(f"bad {key}")' in failure["traceback"]
-    assert "transform/call.py" not in failure["traceback"]
-    assert "transform/function.py" not in failure["traceback"]
+    assert "transform/functions/call.py" not in failure["traceback"]
+    assert "transform/functions/function.py" not in failure["traceback"]
     assert failure["last"].timestamp() * 1000 == NOW
     assert (failure["state"], failure["due"]) == ("retry", None)
     assert (failure["high"], failure["low"]) == pairs(ids(4).hashes)[2]
@@ -187,7 +187,7 @@ def test_function_that_changes_its_frame_does_not_change_what_the_next_call_gets
 
 
 def test_cross_join_is_cut_into_smaller_rectangles_until_the_bad_pair_stands_alone():
-    from floodmark.transform.chunks import Chunk, Side
+    from floodmark.transform.rows.chunks import Chunk, Side
 
     a, b = pa.table({"a": [0, 1, 2]}), pa.table({"b": [0, 1, 2, 3]})
     keys = pa.table({"a": np.repeat([0, 1, 2], 4), "b": np.tile([0, 1, 2, 3], 3)})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.keys.records import Hashes
 from floodmark.transform.errors import BadResult, BadStep
-from floodmark.transform.matching import find, repeated
+from floodmark.transform.functions.matching import find, repeated
 from transform.calling import call, chunk_of, ids, output, pairs
 
 X = {"id": pa.int64(), "x": pa.float64()}

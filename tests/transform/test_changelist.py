@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from floodmark import Lake
-from floodmark.transform.changelist import Changelist, Choice, advice, asked_keys, stale_keys
+from floodmark.transform.changed.changelist import Changelist, Choice, advice, asked_keys, stale_keys
 from floodmark.transform.errors import BadFilter, BadKeys, MissedByPurge
 from floodmark.transform.specs import InputSpec, Required
 from transform.changing import World, failing, rows_of, world

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark import Lake
-from floodmark.transform import gather
+from floodmark.transform.rows import gather
 from floodmark.transform.specs import InputSpec, Required
 from transform.changing import World, choices, world
 

@@ -15,11 +15,11 @@ from floodmark.ledger.layout import derive
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.slices import Vocabulary
-from floodmark.transform.apply import apply
-from floodmark.transform.checkpoints import ChunkStore, Stored
-from floodmark.transform.returned import OutputShape
-from floodmark.transform.reuse import FoundIndex, Places, identity
-from floodmark.transform.work import Task
+from floodmark.transform.functions.returned import OutputShape
+from floodmark.transform.tasks.apply import apply
+from floodmark.transform.tasks.checkpoints import ChunkStore, Stored
+from floodmark.transform.tasks.reuse import FoundIndex, Places, identity
+from floodmark.transform.tasks.work import Task
 from transform.apply_world import Keys, T, World, hashes, processed_of, rows_of
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.ledger.keys.hashing import hash_rows
-from floodmark.transform.chunk import Chunk, Side
-from floodmark.transform.rectangles import blocks, rectangles
+from floodmark.transform.rows.chunk import Chunk, Side
+from floodmark.transform.rows.rectangles import blocks, rectangles
 
 
 def _chunk(parts: list[list[int]], owners: list[list[int]], *, is_cross: bool = False) -> Chunk:

@@ -18,8 +18,8 @@ import floodmark as fm
 from faults.recording import HastyFileSystem
 from floodmark.ledger.errors import DuplicateKeys, ReadOnlyDataset, UnfitResult, UnknownDataset
 from floodmark.storage.local import LocalStore
-from floodmark.transform.datatable import DatatableTransform
 from floodmark.transform.errors import BadMeta, BadResult, BadStep, FunctionFailed, KeysChanged, OutputTaken
+from floodmark.transform.refresh.datatable import DatatableTransform
 from floodmark.transform.specs import InputSpec, OutputSpec, Required
 from transform.crashing import Crash, DyingFileSystem
 
@@ -431,7 +431,7 @@ def test_a_run_with_nothing_to_do_imports_no_spark_and_no_frames(lake, tmp_path)
     program = f"""
         import sys
         import floodmark as fm
-        from floodmark.transform.datatable import DatatableTransform
+        from floodmark.transform.refresh.datatable import DatatableTransform
         from floodmark.transform.specs import OutputSpec
 
         def count(sales: "pa.Table") -> "pa.Table":

@@ -14,9 +14,9 @@ import floodmark as fm
 from faults.recording import HastyFileSystem
 from floodmark.ledger.errors import CommitConflict, UnknownColumns
 from floodmark.storage.local import LocalStore
-from floodmark.transform import polling
 from floodmark.transform.errors import BadSource, BadStep, NothingCame, OutputTaken, SourceFailed
-from floodmark.transform.external import ExternalTable, UpdateExternalTable
+from floodmark.transform.external import polling
+from floodmark.transform.external.update import ExternalTable, UpdateExternalTable
 from floodmark.transform.specs import OutputSpec
 from transform.crashing import Crash, DyingFileSystem
 from transform.databases import Shop, at, notes

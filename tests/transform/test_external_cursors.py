@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import floodmark as fm
 from faults.recording import HastyFileSystem
 from floodmark.storage.local import LocalStore
-from floodmark.transform.cursor import Cursor, greatest, last
 from floodmark.transform.errors import BadSource
-from floodmark.transform.external import UpdateExternalTable
+from floodmark.transform.external.cursor import Cursor, greatest, last
+from floodmark.transform.external.update import UpdateExternalTable
 from transform.databases import Shop, notes
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 import floodmark as fm
 from floodmark.transform.errors import BadSource, SourceFailed
-from floodmark.transform.external import ExternalTable, UpdateExternalTable
+from floodmark.transform.external.update import ExternalTable, UpdateExternalTable
 from transform.databases import Shop, at, notes
 
 SECRET = "s3cr/et@x"

@@ -12,7 +12,7 @@ from sqlalchemy import types
 from sqlalchemy.dialects import mysql, postgresql
 
 from floodmark.transform.errors import SourceFailed
-from floodmark.transform.external_types import SourceColumn, arrow_type, column_of
+from floodmark.transform.external.types import SourceColumn, arrow_type, column_of
 
 EAST = timezone(timedelta(hours=5))
 

@@ -13,7 +13,7 @@ import pytest
 
 from floodmark.engine.shipping import packing
 from floodmark.transform.errors import BadFunction
-from floodmark.transform.function import StepFunction
+from floodmark.transform.functions.function import StepFunction
 
 TABLE = pa.table({"id": [1, 2]})
 KINDS = {"pandas": pd.DataFrame, "table": pa.Table, "batch": pa.RecordBatch, "polars": pl.DataFrame}

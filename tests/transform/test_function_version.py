@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compute.functions_in_files import project
-from floodmark.transform.function import StepFunction
+from floodmark.transform.functions.function import StepFunction
 
 PLAIN = "def f(df):\n    return df.assign(y=df.x * 2)\n"
 
@@ -143,7 +143,7 @@ def test_version_is_the_same_in_another_process(tmp_path: Path, version: Version
     text = "K = {'b', 'a', 'c'}\n" + PLAIN.replace("2", "len(K)")
     (tmp_path / "their_job.py").write_text(text)
     code = (
-        "import their_job; from floodmark.transform.function import StepFunction as S;"
+        "import their_job; from floodmark.transform.functions.function import StepFunction as S;"
         "import sys; print(S(their_job.f, inputs=1, outputs=1).version);"
         "print([m for m in ('pandas', 'polars', 'pyspark') if m in sys.modules])"
     )

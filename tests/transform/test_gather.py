@@ -11,16 +11,16 @@ import pytest
 
 from floodmark import Lake
 from floodmark.storage.memory import MemoryStore
-from floodmark.transform import chunks as reading
-from floodmark.transform import gather, units
-from floodmark.transform.chunk import Chunk
-from floodmark.transform.chunks import read_chunks
+from floodmark.transform.changed.shape import Shape
 from floodmark.transform.errors import InputMoved
-from floodmark.transform.gather import cheaper, key_units, map_units, stale_map_units
-from floodmark.transform.room import Room
-from floodmark.transform.shape import Shape
+from floodmark.transform.rows import chunks as reading
+from floodmark.transform.rows import gather, units
+from floodmark.transform.rows.chunk import Chunk
+from floodmark.transform.rows.chunks import read_chunks
+from floodmark.transform.rows.gather import cheaper, key_units, map_units, stale_map_units
+from floodmark.transform.rows.room import Room
+from floodmark.transform.rows.units import KeysUnit, RangeUnit
 from floodmark.transform.specs import InputSpec, Required
-from floodmark.transform.units import KeysUnit, RangeUnit
 from transform.changing import World, rows_of, world
 
 

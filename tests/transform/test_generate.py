@@ -15,7 +15,7 @@ from faults.recording import HastyFileSystem
 from floodmark.ledger.errors import DuplicateKeys, NullKey, ReservedColumn
 from floodmark.storage.local import LocalStore
 from floodmark.transform.errors import BadResult, BadStep, FunctionFailed, NothingCame, OutputTaken
-from floodmark.transform.generate import BatchGenerate
+from floodmark.transform.refresh.generate import BatchGenerate
 from floodmark.transform.specs import OutputSpec
 from transform.crashing import Crash, DyingFileSystem
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import floodmark as fm
 from floodmark.ledger.errors import MissingColumns, TypeMismatch, UnknownColumns
 from floodmark.transform.errors import DifferingFrames
-from floodmark.transform.generate import BatchGenerate
+from floodmark.transform.refresh.generate import BatchGenerate
+from floodmark.transform.refresh.spool import Spool
 from floodmark.transform.specs import OutputSpec
-from floodmark.transform.spool import Spool
 
 
 @pytest.fixture

@@ -187,6 +187,25 @@ def test_key_of_a_filtered_run_that_changed_after_it_is_processed_by_the_full_ru
     assert_right(lake)
 
 
+@pytest.mark.parametrize("case", [JOIN, LOOKUP, STAR, CROSS, GROUP_JOIN], ids=str)
+def test_change_of_any_input_is_processed_once_by_a_filtered_run_and_the_full_run_after_it(case, world):
+    lake = world(case)
+    fill(lake)
+    lake.run()
+    for source in case.sources:
+        rows = [tuple(row[c] for c in source.columns) for row in lake.lake[source.name].to_arrow().to_pylist()]
+        lake.write(source.name, *[(*row[:-1], row[-1] + 1) for row in rows])
+        pending = lake.changelist()
+        some = {case.keys[0]: pending[0][0]}
+        lake.run(run={"filters": some})
+        first = lake.calls.count()
+        assert set(first) == {key for key in pending if key[0] == pending[0][0]}
+        assert set(lake.changelist(True)) == set(lake.changelist(False)) == set(pending) - set(first)
+        lake.run()
+        assert lake.calls.count() == once(*(set(pending) - set(first)))
+        assert_right(lake)
+
+
 def test_step_with_filters_never_processes_the_others(world):
     lake = world(MAP)
     lake.write("a", (1, 1), (2, 2))

@@ -6,7 +6,7 @@ import pytest
 
 from floodmark import Retry, Skip
 from floodmark.transform.errors import BadHandling
-from floodmark.transform.on_error import DAY_MS, OnError, parse_on_error
+from floodmark.transform.functions.on_error import DAY_MS, OnError, parse_on_error
 
 NOW = 1_000
 

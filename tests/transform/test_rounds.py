@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from floodmark.ledger.layout import derive
 from floodmark.storage.errors import StorageError
 from floodmark.storage.slices import Vocabulary
-from floodmark.transform.apply import apply
-from floodmark.transform.checkpoints import ChunkStore
+from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.meta import failed_schema
-from floodmark.transform.returned import OutputShape
-from floodmark.transform.rounds import Missing, shares
-from floodmark.transform.stored import Fresh, Rows, Stored
-from floodmark.transform.trim import conformed
-from floodmark.transform.work import Task
+from floodmark.transform.tasks.apply import apply
+from floodmark.transform.tasks.checkpoints import ChunkStore
+from floodmark.transform.tasks.rounds import Missing, shares
+from floodmark.transform.tasks.stored import Fresh, Rows, Stored
+from floodmark.transform.tasks.trim import conformed
+from floodmark.transform.tasks.work import Task
 from transform.apply_world import Keys, T, World, hashes, processed_of, rows_of
 from transform.driven import Driver, until, world_at
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from floodmark import Lake
+from floodmark.transform.changed.inputs import pin
+from floodmark.transform.changed.shape import OutputKeys, Shape, resolve_shape
 from floodmark.transform.errors import BadKeys, BadSpec
-from floodmark.transform.inputs import pin
-from floodmark.transform.shape import OutputKeys, Shape, resolve_shape
 from floodmark.transform.specs import InputSpec, Required, as_input
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.ledger.merge.lookup import frame_table
-from floodmark.transform.casting import cast_exactly
+from floodmark.transform.changed.casting import cast_exactly
+from floodmark.transform.changed.shape import InputShape, Shape
 from floodmark.transform.errors import BadKeys
-from floodmark.transform.shape import InputShape, Shape
 
 _NO_SUCH_VALUE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)
 

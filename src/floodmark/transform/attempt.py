@@ -13,21 +13,21 @@ from floodmark.ledger.commit import Commit
 from floodmark.ledger.errors import UnfitResult
 from floodmark.ledger.merge.derive import evolved_layout
 from floodmark.ledger.staging import staging_area
-from floodmark.transform.apply import known_columns
-from floodmark.transform.checkpoints import ChunkStore, Stored
 from floodmark.transform.errors import BadResult
+from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import RunInfo, TransformMeta
 from floodmark.transform.output import shape_of
 from floodmark.transform.pinned import PinnedStep
 from floodmark.transform.publish import Publisher
 from floodmark.transform.report import Tally
-from floodmark.transform.returned import OutputShape
-from floodmark.transform.room import Room
-from floodmark.transform.rounds import Computed, compute
+from floodmark.transform.rows.room import Room
+from floodmark.transform.tasks.apply import known_columns
+from floodmark.transform.tasks.checkpoints import ChunkStore, Stored
+from floodmark.transform.tasks.rounds import Computed, compute
+from floodmark.transform.tasks.work import Unit, Work
 from floodmark.transform.wanted import Wanted
 from floodmark.transform.waves import Wave, Waves
-from floodmark.transform.work import Unit, Work
 
 _MS = 10**6
 

@@ -26,8 +26,8 @@ from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.errors import BadStep, KeysChanged, OutputTaken
+from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.returned import OutputShape
 from floodmark.transform.specs import OutputSpec
 
 

@@ -14,13 +14,13 @@ import pyarrow as pa
 from floodmark.chain.events import SetTransform, TransformInput, TransformSql
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.transform.changed.inputs import PinnedInput, pin
+from floodmark.transform.changed.shape import OutputKeys, Shape, resolve_shape
 from floodmark.transform.errors import KeysChanged, OutputTaken
-from floodmark.transform.inputs import PinnedInput, pin
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import TransformMeta
 from floodmark.transform.output import Output, check_keys, find_outputs, follows, make_outputs, same_transform
 from floodmark.transform.positions import NOTHING, least_watermark
-from floodmark.transform.shape import OutputKeys, Shape, resolve_shape
 
 if TYPE_CHECKING:
     from floodmark.transform.batch_transform import BatchTransform

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.compute.runner import Runner
-from floodmark.transform.changelist import Changelist, advice
-from floodmark.transform.inputs import PinnedInput
+from floodmark.transform.changed.changelist import Changelist, advice
+from floodmark.transform.changed.inputs import PinnedInput
+from floodmark.transform.changed.pending import NOT_PENDING
+from floodmark.transform.changed.shape import Kind
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.pending import NOT_PENDING
 from floodmark.transform.pinned import PinnedStep, pin_step
-from floodmark.transform.shape import Kind
 from floodmark.transform.wanted import Changed
 from floodmark.transform.waves import Waves
 

@@ -37,13 +37,13 @@ from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.staging import staging_area
 from floodmark.ledger.strategy import strategy_of
-from floodmark.transform.changes import matching
-from floodmark.transform.checkpoints import Stored, results
+from floodmark.transform.changed.changes import matching
+from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.meta import Draft, RunInfo, TransformMeta, no_failures
 from floodmark.transform.output import Follows, same_transform
 from floodmark.transform.pinned import PinnedStep
 from floodmark.transform.positions import block_at, moves
-from floodmark.transform.returned import OutputShape
+from floodmark.transform.tasks.checkpoints import Stored, results
 
 
 @dataclass

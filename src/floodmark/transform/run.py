@@ -79,7 +79,7 @@ def run(step: BatchTransform, lake: LakeLike, wanted: Wanted) -> RunReport:
 
 def reset(step: BatchTransform, lake: LakeLike) -> None:
     """Forget what was processed, and stored results with it; outputs stay as they are until the next run."""
-    from floodmark.transform.checkpoints import ChunkStore
+    from floodmark.transform.tasks.checkpoints import ChunkStore
 
     pinned = pin_step(step, lake)
     if pinned.shape is None or pinned.outputs[0].snapshot is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.transform.inputs import PinnedInput
+from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import failed_column, failed_keys, no_failures
 from floodmark.transform.pinned import PinnedStep, pin_step

@@ -14,18 +14,18 @@ from typing import Any
 
 from floodmark.compute.runner import Runner
 from floodmark.transform.asked import asked_parts
-from floodmark.transform.changelist import Changelist, Choice, asked_keys, changelist, failed_only, stale_keys
-from floodmark.transform.filters import parse_filters
-from floodmark.transform.gather import UNIT_ROWS, key_units, map_units, stale_map_units
-from floodmark.transform.inputs import PinnedInput
+from floodmark.transform.changed.changelist import Changelist, Choice, asked_keys, changelist, failed_only, stale_keys
+from floodmark.transform.changed.filters import parse_filters
+from floodmark.transform.changed.inputs import PinnedInput
+from floodmark.transform.changed.shape import Shape
 from floodmark.transform.meta import TransformMeta
 from floodmark.transform.pinned import PinnedStep
 from floodmark.transform.positions import NOTHING, reached
-from floodmark.transform.room import Room
-from floodmark.transform.shape import Shape
-from floodmark.transform.units import RangeUnit
+from floodmark.transform.rows.gather import UNIT_ROWS, key_units, map_units, stale_map_units
+from floodmark.transform.rows.room import Room
+from floodmark.transform.rows.units import RangeUnit
+from floodmark.transform.tasks.work import Unit
 from floodmark.transform.wanted import Asked, Changed, Failed, Wanted
-from floodmark.transform.work import Unit
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from floodmark.cli.call import Call, verb
 from floodmark.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
-    from floodmark.transform.datatable import DatatablePlan
-    from floodmark.transform.external import PollPlan
+    from floodmark.transform.external.update import PollPlan
     from floodmark.transform.plan import TransformPlan
+    from floodmark.transform.refresh.datatable import DatatablePlan
 
 _KINDS = {
     "map": "map: rows as they lie in the changed slices",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from floodmark.cli import document, steps
 from floodmark.cli.call import Call, verb
 from floodmark.cli.errors import OtherStep
+
+if TYPE_CHECKING:
+    from floodmark.lake import Lake
 
 
 @verb("reset")
@@ -33,9 +36,8 @@ def reset(call: Call, name: str, file: str | None) -> None:
             step=step.name,
         )
     lake = call.lake()
-    before = step.status(lake)
+    keys, outputs = _keys(step, lake), ", ".join(step.output_names)
     step.reset(lake)
-    keys, outputs = before.keys, ", ".join(step.output_names)
     if call.as_json:
         document.emit(lake=lake.store.url, step=step.name, keys=keys, outputs=list(step.output_names))
         return
@@ -47,11 +49,22 @@ def reset(call: Call, name: str, file: str | None) -> None:
     )
 
 
-def _meaning(step: Any, keys: int) -> str:
+def _keys(step: Any, lake: Lake) -> int | None:
+    """How many keys are processed; None where that is what cannot be read any more."""
+    from floodmark.transform.errors import BadMeta
+
+    try:
+        keys: int = step.status(lake).keys
+    except BadMeta:
+        return None
+    return keys
+
+
+def _meaning(step: Any, keys: int | None) -> str:
     from floodmark.transform.batch_transform import BatchTransform
 
     if isinstance(step, BatchTransform):
-        return f"processes all keys again ({keys:,} so far)"
+        return "processes all keys again" if keys is None else f"processes all keys again ({keys:,} so far)"
     if step.input_names:
         return "computes everything again"
     return "reads the whole table again"

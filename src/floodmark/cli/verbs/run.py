@@ -94,7 +94,7 @@ def _means_nothing(step: Step, option: str, why: str) -> OtherStep:
 
 
 def _is_external(step: Step) -> bool:
-    from floodmark.transform.external import UpdateExternalTable
+    from floodmark.transform.external.update import UpdateExternalTable
 
     return isinstance(step, UpdateExternalTable)
 

@@ -1,0 +1,1 @@
+"""Which keys changed: inputs pinned, the step's shape, and the changelist."""

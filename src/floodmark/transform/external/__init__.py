@@ -1,0 +1,1 @@
+"""Tables that live in databases: what they are, and polling them."""

@@ -1,0 +1,1 @@
+"""Steps that work on whole datasets: generators and datatable transforms."""

@@ -1,0 +1,195 @@
+"""Where a step that works on whole datasets stands: its inputs, pinned, and what its outputs say they were made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from floodmark.chain.events import Checkpoint, SetTransform, TransformInput, TransformSql
+from floodmark.chain.hashes import Multihash
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.errors import ObjectNotFound
+from floodmark.transform.changed.inputs import PinnedInput, pin
+from floodmark.transform.errors import BadMeta, BadStep, KeysChanged, OutputTaken
+from floodmark.transform.output import Output, find_outputs
+from floodmark.transform.positions import NOTHING
+
+if TYPE_CHECKING:
+    from floodmark.transform.refresh.datatable import DatatableTransform
+
+ENGINE = "floodmark"
+RESET = "reset"
+_KIND = "floodmark.datatable"
+
+
+@dataclass(frozen=True)
+class Note:
+    """The checkpoint of an output: which step made it, by which version, and how that run went."""
+
+    step: str
+    version: str
+    run: str = ""
+    process_ts: int = 0  # milliseconds
+    rows: int = 0
+    seconds: float = 0.0
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"kind": _KIND, **asdict(self)}, sort_keys=True).encode()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        data = self.to_bytes()
+        return Checkpoint(Multihash.sha3_256(data), len(data))
+
+    def put(self, objects: DatasetObjects) -> None:
+        objects.store.put_if_absent(objects.checkpoint_key(self.checkpoint.physical_hash), self.to_bytes())
+
+    @staticmethod
+    def of(output: Output) -> Note | None:
+        """What an output says; None if it says nothing, or something that is not ours."""
+        if output.snapshot is None or (checkpoint := output.snapshot.state.checkpoint) is None:
+            return None
+        objects = output.snapshot.objects
+        try:
+            data = objects.store.get(objects.checkpoint_key(checkpoint))
+        except ObjectNotFound as error:
+            raise BadMeta(
+                f"the checkpoint of {output.name!r} is gone: what it was made of is not known any more",
+                hint=f"put it back from a copy of the dataset, or drop {output.name!r} and run the step again",
+                file=checkpoint.text,
+                dataset=output.name,
+            ) from error
+        try:
+            said: Any = json.loads(data)
+            return Note(**said) if said.pop("kind") == _KIND else None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+@dataclass(frozen=True)
+class WholeStep:
+    """A step as of one moment; nothing that is read later is newer."""
+
+    step: DatatableTransform
+    inputs: tuple[PinnedInput, ...]
+    outputs: tuple[Output, ...]
+    notes: tuple[Note | None, ...]
+    version: str  # of the function and of what it is given
+
+    @property
+    def has_inputs(self) -> bool:
+        """Whether every input has columns; before that there is no frame to give to the function."""
+        return all(given.layout is not None for given in self.inputs)
+
+    @property
+    def transform(self) -> SetTransform:
+        """The step as the chains of its outputs have it."""
+        inputs = tuple(TransformInput(dataset_ref=given.dataset_id, alias=given.name) for given in self.inputs)
+        function = self.step.function
+        return SetTransform(inputs, TransformSql(ENGINE, version=function.version, query=function.source))
+
+    def positions(self, number: int) -> dict[str, int]:
+        """By dataset id how far an output has seen each input, -1 for not at all."""
+        snapshot = self.outputs[number].snapshot
+        seen = {} if snapshot is None else {str(one.dataset_id): one.offset for one in snapshot.state.inputs}
+        return {
+            given.dataset_id: NOTHING if (offset := seen.get(given.dataset_id)) is None else offset
+            for given in self.inputs
+        }
+
+    @property
+    def why(self) -> str | None:
+        """Why the function is to be called; None when nothing has changed since it was."""
+        if not self.has_inputs:
+            return None
+        if (stale := self.stale) is not None:
+            return stale
+        for number in range(len(self.outputs)):
+            positions = self.positions(number)
+            for given in self.inputs:
+                if positions[given.dataset_id] != given.head:
+                    return f"{given.name!r} has new records"
+        return None
+
+    @property
+    def stale(self) -> str | None:
+        """Why it is to be called even if no input had moved."""
+        for output, note in zip(self.outputs, self.notes, strict=True):
+            if note is None:
+                return f"{output.name!r} is not made yet"
+            if note.version == RESET:
+                return "it was reset"
+            if note.version != self.version:
+                return "its function changed, or what it is given"
+        return None
+
+
+def pin_whole(step: DatatableTransform, lake: Any) -> WholeStep:
+    """A step as it stands now. Outputs come first: what they have seen can then not be newer than the inputs."""
+    outputs = find_outputs(lake, step.outputs, step.name)
+    inputs = pin(lake, step.inputs)
+    notes = tuple(Note.of(output) for output in outputs)
+    found = WholeStep(step, inputs, outputs, notes, _version(step, inputs))
+    for output, note in zip(outputs, notes, strict=True):
+        _check_owner(found, output, note)
+    return found
+
+
+def output_key(step: DatatableTransform, output: Output, inputs: Sequence[PinnedInput]) -> tuple[str, ...]:
+    """What identifies a row of an output: as declared, as it was made, or what the keys of all inputs share."""
+    declared, made = output.spec.key, output.declared_key
+    if declared is not None and made is not None and tuple(declared) != made:
+        raise KeysChanged(
+            f"{output.name!r} was made with the key {list(made)}; step {step.name!r} now has {list(declared)}",
+            hint=f"drop {output.name!r}, and the next run makes it anew; or give the key that it was made with",
+            step=step.name,
+            output=output.name,
+        )
+    if made:
+        return made
+    shared = [name for name in inputs[0].strategy.key if all(name in given.strategy.key for given in inputs)]
+    if not shared:
+        raise BadStep(
+            f"step {step.name!r} cannot make {output.name!r}: it has no key, and its inputs share none",
+            hint=f"say which columns identify a row: OutputSpec({output.name!r}, key=['id'])",
+            step=step.name,
+            output=output.name,
+        )
+    return tuple(shared)
+
+
+def _version(step: DatatableTransform, inputs: Sequence[PinnedInput]) -> str:
+    given = [
+        [one.dataset_id, None if spec.columns is None else sorted(spec.columns)]
+        for one, spec in zip(inputs, step.inputs, strict=True)
+    ]
+    return f"{step.function.version}-{hashlib.sha3_256(json.dumps(given).encode()).hexdigest()[:8]}"
+
+
+def _check_owner(found: WholeStep, output: Output, note: Note | None) -> None:
+    """Refuse an output that holds the results of another step: the two would undo each other's work."""
+    if output.is_untouched:
+        return
+    name = found.step.name
+    if note is not None and (note.step == name or note.version == found.version):
+        return
+    whose = "another step" if note is None else f"step {note.step!r}"
+    same = "" if note is None else f"; if both are the same step, go on with name={note.step!r}"
+    raise OutputTaken(
+        f"step {name!r} cannot write to {output.name!r}: it holds the results of {whose}",
+        hint=f"name another output, or drop {output.name!r}{same}",
+        step=name,
+        output=output.name,
+    )
+
+
+def committed_at(given: PinnedInput, offset: int) -> int | None:
+    """When the block with a record was committed, in milliseconds; None if that is not known any more."""
+    slices = given.snapshot.all_slices
+    at = int(np.searchsorted(slices.column("end").to_numpy(), offset, side="right"))
+    return int(slices.column("system_time")[at].as_py()) // 10**6 if at < slices.num_rows else None

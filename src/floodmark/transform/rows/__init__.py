@@ -1,0 +1,1 @@
+"""Which rows belong to keys: units of work, how their rows are found, and chunks to be called with."""

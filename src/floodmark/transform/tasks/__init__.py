@@ -1,0 +1,1 @@
+"""What tasks do: apply the function to units, keep checkpoints, and share the work out."""
