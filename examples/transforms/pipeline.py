@@ -40,7 +40,11 @@ pipeline = Pipeline(
         BatchGenerate(stations, [OutputSpec("stations", key="station")], labels={"stage": "source"}),
         BatchTransform(celsius, ["readings"], ["celsius"], labels={"stage": "clean"}),
         BatchTransform(
-            summary, ["celsius", Required("stations")], ["by_station"], transform_keys="station", labels={"stage": "sum"}
+            summary,
+            inputs=["celsius", Required("stations")],
+            outputs=["by_station"],
+            transform_keys=["station"],
+            labels={"stage": "sum"},
         ),
         DatatableTransform(ranking, ["by_station"], ["ranking"], labels={"stage": "sum"}),
     ]

@@ -22,5 +22,5 @@ def test_the_page_of_the_example_tells_the_truth(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delenv("FLOODMARK_LAKE", raising=False)
-    subprocess.run([sys.executable, "make_data.py"], check=True, timeout=60)
+    subprocess.run([sys.executable, "make_readings.py"], check=True, timeout=60)
     run_page(tmp_path / "README.md")

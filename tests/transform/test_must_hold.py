@@ -951,6 +951,17 @@ def test_new_version_takes_away_what_only_the_old_one_yields(world):
     assert_right(lake, 100)
 
 
+@pytest.mark.parametrize("case", [MAP, JOIN], ids=str)
+def test_new_version_of_a_step_with_filters_takes_away_what_is_gone(case, world):
+    lake = world(case, filters={"id": [1, 2, 3]})
+    lake.write("a", (1, 1), (2, 2), (3, 3), (4, 4))
+    lake.run()
+    lake.delete("a", 2)
+    lake.run("2")
+    assert set(lake.shown(case.outputs[0].schema.names[1])) == {1, 3}
+    assert lake.calls.count() == once(1, 3)
+
+
 def test_keys_that_failed_in_the_old_version_are_as_new_in_the_new_one(world):
     lake = world(MAP, on_error=fm.OnError.retry(attempts=1))
     lake.write("a", (1, 1), (2, 2))

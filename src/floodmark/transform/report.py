@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class RunReport:
     """What a run did.
 
-    `keys` were processed, `failed` of them with an error that is kept; `called` counts keys handed to the function,
-    repeats included, and `reused` those whose results an earlier run had stored. `new`, `changed` and `retracted` are
-    rows of all outputs together. `positions` says how far each input is done now: the offset of its newest record up to
+    `keys` were processed, `failed` of them with an error that is kept; for `called` of them the function was called,
+    however often, for `reused` ones an earlier run had stored the results, and the rest are gone from the inputs. `new`,
+    `changed` and `retracted` are rows of all outputs together. `positions` says how far each input is done now: the offset of its newest record up to
     which nothing is left to do, -1 for none.
     """
 

@@ -21,6 +21,7 @@ from floodmark.transform.functions import function as _function
 from floodmark.transform.functions import returned as _returned
 from floodmark.transform.functions.function import StepFunction
 from floodmark.transform.functions.matching import find
+from floodmark.transform.functions.nan_keys import told_apart
 from floodmark.transform.functions.on_error import OnError, State
 from floodmark.transform.functions.returned import Fitting, OutputRows, OutputShape
 from floodmark.transform.meta.failed import MOMENT, failed_schema, no_failures
@@ -39,6 +40,7 @@ class Chunk(Protocol):
     def hashes(self) -> Hashes: ...
     @property
     def frames(self) -> tuple[pa.Table, ...]: ...
+    def chosen(self, positions: I64) -> Sequence[Chunk]: ...
     def halves(self) -> tuple[Chunk, Chunk] | None: ...
 
 
@@ -110,7 +112,7 @@ class _Calls:
 
     def run(self, chunk: Chunk) -> None:
         # Chunks that wait, the next one last, and how often each rule has been used up on the way to them.
-        waiting: list[tuple[Chunk, Counter[Retry]]] = [(chunk, Counter())]
+        waiting: list[tuple[Chunk, Counter[Retry]]] = [(part, Counter()) for part in reversed(told_apart(chunk))]
         while waiting:
             part, spent = waiting.pop()
             # Many keys that failed again and again are not the better for it when halved; a key that stands alone

@@ -16,7 +16,8 @@ from floodmark.compute.functions.instances import instance_of
 from floodmark.compute.functions.source_text import source_or_nothing
 from floodmark.engine.shipping import NotShippable, packing
 from floodmark.transform.errors import BadFunction, BadResult
-from floodmark.transform.functions.frames import Kind, Returned, from_table, kinds_of, to_table
+from floodmark.transform.functions.annotations import kinds_of
+from floodmark.transform.functions.frames import Kind, Returned, from_table, to_table
 
 
 @dataclass(frozen=True)

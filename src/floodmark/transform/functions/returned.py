@@ -34,6 +34,7 @@ from floodmark.transform.errors import (
 )
 from floodmark.transform.functions.frames import Returned
 from floodmark.transform.functions.matching import find, repeated
+from floodmark.transform.functions.nan_keys import with_nans
 
 _SHOWN = 3  # keys that an error names
 
@@ -100,7 +101,7 @@ class Fitting:
         for name in self.output.key:
             if name not in self.output.keys.names:
                 self._check_no_nulls(table, name)
-        own = self._transform_keys(table)
+        own = with_nans(self._transform_keys(table), keys)
         table = _replaced(table, own)
         by_transform = self.output.is_keyed_by_transform
         if _equal(own, keys):  # one row for each key, as they came: nothing to look for
@@ -185,7 +186,7 @@ class Fitting:
         except (DuplicateColumns, MissingColumns, ReservedColumn) as error:
             raise self._bad(error.message, error.hint) from error
         except (TypeMismatch, BadEventTime) as error:
-            raise UnfitValues(error.message, hint=error.hint, output=self.output.name, column=error.column) from error
+            raise self._unfit(error, error.column) from error
         return rows
 
     def _canonical(self, table: pa.Table) -> pa.Table:
@@ -212,7 +213,7 @@ class Fitting:
         try:
             return cast_column(column, wanted, self.where)
         except TypeMismatch as error:
-            raise UnfitValues(error.message, hint=error.hint, output=self.output.name, column=wanted.name) from error
+            raise self._unfit(error, wanted.name) from error
 
     def _check_no_nulls(self, table: pa.Table, name: str) -> None:
         nulls = table.column(name).null_count
@@ -223,6 +224,15 @@ class Fitting:
                 output=self.output.name,
                 column=name,
             )
+
+    def _unfit(self, error: TypeMismatch | BadEventTime, column: str | None) -> UnfitValues:
+        hint = error.hint.removesuffix(".")
+        if isinstance(error, TypeMismatch) and column not in self.output.keys.names:
+            # The types are those of the first rows that came, which may have been of a narrower kind.
+            hint += (
+                f"; or say what it is to hold: OutputSpec({self.output.name!r}, schema=…), after dropping the output"
+            )
+        return UnfitValues(error.message, hint=hint, output=self.output.name, column=column)
 
     def _bad(self, message: str, hint: str) -> BadResult:
         return BadResult(message, hint=hint, function=self.function, output=self.output.name)
@@ -267,7 +277,8 @@ def _widened(column: Any, wanted: Any) -> Any:
 def _replaced(table: pa.Table, keys: pa.Table) -> pa.Table:
     for name in keys.column_names:
         at = table.schema.get_field_index(name)
-        if not table.schema.field(at).type.equals(keys.schema.field(name).type):
+        column, own = table.column(at), keys.column(name)
+        if not column.type.equals(own.type) or column.null_count != own.null_count:
             table = table.set_column(at, keys.schema.field(name), keys.column(name))
     return table
 
