@@ -51,6 +51,12 @@ def test_death_of_a_job_of_one_is_its_tasks_fault():
         attempts.job_died([attempts.waiting.popleft()], "worker exited")
 
 
+def test_halves_of_a_task_that_killed_its_worker_are_jobs_of_their_own():
+    attempts = Attempts(["ab"], retries=0, halve=lambda text: (text[:1], text[1:]), weight=None)
+    attempts.job_died([attempts.waiting.popleft()], "worker exited")
+    assert [(a.task, a.alone) for a in attempts.waiting] == [("a", True), ("b", True)]
+
+
 def test_worker_without_floodmark_is_explained():
     attempts = Attempts(["a"], retries=0, halve=None, weight=None)
     with pytest.raises(TaskFailed, match="Install floodmark"):

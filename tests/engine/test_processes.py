@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.engine import Cancel, Cancelled, NotShippable, TaskFailed, WorkersNotStarted, run_in_processes
+from floodmark.engine import Cancel, Cancelled, NotShippable, Raised, TaskFailed, WorkersNotStarted, run_in_processes
 from floodmark.engine.pool import POOL
 from floodmark.errors import FloodmarkError
 
@@ -508,3 +508,38 @@ if child:
 print(mine)
 """
     assert len(set(script(code).stdout.split())) == 2
+
+
+def dies_at_5(span: Span) -> tuple[int, int] | str:
+    if span.start < 0:
+        return f"gave up {-span.start}"
+    if span.start <= 5 < span.end:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return span.start, span.end
+
+
+def test_task_that_kills_every_worker_is_given_up_and_the_others_are_done():
+    given_up: list[tuple[Span, str]] = []
+
+    def give_up(span: Span, failure: Raised) -> Span | None:
+        given_up.append((span, str(failure.error)))
+        return Span(-span.start, 0)
+
+    done = run_in_processes([Span(0, 8)], dies_at_5, halve=Span.halves, give_up=give_up)
+    assert done == [(0, 4), (4, 5), "gave up 5", (6, 8)]
+    [(span, why)] = given_up
+    assert span == Span(5, 6)
+    assert "was killed by SIGKILL" in why
+
+
+def test_task_that_nothing_is_done_instead_of_fails():
+    with pytest.raises(TaskFailed, match="WorkerDied"):
+        run_in_processes([Span(0, 8)], dies_at_5, halve=Span.halves, retries=0, give_up=lambda *_: None)
+
+
+def test_only_deaths_are_given_up():
+    def fails(_: Span) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(TaskFailed, match="ValueError: no"):
+        run_in_processes([Span(0, 1)], fails, retries=0, give_up=lambda span, _: span)

@@ -28,7 +28,7 @@ def fill(world: World) -> None:
     for number, source in enumerate(world.case.sources):
         rows = []
         for i in range(4):
-            values = {"id": i + number, "ref": i + number, "i": i, "j": i, "cat": i % 2, "g": i % 2}
+            values = {"id": i + number, "ref": i + number, "i": i, "j": i, "n": i, "cat": i % 2, "g": i % 2}
             rows.append(tuple(values.get(column, i + 5) for column in source.columns))
         if source.key is not None:
             at = [list(source.columns).index(column) for column in source.key]

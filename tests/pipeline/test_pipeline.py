@@ -7,6 +7,8 @@ import pytest
 from floodmark.pipeline.errors import UnknownStep
 from floodmark.pipeline.pipeline import Pipeline
 from floodmark.transform.errors import BadStep
+from floodmark.transform.external.update import UpdateExternalTable
+from floodmark.transform.refresh.generate import BatchGenerate
 from floodmark.transform.step import Step
 
 
@@ -75,3 +77,25 @@ def test_what_is_no_step_is_refused_with_its_number(given, complaint):
 
 def test_a_pipeline_without_steps_is_one():
     assert Pipeline([]).names == []
+
+
+def _rows():
+    return []
+
+
+def test_two_steps_that_would_undo_each_others_work_are_refused():
+    one = BatchGenerate(_rows, ["files"], name="one")
+    adding = BatchGenerate(_rows, ["labels", "Files"], delete_stale=False, name="adding")
+    with pytest.raises(BadStep, match="steps 'one' and 'adding' of the pipeline both write 'files'"):
+        Pipeline([one, adding])
+
+
+def test_steps_that_only_add_rows_may_share_an_output():
+    steps = [BatchGenerate(_rows, ["files"], delete_stale=False, name=name) for name in ("one", "two")]
+    steps.append(UpdateExternalTable("files", "sqlite:///shop.db#files"))
+    assert Pipeline(steps).names == ["one", "two", "update_files"]
+
+
+def test_what_is_no_name_is_the_name_of_no_step():
+    with pytest.raises(UnknownStep, match="no step 5"):
+        Pipeline([idle("a")])[5]

@@ -50,6 +50,11 @@ class Known:
         ]
         return np.array(found, np.int64).reshape(len(hashes), len(inputs))
 
+    def settled(self, dataset: str) -> int | None:
+        position = self.positions.get(dataset, -1)
+        claims = [max(run.get(dataset, -1), position) for run in self.done.values()]
+        return min(claims) if claims else None if position < 0 else position
+
     def is_ahead(self, inputs: Sequence[str]) -> bool:
         return any(run[name] > self.positions.get(name, -1) for run in self.done.values() for name in inputs)
 

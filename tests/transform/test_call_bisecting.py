@@ -20,7 +20,7 @@ X = {"id": pa.int64(), "x": pa.float64()}
 class Fails:
     """Fails if any of these keys is given, with an error that names the first; remembers its calls."""
 
-    def __init__(self, *bad: int, error: type[Exception] = ValueError) -> None:
+    def __init__(self, *bad: int, error: type[BaseException] = ValueError) -> None:
         self.bad = set(bad)
         self.error = error
         self.calls: list[list[int]] = []
@@ -146,7 +146,19 @@ def test_key_that_stands_alone_gets_all_calls_of_its_rule():
     assert called.failed.column("attempts").to_pylist() == [1]
 
 
-@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, SystemExit])
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, Odd])
+def test_what_is_no_exception_fails_its_key_all_the_same(error: type[BaseException]):
+    called = call(Fails(2, error=error), ids(4), output(X), on_error="retry")
+    assert called.failed.column("id").to_pylist() == [2]
+    assert called.failed.column("type").to_pylist()[0].endswith(error.__name__)
+    assert len(called.rows[0]) == 3
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 def test_what_must_end_the_task_is_not_swallowed(error: type[BaseException]):
     def end(df):
         raise error

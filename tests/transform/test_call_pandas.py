@@ -120,7 +120,9 @@ def test_what_would_change_values_or_their_meaning_fails_the_keys(made, wanted: 
 
     called = call(make, ids(2), output({"id": pa.int64(), "v": wanted}))
     assert set(called.failed.column("type").to_pylist()) == {"floodmark.transform.errors.UnfitValues"}
-    assert all("'v'" in message for message in called.failed.column("message").to_pylist())
+    for message in called.failed.column("message").to_pylist():
+        assert "'v'" in message
+        assert "OutputSpec('out', schema=…)" in message
 
 
 def test_nanoseconds_that_would_be_lost_fail_their_key():

@@ -122,6 +122,37 @@ def test_a_deleted_partner_changes_what_it_was_joined_to(lake: Lake, room: Path)
     assert sum(len(chunk) for chunk in chunks) == 0
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_key_that_came_and_went_between_runs_needs_nothing(
+    lake: Lake, room: Path, has_run: bool, version: int
+) -> None:
+    made = _grouped(lake, room)
+    lake["a"].write(_rows(id=[1, 2], g=[1, 2]))
+    if has_run:
+        made.run()
+    lake["a"].write(_rows(id=[3, 4, 5], g=[3, 4, 4]))
+    lake["a"].delete([3, 5])
+    assert rows_of(made.changelist(version).keys)[-1:] == [(4,)]
+    assert (3,) not in rows_of(made.changelist(version).keys)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_new_key_waits_for_its_required_partner_and_is_listed_when_that_comes(
+    lake: Lake, room: Path, version: int
+) -> None:
+    lake.create("a", key="id")
+    lake.create("b", key="user")
+    made = world(lake, room, ["id", "user"], "a", Required("b"))
+    lake["a"].write(_rows(id=[1, 2], user=[7, 8]))
+    lake["b"].write(_rows(user=[8]))
+    assert rows_of(made.run()[0].keys) == [(2, 8)]
+    lake["b"].write(_rows(user=[7, 9]))
+    assert rows_of(made.changelist(version).keys) == [(1, 7)]
+    lake["b"].delete([7])
+    assert rows_of(made.changelist(version).keys) == []
+
+
 def test_a_failed_key_comes_last_until_it_changes(lake: Lake, room: Path) -> None:
     lake.create("a", key="id")
     made = world(lake, room, ["id"], "a")
@@ -230,7 +261,7 @@ def test_everything_is_stale_what_is_there_and_what_has_results(lake: Lake, room
     lake["a"].delete([1])
     shape = made.shape()
     assert shape is not None
-    found = stale_keys(shape, made.pinned(), made.outputs(), made.known, made.runner)
+    found = stale_keys(shape, made.pinned(), made.outputs(), made.runner)
     assert sorted(rows_of(found.keys)) == [(1, 5), (2, 5)]
     assert set(found.pending.why.to_pylist()) == {"stale"}
 

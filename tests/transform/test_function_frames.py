@@ -35,7 +35,7 @@ def noted(a: Annotated[pa.Table, "images"], b: Any, c: object):
     return a
 
 
-def only_for_checkers(a: polars.DataFrame, b: pyarrow.Table, c: DataFrame):  # noqa: F821
+def only_for_checkers(a: polars.DataFrame, b: pyarrow.Table):  # noqa: F821
     return a
 
 
@@ -67,7 +67,7 @@ unresolved.__annotations__ = {"a": pd.DataFrame, "b": pa.Table}  # as without `f
         (written, ["pandas", "table", "batch", "polars"]),
         (quoted, ["polars", "table", "table"]),
         (noted, ["table", "pandas", "pandas"]),
-        (only_for_checkers, ["polars", "table", "pandas"]),
+        (only_for_checkers, ["polars", "table"]),
         (derived, ["polars"]),
         (unresolved, ["pandas", "table"]),
         (Model, ["table"]),

@@ -32,7 +32,7 @@ from transform.oracle import Memory, Now, assert_right, expected, input_rows, sh
 from transform.worlds import CASES, FACTORS, Case, Key, World, in_this_process, make_world
 
 KEYS = range(4)
-_PARTS = {"id", "ref", "i", "j", "cat", "g"}
+_PARTS = {"id", "ref", "i", "j", "n", "cat", "g"}
 _NULLABLE = {("moving_groups", "g"), ("appended", "g"), ("lookup", "cat")}
 
 

@@ -15,6 +15,8 @@ import pytest
 import floodmark as fm
 from floodmark.chain.events import ExecuteTransform, SetTransform
 from floodmark.transform.errors import BadResult, MissedByPurge
+from floodmark.transform.publish import Publisher
+from transform.crashing import Crash
 from transform.oracle import assert_right, input_rows
 from transform.worlds import (
     AGGREGATION,
@@ -76,7 +78,7 @@ def fill(world: World) -> None:
     for number, source in enumerate(world.case.sources):
         rows = []
         for i in range(6):
-            values = {"id": i + number, "ref": i + number, "i": i, "j": i, "cat": i % 3, "g": i % 3}
+            values = {"id": i + number, "ref": i + number, "i": i, "j": i, "n": i, "cat": i % 3, "g": i % 3}
             rows.append(tuple(values.get(column, i * 7) for column in source.columns))
         if source.key is not None:
             at = [list(source.columns).index(column) for column in source.key]
@@ -163,16 +165,18 @@ def test_join_partner_written_while_a_run_is_under_way_is_processed_by_the_next(
 
 
 @BOTH
-def test_full_run_after_a_filtered_run_processes_the_others_and_nothing_twice(offsets, world):
+@pytest.mark.parametrize("one", [1, 3], ids=["first", "last"])
+def test_full_run_after_a_filtered_run_processes_the_others_and_nothing_twice(one, offsets, world):
     lake = world(MAP, use_offset_optimization=offsets)
     lake.write("a", (1, 1), (2, 2), (3, 3))
-    lake.run(run={"filters": {"id": 3}})
-    assert lake.shown("w") == {3: 30}
+    lake.run(run={"filters": {"id": one}})
+    assert lake.shown("w") == {one: one * 10}
     assert lake.positions() == {"a": -1}, "a filtered run does not move the offset"
     lake.write("a", (4, 4))
-    assert set(lake.changelist(offsets)) == {(1,), (2,), (4,)}
+    others = {1, 2, 3, 4} - {one}
+    assert set(lake.changelist(offsets)) == {(key,) for key in others}
     lake.run()
-    assert lake.calls.count() == once(1, 2, 4)
+    assert lake.calls.count() == once(*others)
     assert lake.positions() == lake.heads()
     assert_right(lake)
 
@@ -214,7 +218,7 @@ def test_step_with_filters_never_processes_the_others(world):
     lake.run(filters={"id": [2]})
     assert lake.calls.count() == {}
     lake.run()
-    assert lake.calls.count() == once(1, 3)
+    assert lake.calls.count() == once(1, 2, 3), "other filters are another step, as another function is"
     assert_right(lake)
 
 
@@ -255,6 +259,23 @@ def test_limited_run_takes_the_earliest_changes_first_and_then_in_the_order_of_k
     lake.run(run={"max_records": 2})
     assert set(lake.calls.keys()) == {(8,), (9,)}
     assert lake.changelist() == [(1,)], "the second change of 8 was read with its first"
+
+
+def test_first_of_several_pending_changes_of_a_key_says_when_its_turn_is_and_how_far_the_position_goes(world):
+    lake = world(MAP)
+    lake.write("a", (1, 1), (8, 8))
+    lake.run()
+    before = lake.positions()["a"]
+    lake.write("a", (8, 80))
+    lake.write("a", (1, 10))
+    lake.write("a", (8, 800))
+    assert lake.changelist(True) == lake.changelist(False) == [(8,), (1,)]
+    lake.run(run={"max_records": 1}, order_by="id")
+    assert lake.calls.keys() == [(1,)]
+    assert lake.positions() == {"a": before}, "the first change of 8 is not done"
+    lake.run()
+    assert lake.calls.count() == once(8)
+    assert_right(lake)
 
 
 def test_limited_runs_that_updates_keep_overtaking_lose_nothing(world):
@@ -329,6 +350,19 @@ def test_key_that_comes_back_after_its_delete_is_processed_again(world):
     lake.run()
     assert lake.calls.count() == once(1)
     assert lake.shown("w") == {1: 10}
+
+
+@BOTH
+def test_key_deleted_and_written_again_between_two_runs_is_one_call(offsets, world):
+    lake = world(MAP, use_offset_optimization=offsets)
+    lake.write("a", (1, 1), (2, 2))
+    lake.run()
+    lake.delete("a", 1)
+    lake.write("a", (1, 5))
+    report = lake.run()
+    assert lake.calls.count() == once(1)
+    assert report.keys == 1
+    assert_right(lake)
 
 
 def test_deleted_join_partner_changes_the_result_of_its_key(world):
@@ -506,6 +540,16 @@ def test_null_in_a_transform_key_is_a_key_like_any_other(case, world):
     assert lake.calls.count() == once(None)
     assert lake.shown("total") == {None: 70, 3: 30}
     assert lake.run().nothing
+    assert_right(lake)
+
+
+def test_null_in_a_transform_key_can_be_filtered_for(world):
+    lake = world(MOVING_GROUPS)
+    lake.write("a", (1, None, 1), (2, 2, 2), (3, 3, 3))
+    lake.run(run={"filters": {"g": [None, 3]}})
+    assert lake.calls.count() == once(None, 3)
+    lake.run()
+    assert lake.calls.count() == once(2)
     assert_right(lake)
 
 
@@ -690,6 +734,26 @@ def test_failing_keys_stand_alone_and_the_others_succeed_in_the_same_run(size, w
     assert one["attempts"] == 1
 
 
+@pytest.mark.parametrize("size", [4, 100])
+def test_failing_keys_of_a_cross_join_stand_alone(size, world):
+    lake = world(CROSS, chunk_size=size)
+    lake.write("a", (1, 1), (2, 2), (3, 3))
+    lake.write("b", (1, 10), (2, 20), (3, 30))
+    lake.calls.fail((2, 2), (3, 1))
+    report = lake.run()
+    assert (report.keys, report.failed) == (9, 2)
+    assert_right(lake, failed={(2, 2), (3, 1)})
+    calls = lake.calls.all()
+    for number, call in enumerate(calls):
+        if not any(bad for _, bad in call):
+            later = {key for other in calls[number + 1 :] for key, _ in other}
+            assert not later & {key for key, _ in call}, "a call without a failing key was not good enough"
+    lake.calls.behave()
+    lake.run()
+    assert lake.calls.count() == once((2, 2), (3, 1))
+    assert_right(lake)
+
+
 @BOTH
 def test_failed_keys_are_always_in_the_changelist_and_tried_without_end(offsets, world):
     lake = world(MAP, use_offset_optimization=offsets)
@@ -788,6 +852,8 @@ def test_back_off_waits_twice_as_long_after_each_failure(world):
         if lake.calls.keys():
             called.append(minute)
     assert called == [0, 1, 3, 7]
+    [error] = lake.step().errors(lake.lake).to_pylist()
+    assert (error["since"], error["last"]) == (NOON + timedelta(seconds=1), NOON + timedelta(minutes=7, seconds=1))
 
 
 def test_changed_key_does_not_wait_for_its_back_off(world):
@@ -890,17 +956,88 @@ def test_commits_go_in_the_order_of_positions(world):
     assert_right(lake)
 
 
-def test_what_was_committed_before_a_failure_stays_and_is_not_done_again(world):
-    lake = world(MAP, chunk_size=1, on_error="fail_fast")
+@pytest.mark.parametrize("case", [MAP, JOIN], ids=str)
+@BOTH
+def test_what_was_committed_before_a_failure_stays_and_is_not_done_again(offsets, case, world):
+    lake = world(case, chunk_size=1, on_error="fail_fast", use_offset_optimization=offsets)
     lake.write("a", *[(i, i) for i in range(6)])
     lake.calls.fail((4,))
     with pytest.raises(fm.FloodmarkError):
         lake.run(run={"commit_every": 2})
-    assert lake.shown("w") == {i: 10 * i for i in range(4)}
+    assert lake.shown(case.outputs[0].schema.names[1]) == {i: 10 * i for i in range(4)}
     assert lake.positions()["a"] <= 3
+    assert set(lake.changelist(True)) == set(lake.changelist(False)) == {(4,), (5,)}
     lake.calls.behave()
     lake.run()
     assert not {(i,) for i in range(4)} & set(lake.calls.keys())
+    assert_right(lake)
+
+
+def test_what_was_computed_before_a_failure_is_stored_and_not_done_again(world):
+    lake = world(MAP, chunk_size=1, on_error="fail_fast")
+    lake.write("a", *[(i, i) for i in range(6)])
+    lake.calls.fail((4,))
+    with pytest.raises(fm.FloodmarkError):
+        lake.run()
+    assert lake.calls.count() == once(*range(5))
+    lake.calls.behave()
+    assert lake.run().reused == 4
+    assert lake.calls.count() == once(4, 5)
+    assert_right(lake)
+
+
+@pytest.mark.parametrize("case", [MAP, JOIN], ids=str)
+def test_results_stored_before_a_crash_serve_the_keys_that_did_not_change_since(case, world, monkeypatch):
+    lake = world(case)
+    lake.write("a", *[(i, i) for i in range(6)])
+    with monkeypatch.context() as crashing:
+        crashing.setattr(Publisher, "commit", _crash)
+        with pytest.raises(Crash):
+            lake.run()
+    assert len(lake.calls.keys()) == 6
+    lake.write("a", (1, 100), (7, 7))
+    lake.delete("a", 2)
+    report = lake.run()
+    assert lake.calls.count() == once(1, 7)
+    assert (report.reused, report.called) == (4, 2)
+    assert_right(lake)
+
+
+@pytest.mark.parametrize("case", [MAP, JOIN], ids=str)
+def test_key_that_was_gone_when_a_run_crashed_may_have_come_back(case, world, monkeypatch):
+    lake = world(case)
+    lake.write("a", (1, 1), (2, 2))
+    lake.run()
+    lake.delete("a", 1)
+    lake.write("a", (2, 20))
+    with monkeypatch.context() as crashing:
+        crashing.setattr(Publisher, "commit", _crash)
+        with pytest.raises(Crash):
+            lake.run()
+    lake.write("a", (1, 10))
+    lake.run()
+    assert lake.calls.count() == once(1)
+    assert_right(lake)
+
+
+def _crash(*_: Any, **__: Any) -> None:
+    raise Crash
+
+
+def test_failure_stored_before_a_crash_counts_as_one_attempt(world, monkeypatch):
+    lake = world(MAP)
+    lake.write("a", (1, 1), (2, 2))
+    lake.calls.fail((1,))
+    with monkeypatch.context() as crashing:
+        crashing.setattr(Publisher, "commit", _crash)
+        with pytest.raises(Crash):
+            lake.run()
+    lake.run()
+    [error] = lake.step().errors(lake.lake).to_pylist()
+    assert error["attempts"] == 1
+    lake.calls.behave()
+    lake.run()
+    assert lake.calls.count() == once(1), "a failure that is committed is tried again, stored or not"
     assert_right(lake)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from transform.worlds import CROSS, JOIN, MAP, World, in_this_process, make_world
+from transform.oracle import assert_right
+from transform.worlds import CASES, CROSS, JOIN, MAP, Case, World, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,48 @@ def test_plan_of_a_new_version_says_that_everything_is_stale(world: World) -> No
     assert plan.stale == "its function changed"
     assert plan.keys == 3
     assert [given.keys for given in plan.inputs] == [3, 3]
+
+
+@pytest.mark.parametrize("offsets", [True, False])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_run_processes_as_many_keys_as_were_planned(case: Case, offsets: bool, tmp_path: Path) -> None:
+    """Also where keys went before they were ever processed, after that, or before everything was stale."""
+    world = make_world(case, tmp_path)
+    option = {"use_offset_optimization": offsets}
+    counted = []
+
+    def run(version: str = "1") -> None:
+        planned = world.step(version, **option).plan(world.lake).keys
+        counted.append((planned, world.run(version, **option).keys))
+
+    _fill(world)
+    _delete_first(world)
+    run()
+    _delete_first(world)
+    run()
+    _delete_first(world)
+    run("2")
+    _delete_first(world)
+    world.step("2").reset(world.lake)
+    run("2")
+    run("2")
+
+    assert [planned for planned, _ in counted] == [processed for _, processed in counted]
+    assert counted[-1] == (0, 0)
+    assert_right(world, 100)
+
+
+def _fill(world: World) -> None:
+    """Rows in every input whose keys meet; several of a group."""
+    for source in world.case.sources:
+        groups = {"cat", "g"} - set(source.key or ())
+        world.write(source.name, *[tuple(i % 2 if name in groups else i for name in source.columns) for i in range(5)])
+
+
+def _delete_first(world: World) -> None:
+    source = next((one for one in world.case.sources if one.key is not None), None)
+    if source is not None and source.key is not None and (rows := world.lake[source.name].to_arrow().to_pylist()):
+        world.lake[source.name].delete([{column: rows[0][column] for column in source.key}])
 
 
 def test_plan_advises_where_positions_save_nothing(world: World) -> None:

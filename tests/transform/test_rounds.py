@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from floodmark.ledger.layout import derive
 from floodmark.storage.errors import StorageError
 from floodmark.storage.slices import Vocabulary
+from floodmark.transform.errors import KeyFailed
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.meta import failed_schema
 from floodmark.transform.tasks.apply import apply
@@ -82,14 +83,34 @@ def test_key_that_was_gone_then_is_not_processed_when_nobody_asks_for_it(world):
     assert processed_of(done.stored, range(40)) == list(range(10, 40))
 
 
-def test_failure_in_a_checkpoint_counts_as_the_result_of_that_try(world):
+def test_key_that_failed_in_a_run_that_was_killed_is_called_again(world):
     world.tell("raise", 13)
     leave(world, Keys(0, 40))
     world.behave()
     done = world.compute(Keys(0, 40))
+    assert set(world.calls()) == {13}
+    assert (done.failed, done.reused) == (0, 39)
+    assert rows_of(done.stored) == {k: 2 * k for k in range(40)}
+    assert processed_of(done.stored, range(40)) == list(range(40))
+
+
+def test_failure_that_a_killed_run_has_left_still_stops_at_the_first_failure(world):
+    world.tell("raise", 13)
+    leave(world, Keys(0, 40))
+    with pytest.raises(KeyFailed, match="k=13"):
+        replace(world, on_error="fail_fast").compute(Keys(0, 40))
+
+
+def test_result_is_found_though_another_checkpoint_has_a_failure_of_it(world):
+    world.tell("raise", 13)
+    leave(world, Keys(0, 40))
+    world.behave()
+    failed = world.store.found(world.outputs)
+    leave(world, Keys(10, 20))
+    both = sorted(world.store.found(world.outputs), key=lambda s: s.id not in {f.id for f in failed})
+    done = world.compute(Keys(0, 40), found=both)
     assert world.calls() == {}
-    assert done.failed == 1
-    assert set(range(40)) - set(rows_of(done.stored)) == {13}
+    assert rows_of(done.stored) == {k: 2 * k for k in range(40)}
 
 
 def failures(*keys: int, attempts: int) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,6 +125,58 @@ def test_crash_between_two_outputs_is_made_good_without_calls_or_duplicates(
     assert report.reused == 3
     assert world.lake["many"].last_offset == records
     assert_right(world)
+
+
+def test_rows_that_a_crash_left_in_one_output_go_when_their_key_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key was never processed, as far as anybody knows, and is not there any more."""
+    world = make_world(TWO_OUTPUTS, tmp_path)
+    world.write("a", (1, 1))
+    world.run()
+    derive = publish.derive
+
+    def dies(name: str, *rest: object) -> object:
+        if name == "out":
+            raise KeyboardInterrupt
+        return derive(name, *rest)  # type: ignore[arg-type]
+
+    world.write("a", (2, 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "derive", dies)
+        with pytest.raises(KeyboardInterrupt):
+            world.run()
+    assert {row["id"] for row in world.rows("many")} == {1, 2}
+    world.delete("a", 2)
+
+    assert world.changelist(True) == world.changelist(False) == [(2,)]
+    world.run()
+
+    assert_right(world)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said", "hint"),
+    [
+        (["many", "out"], "its first output is 'out'", r"outputs=\['out', 'many'\]"),
+        (["many"], r"not among \['many'\] any more", "name that one first again"),
+    ],
+)
+def test_outputs_in_another_order_are_refused_with_the_right_one(
+    outputs: list[str], said: str, hint: str, tmp_path: Path
+) -> None:
+    world = make_world(TWO_OUTPUTS, tmp_path)
+    world.write("a", (1, 1))
+    world.run()
+    before = world.step()
+    step = fm.BatchTransform(before.function.function, ["a"], outputs, "id", name=before.name, version="1")
+
+    with pytest.raises(OutputTaken, match=said) as refused:
+        step.run(world.lake)
+
+    assert refused.value.hint is not None
+    assert re.search(hint, refused.value.hint)
+    assert "name=" not in refused.value.hint
 
 
 def test_second_output_that_was_dropped_is_filled_again(tmp_path: Path) -> None:

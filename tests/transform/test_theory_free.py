@@ -74,7 +74,7 @@ def change(world: World, chance: random.Random) -> None:
     world.write(source.name, *rows)
 
 
-_KEYS = {"id", "ref", "i", "j", "cat", "g"}
+_KEYS = {"id", "ref", "i", "j", "n", "cat", "g"}
 WAYS: list[dict[str, Any]] = [{}, {}, {"max_records": 1}, {"max_records": 2}, {"commit_every": 1}]
 
 

@@ -336,6 +336,14 @@ JOIN = Case("join", (A, B), ("id",), (JOINED,), _join)
 REQUIRED = Case("required", (A, Source("b", B.columns, ("id",), ID, required=True)), ("id",), (JOINED,), _inner)
 LOOKUP = Case("lookup", (OF_CATS, CATS), ("id", "cat"), (LOOKED_UP,), _lookup, given=True)
 STAR = Case("star", (OF_CATS, B, CATS), ("id", "cat"), (LOOKED_UP,), _star, given=True)
+NOTES = Case(
+    "notes",
+    (OF_CATS, Source("notes", {"n": INT, "cat": INT, "y": INT}, ("n",), {"cat": "cat"})),
+    ("id", "cat"),
+    (LOOKED_UP,),
+    _lookup,
+    given=True,
+)
 CROSS = Case("cross", SIDES, ("i", "j"), (CROSSED,), _cross)
 AGGREGATION = Case("aggregation", (MEMBERS,), ("g",), (GROUPED,), _group, given=True)
 MOVING_GROUPS = Case("moving_groups", (MOVING,), ("g",), (GROUPED,), _group, given=True)
@@ -353,6 +361,7 @@ CASES = [
     REQUIRED,
     LOOKUP,
     STAR,
+    NOTES,
     CROSS,
     AGGREGATION,
     MOVING_GROUPS,

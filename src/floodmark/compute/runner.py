@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from floodmark.engine import Progress, Session, run, run_here, run_in_processes
+from floodmark.engine import Progress, Raised, Session, run, run_here, run_in_processes
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -49,13 +49,15 @@ class Runner:
         worth: Callable[[Result], int],
         progress: Progress,
         rows: int,
+        give_up: Callable[[Task, Raised], Task | None] | None = None,
     ) -> list[Result]:
         """Call a user's function on every task, away from this process."""
         self.begun = self.begun or rows > LITTLE_ROWS
+        rules: dict[str, Any] = {"halve": halve, "give_up": give_up, "worth": worth, "progress": progress}
         if self._on_spark:
-            return run(tasks, function, session=self.session, halve=halve, worth=worth, progress=progress)
+            return run(tasks, function, session=self.session, **rules)
         processes = min(self.cores, len(tasks))
-        return run_in_processes(tasks, function, processes=processes, halve=halve, worth=worth, progress=progress)
+        return run_in_processes(tasks, function, processes=processes, **rules)
 
     def run_light(self, tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
         """Call a function of our own on every task."""

@@ -5,7 +5,7 @@ Importing this package imports neither Spark nor pyarrow, and nothing starts a J
 
 from __future__ import annotations
 
-from floodmark.engine.attempts import Cancel
+from floodmark.engine.attempts import Cancel, WorkerDied
 from floodmark.engine.errors import Cancelled, EngineError, JavaNotFound, SessionLost, TaskFailed, WorkersNotStarted
 from floodmark.engine.here import run_here
 from floodmark.engine.java import Java, find_java
@@ -15,6 +15,7 @@ from floodmark.engine.run import run
 from floodmark.engine.session import ArchiveUse, Session
 from floodmark.engine.settings import Profile
 from floodmark.engine.shipping import NotShippable
+from floodmark.engine.task import Raised
 
 __all__ = [
     "ArchiveUse",
@@ -27,11 +28,13 @@ __all__ = [
     "NotShippable",
     "Profile",
     "Progress",
+    "Raised",
     "Session",
     "SessionLost",
     "SilentProgress",
     "TaskFailed",
     "TerminalProgress",
+    "WorkerDied",
     "WorkersNotStarted",
     "find_java",
     "progress_for",

@@ -14,8 +14,8 @@ from floodmark.errors import FloodmarkError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-_DEEPEST = 20
-"""How often a task is halved at most: a million parts."""
+_DEEPEST = 40
+"""How often a task is halved at most; long before that, `halve` says that one thing is left."""
 
 
 class Cancel:
@@ -60,11 +60,13 @@ class Attempts(Generic[Task, Result]):
         halve: Callable[[Task], tuple[Task, Task] | None] | None,
         weight: Callable[[Task], int] | None,
         worth: Callable[[Result], int] | None = None,
+        give_up: Callable[[Task, Raised], Task | None] | None = None,
     ) -> None:
         self._weight = weight or _one
         self._worth = worth
         self._retries = retries
         self._halve = halve
+        self._give_up = give_up
         self._results: dict[tuple[int, ...], Result] = {}
         self.waiting = deque(Attempt((n,), task, self._weight(task)) for n, task in enumerate(tasks))
         self.total = sum(attempt.units for attempt in self.waiting)
@@ -103,14 +105,21 @@ class Attempts(Generic[Task, Result]):
         if isinstance(error, FloodmarkError):
             error.add_note(f"In a task of the run, {describe(attempt.task)}:\n{failure.trace}")
             raise error
-        if isinstance(error, MemoryError | WorkerDied) and (halves := self._halves(attempt)):
+        # What is left of a task that has killed a worker may kill another: no others are to be lost with it.
+        is_suspect = attempt.alone or isinstance(error, WorkerDied)
+        if isinstance(error, MemoryError | WorkerDied) and (halves := self._halves(attempt, is_suspect)):
             self._open += 1
             self.waiting.extendleft(reversed(halves))
             return
         failures = attempt.failures + 1
         if failures <= self._retries:
-            self.waiting.append(replace(attempt, failures=failures))
+            self.waiting.append(replace(attempt, failures=failures, alone=is_suspect))
             return
+        if isinstance(error, MemoryError | WorkerDied) and self._give_up is not None:
+            instead = self._give_up(attempt.task, failure)
+            if instead is not None:
+                self.waiting.append(replace(attempt, task=instead, failures=0))
+                return
         raise TaskFailed(
             f"The task {describe(attempt.task)} failed {failures} times: {type(error).__name__}: {error}",
             hint=_advice(error, failure.trace),
@@ -120,7 +129,7 @@ class Attempts(Generic[Task, Result]):
             trace=failure.trace,
         ) from error
 
-    def _halves(self, attempt: Attempt[Task]) -> list[Attempt[Task]]:
+    def _halves(self, attempt: Attempt[Task], alone: bool) -> list[Attempt[Task]]:
         if self._halve is None or len(attempt.place) > _DEEPEST:
             return []
         halves = self._halve(attempt.task)
@@ -128,7 +137,7 @@ class Attempts(Generic[Task, Result]):
             return []
         first = min(self._weight(halves[0]), attempt.units)
         units = (first, attempt.units - first)  # together what the whole was, so that progress adds up
-        return [Attempt((*attempt.place, n), half, units[n]) for n, half in enumerate(halves)]
+        return [Attempt((*attempt.place, n), half, units[n], alone=alone) for n, half in enumerate(halves)]
 
 
 def describe(task: object) -> str:

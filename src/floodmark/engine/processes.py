@@ -11,6 +11,7 @@ from floodmark.engine.errors import Cancelled
 from floodmark.engine.progress import Progress, SilentProgress
 from floodmark.engine.run import next_job
 from floodmark.engine.shipping import packing
+from floodmark.engine.task import Raised
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -29,6 +30,7 @@ def run_in_processes(
     halve: Callable[[Task], tuple[Task, Task] | None] | None = None,
     weight: Callable[[Task], int] | None = None,
     worth: Callable[[Result], int] | None = None,
+    give_up: Callable[[Task, Raised], Task | None] | None = None,
     cancel: Cancel | None = None,
 ) -> list[Result]:
     """Call ``function`` on every task, in worker processes, and return the results in the order of the tasks.
@@ -38,7 +40,9 @@ def run_in_processes(
     end the workers that are in the middle of a task. The others wait for the next run, and with them whatever
     modules keep in memory. What a function prints goes to stderr.
     """
-    attempts: Attempts[Task, Result] = Attempts(tasks, retries=retries, halve=halve, weight=weight, worth=worth)
+    attempts: Attempts[Task, Result] = Attempts(
+        tasks, retries=retries, halve=halve, weight=weight, worth=worth, give_up=give_up
+    )
     if not tasks:
         return []
     from floodmark.engine.pool import Crew, Died
@@ -53,9 +57,11 @@ def run_in_processes(
         while not attempts.finished:
             if cancel is not None and cancel.cancelled:
                 raise Cancelled("The work was cancelled.", done=attempts.done, total=attempts.total)
-            if attempts.waiting and not packed:
-                packed.extend(zip(*next_job(attempts.waiting, _AHEAD), strict=True))
-            while packed and crew.free(len(packed)):
+            while packed or attempts.waiting:
+                if not packed:
+                    packed.extend(zip(*next_job(attempts.waiting, _AHEAD), strict=True))
+                if not crew.free(len(packed) + len(attempts.waiting)):
+                    break
                 crew.give(*packed.popleft())
             for attempt, outcome in crew.wait(_POLL):
                 before = attempts.done

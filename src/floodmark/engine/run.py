@@ -12,7 +12,7 @@ from floodmark.engine.jobs import Jobs
 from floodmark.engine.progress import Progress
 from floodmark.engine.session import Session
 from floodmark.engine.shipping import packing
-from floodmark.engine.task import Shipment
+from floodmark.engine.task import Raised, Shipment
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -36,6 +36,7 @@ def run(
     halve: Callable[[Task], tuple[Task, Task] | None] | None = None,
     weight: Callable[[Task], int] | None = None,
     worth: Callable[[Result], int] | None = None,
+    give_up: Callable[[Task, Raised], Task | None] | None = None,
     cancel: Cancel | None = None,
 ) -> list[Result]:
     """Call ``function`` on every task, on Spark's workers, and return the results in the order of the tasks.
@@ -44,13 +45,15 @@ def run(
     to ``retries`` times, alone: the others keep their results. A ``FloodmarkError`` is meant for the user and is
     raised at once, as it is. A task that runs out of memory, or whose worker dies, is replaced by the two that
     ``halve`` makes of it, whose results both stand in its place; when ``halve`` returns None it is tried again as it
-    is. ``TaskFailed`` names a task that never succeeded. ``weight`` says how many units (rows) a task is worth to
-    ``progress``; where only a result tells how much was done, ``worth`` says it. Ctrl-C, ``cancel`` and every
-    error cancel what is still running.
+    is, and in the end replaced by the task that ``give_up`` makes of it, if it makes one. ``TaskFailed`` names a task
+    that never succeeded. ``weight`` says how many units (rows) a task is worth to ``progress``; where only a result
+    tells how much was done, ``worth`` says it. Ctrl-C, ``cancel`` and every error cancel what is still running.
 
     A task may be begun twice, and the first may still be running: it must write to a temporary name and rename.
     """
-    attempts: Attempts[Task, Result] = Attempts(tasks, retries=retries, halve=halve, weight=weight, worth=worth)
+    attempts: Attempts[Task, Result] = Attempts(
+        tasks, retries=retries, halve=halve, weight=weight, worth=worth, give_up=give_up
+    )
     if not tasks:
         return []
     with packing() as pack:

@@ -24,6 +24,7 @@ class Pipeline:
                     hint="give one of them another name: name=… (without it a step is named after its function)",
                     name=checked.name,
                 )
+            _check_outputs(checked, self._steps.values())
             self._steps[checked.name] = checked
 
     def __repr__(self) -> str:
@@ -46,7 +47,7 @@ class Pipeline:
     def __getitem__(self, name: str) -> Step:
         if name in self._steps:
             return self._steps[name]
-        near = difflib.get_close_matches(name, self._steps, 1)
+        near = difflib.get_close_matches(str(name), self._steps, 1)
         there = f"its steps are {', '.join(self._steps)}" if self._steps else "it has no steps"
         raise UnknownStep(
             f"the pipeline has no step {name!r}", hint=f"did you mean {near[0]!r}?" if near else there, name=name
@@ -77,6 +78,19 @@ def _checked(step: Any, number: int) -> Step:
     else:
         hint = "give BatchTransform, BatchGenerate, UpdateExternalTable or DatatableTransform steps"
     raise BadStep(f"number {number} of the pipeline is no step: {_shortly(step)}", hint=hint, number=number)
+
+
+def _check_outputs(step: Step, others: Iterable[Step]) -> None:
+    """Refuse a step that writes what another one does: they would undo each other's work at every run."""
+    written = {name.lower() for name in step.output_names}
+    for other in others:
+        both = [name for name in other.output_names if name.lower() in written]
+        if both and not (step.shares_outputs and other.shares_outputs):
+            raise BadStep(
+                f"the steps {other.name!r} and {step.name!r} of the pipeline both write {both[0]!r}",
+                hint="give each an output of its own; generators that only add rows have delete_stale=False",
+                output=both[0],
+            )
 
 
 def _shortly(value: Any) -> str:

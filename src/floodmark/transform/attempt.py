@@ -13,7 +13,7 @@ from floodmark.ledger.commit import Commit
 from floodmark.ledger.errors import UnfitResult
 from floodmark.ledger.merge.derive import evolved_layout
 from floodmark.ledger.staging import staging_area
-from floodmark.transform.errors import BadResult
+from floodmark.transform.errors import BadResult, UndecidedColumn
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import RunInfo, TransformMeta
@@ -22,8 +22,8 @@ from floodmark.transform.pinned import PinnedStep
 from floodmark.transform.publish import Publisher
 from floodmark.transform.report import Tally
 from floodmark.transform.rows.room import Room
-from floodmark.transform.tasks.apply import known_columns
 from floodmark.transform.tasks.checkpoints import ChunkStore, Stored
+from floodmark.transform.tasks.columns import known_columns
 from floodmark.transform.tasks.rounds import Computed, compute
 from floodmark.transform.tasks.work import Unit, Work
 from floodmark.transform.wanted import Wanted
@@ -66,12 +66,16 @@ class Attempt:
         shapes: tuple[OutputShape, ...] = tuple(shape_of(output, pinned.keys) for output in pinned.outputs)
         store = ChunkStore(pinned.primary.objects, pinned.version)
         found: Sequence[Stored] | None = None
+        # A wave that leaves the type of a column open is committed with the next one, which may have a value in it.
+        waiting: Sequence[Unit] = ()
+        problem: UndecidedColumn | None = None
         progress = runtime.progress()
         with ExitStack() as held:
             folder = held.enter_context(staging_area(pinned.primary.objects.store))
             room = Room(folder, pinned.primary.objects)
             held.callback(room.clear)
-            for wave in Waves(pinned, self.wanted, self.info.process_ts, self.runner).run(room):
+            for planned in Waves(pinned, self.wanted, self.info.process_ts, self.runner).run(room):
+                wave = replace(planned, units=[*waiting, *planned.units])
                 computed = None
                 if wave.units:
                     if found is None:
@@ -80,8 +84,12 @@ class Attempt:
                     progress.start(f"running {pinned.step.name}", sum(unit.rows for unit in wave.units))
                     try:
                         computed = self._computed(wave, shapes, store, found, progress)
+                    except UndecidedColumn as error:
+                        waiting, problem, found = wave.units, error, None  # its results are found again
+                        continue
                     finally:
                         progress.finish()
+                    waiting, problem = (), None
                     shapes, found = computed.outputs, computed.left
                 if not self._is_worth(wave, computed):
                     continue
@@ -91,6 +99,8 @@ class Attempt:
                 commits = publisher.commit(stored, shapes, *told)
                 self._count(computed, commits)
                 store.discard(stored)
+            if problem is not None:
+                raise problem
             if self.wanted.is_whole and publisher.has_committed:
                 store.clear()
         return publisher.meta.positions
@@ -150,14 +160,24 @@ class Attempt:
     def _grown(self, work: Work, units: Sequence[Unit]) -> tuple[OutputShape, ...]:
         """The outputs with the columns that a new function returns for a few keys, added to those they have."""
         learning = replace(work, outputs=_without_columns(work.outputs))
+        problem: UndecidedColumn | None = None
         for first in units:
             unit = first
             while unit.rows > work.chunk_size and (parts := unit.halves()) is not None:
                 unit = parts[0]
-            learnt = compute(learning, [unit], (), self.runner, self.lake.runtime.progress())
-            work.store.discard(learnt.stored)
-            if any(shape.layout is not None for shape in learnt.outputs):
-                return _evolved(work.outputs, learnt.outputs)
+            for some in (unit, first):
+                try:
+                    learnt = compute(learning, [some], (), self.runner, self.lake.runtime.progress())
+                except UndecidedColumn as error:
+                    problem = error
+                    continue  # more keys may have a value
+                problem = None
+                work.store.discard(learnt.stored)
+                if any(shape.layout is not None for shape in learnt.outputs):
+                    return _evolved(work.outputs, learnt.outputs)
+                break
+        if problem is not None:
+            raise problem
         return work.outputs
 
     def _is_worth(self, wave: Wave, computed: Computed | None) -> bool:

@@ -13,8 +13,8 @@ from floodmark.transform.functions.function import StepFunction
 from floodmark.transform.functions.on_error import OnError, parse_on_error
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.report import RunReport, StepStatus
-from floodmark.transform.specs import InputSpec, OutputSpec, as_input, as_output
-from floodmark.transform.step import Step
+from floodmark.transform.specs import InputSpec, OutputSpec, as_input, as_output, listed, names
+from floodmark.transform.step import Step, checked_count, checked_kwargs, name_of
 
 if TYPE_CHECKING:
     from floodmark.transform.plan import TransformPlan
@@ -54,23 +54,45 @@ class BatchTransform(Step):
         on_error: Any = "retry",
         commit_every: int | None = None,
     ) -> None:
-        self.inputs: tuple[InputSpec, ...] = tuple(as_input(one) for one in _listed(inputs))
-        self.outputs: tuple[OutputSpec, ...] = tuple(as_output(one) for one in _listed(outputs))
-        called = name if name is not None else _name_of(func)
+        self.inputs: tuple[InputSpec, ...] = tuple(as_input(one) for one in listed(inputs))
+        self.outputs: tuple[OutputSpec, ...] = tuple(as_output(one) for one in listed(outputs))
+        called = name if name is not None else name_of(func)
         super().__init__(called, [one.name for one in self.inputs], [one.name for one in self.outputs], labels)
         if not self.inputs:
             raise BadStep(
                 f"step {called!r} has no input", hint="name what it reads, or use BatchGenerate for a source of rows"
             )
         sizes = {"inputs": len(self.inputs), "outputs": len(self.outputs)}
-        self.function = StepFunction(func, dict(kwargs or {}), called, version, **sizes)
-        self.transform_keys: tuple[str, ...] | None = None if transform_keys is None else _texts(transform_keys)
+        self.function = StepFunction(func, checked_kwargs(kwargs, called), called, version, **sizes)
+        if "spark" in self.function.kinds:
+            raise BadStep(
+                f"the function of step {called!r} takes a Spark DataFrame, but it is called with a few keys at a time",
+                hint="take pd.DataFrame, pa.Table or pl.DataFrame, or use DatatableTransform for whole datasets",
+                step=called,
+            )
+        self.transform_keys: tuple[str, ...] | None = None
+        if transform_keys is not None:
+            self.transform_keys = names(transform_keys, f"transform keys of step {called!r}")
+            if not self.transform_keys:
+                raise BadStep(f"step {called!r} has no transform key", hint="leave them out, or name some", step=called)
         self.chunk_size = checked_count(chunk_size, "chunk_size", called)
+        if not isinstance(use_offset_optimization, bool):
+            raise BadStep(
+                f"use_offset_optimization={use_offset_optimization!r} of step {called!r} is neither True nor False",
+                hint="leave it out, or say which",
+                step=called,
+            )
         self.use_offset_optimization = use_offset_optimization
-        self.order_by: tuple[str, ...] | None = None if order_by is None else _texts(order_by)
+        self.order_by: tuple[str, ...] | None = None
+        if order_by is not None:
+            self.order_by = names(order_by, f"columns of order_by of step {called!r}")
         self.filters = filters
         self.on_error: OnError = parse_on_error(on_error)
         self.commit_every = None if commit_every is None else checked_count(commit_every, "commit_every", called)
+
+    @property
+    def _specs(self) -> Sequence[InputSpec | OutputSpec]:
+        return (*self.inputs, *self.outputs)
 
     def looking(self, use_offset_optimization: bool) -> BatchTransform:
         """The same step with the other way of finding what changed."""
@@ -89,7 +111,7 @@ class BatchTransform(Step):
         from floodmark.transform.run import run
         from floodmark.transform.wanted import Changed
 
-        return run(self, lake, Changed(filters, max_records, commit_every))
+        return run(self, self._in(lake), Changed(filters, max_records, commit_every))
 
     def run_changelist(self, lake: LakeLike, keys: Mapping[str, Any]) -> RunReport:
         """Process the keys of these rows, changed or not: {"images": keys}, by the name of an input.
@@ -99,20 +121,20 @@ class BatchTransform(Step):
         from floodmark.transform.run import run
         from floodmark.transform.wanted import Asked
 
-        return run(self, lake, Asked(keys))
+        return run(self, self._in(lake), Asked(keys))
 
     def retry(self, lake: LakeLike) -> RunReport:
         """Try all keys again whose call failed, also those that were skipped or had used up their attempts."""
         from floodmark.transform.run import run
         from floodmark.transform.wanted import Failed
 
-        return run(self, lake, Failed())
+        return run(self, self._in(lake), Failed())
 
     def reset(self, lake: LakeLike) -> None:
         """Forget what was processed: the next run processes everything; readers keep the outputs until then."""
         from floodmark.transform.run import reset
 
-        reset(self, lake)
+        reset(self, self._in(lake))
 
     # Looking at it
 
@@ -120,55 +142,34 @@ class BatchTransform(Step):
         """What `run` would do and why. Calls nothing and writes nothing."""
         from floodmark.transform.plan import plan
 
-        return plan(self, lake)
+        return plan(self, self._in(lake))
 
     def changelist(self, lake: LakeLike, use_offset_optimization: bool | None = None) -> pa.Table:
         """The keys that `run` would process, in their order, with what is pending and why."""
         from floodmark.transform.plan import pending
 
-        return pending(self, lake, use_offset_optimization)
+        return pending(self, self._in(lake), use_offset_optimization)
 
     def status(self, lake: LakeLike) -> StepStatus:
         """How far the step is behind its inputs, what failed, and when it last ran. Reads no data."""
         from floodmark.transform.status import status
 
-        return status(self, lake)
+        return status(self, self._in(lake))
 
     def errors(self, lake: LakeLike) -> pa.Table:
         """The keys whose last call failed: the error, attempts, since when, and whether it is tried again."""
         from floodmark.transform.status import errors
 
-        return errors(self, lake)
+        return errors(self, self._in(lake))
 
     def offsets(self, lake: LakeLike) -> pa.Table:
         """The seed's offset table: transform, input, offset, and the time at which that record was committed."""
         from floodmark.transform.status import offsets
 
-        return offsets(self, lake)
+        return offsets(self, self._in(lake))
 
     def meta(self, lake: LakeLike) -> pa.Table:
         """The transform meta: what is known of every key that was processed."""
         from floodmark.transform.status import meta
 
-        return meta(self, lake)
-
-
-def checked_count(given: Any, name: str, step: str) -> int:
-    """A whole number from 1 on, or an error that names the option."""
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise BadStep(f"{name}={given!r} of step {step!r} is no count", hint="give a whole number from 1 on", step=step)
-    return given
-
-
-def _name_of(func: Any) -> str:
-    name = getattr(func, "__name__", None) or type(func).__name__
-    return "step" if name == "<lambda>" else str(name)
-
-
-def _listed(given: Any) -> Sequence[Any]:
-    """Several inputs or outputs; a single one may stand alone."""
-    return given if isinstance(given, list | tuple) else (given,)
-
-
-def _texts(given: Sequence[str] | str) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+        return meta(self, self._in(lake))

@@ -72,6 +72,18 @@ class BadResult(TransformError):
     output: str | None
 
 
+class UndecidedColumn(BadResult):
+    """A column in which a function returned nothing but nulls, so that nobody knows its type."""
+
+    column: str
+
+
+class WorkersKeepDying(TransformError):
+    """Workers died over so many keys that it is not the keys: the function, or the machine."""
+
+    function: str
+
+
 class KeyFailed(TransformError):
     """The function failed for one key of a step that stops at the first failure."""
 

@@ -68,6 +68,9 @@ class KnownKeys(Protocol):
     def processed_up_to(self, hashes: Hashes, inputs: Sequence[str]) -> I64:
         """Per key and input the newest offset that the run which processed the key knew of; NEVER when none did."""
 
+    def settled(self, dataset: str) -> int | None:
+        """The newest offset of an input that every result accounts for; None when there is nothing to account for."""
+
     def is_ahead(self, inputs: Sequence[str]) -> bool:
         """Whether some key may have been processed beyond the positions."""
 

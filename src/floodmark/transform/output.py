@@ -18,9 +18,10 @@ from floodmark.chain.events import Checkpoint, DatasetKind, SetTransform
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.ids import DatasetId
 from floodmark.chain.state import input_ids
+from floodmark.ledger.create import derived_layout
 from floodmark.ledger.dataset import Dataset
 from floodmark.ledger.errors import DatasetExists
-from floodmark.ledger.layout import vocabulary
+from floodmark.ledger.layout import fields_from, vocabulary
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
@@ -151,11 +152,15 @@ def shape_of(output: Output, keys: pa.Schema) -> OutputShape:
     snapshot = output.snapshot
     vocab = vocabulary(None if snapshot is None else snapshot.state.vocab)
     event_time = output.spec.event_time if snapshot is None else vocab.event_time if snapshot.state.vocab else None
+    layout = None if snapshot is None else snapshot.layout
+    if snapshot is not None and layout is None and output.spec.schema is not None:
+        # Made by a run that came to no columns, before the schema was given.
+        layout, _ = derived_layout(fields_from(output.spec.schema), strategy_of(snapshot.state), snapshot.state.vocab)
     return OutputShape(
         name=output.name,
         key=output.key(keys.names),
         keys=keys,
-        layout=None if snapshot is None else snapshot.layout,
+        layout=layout,
         event_time=event_time,
         vocab=vocab,
     )

@@ -14,12 +14,13 @@ import pyarrow as pa
 from floodmark.chain.events import SetTransform, TransformInput, TransformSql
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.transform.changed.filters import canonical
 from floodmark.transform.changed.inputs import PinnedInput, pin
 from floodmark.transform.changed.shape import OutputKeys, Shape, resolve_shape
 from floodmark.transform.errors import KeysChanged, OutputTaken
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import TransformMeta
-from floodmark.transform.output import Output, check_keys, find_outputs, follows, make_outputs, same_transform
+from floodmark.transform.output import Follows, Output, check_keys, find_outputs, follows, make_outputs, same_transform
 from floodmark.transform.positions import NOTHING, least_watermark
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ class PinnedStep:
             return "it was reset"
         if meta.version is not None and meta.version != self.version:
             is_same = meta.version.rpartition("-")[0] == self.step.function.version
-            return "its inputs, their columns or its outputs changed" if is_same else "its function changed"
+            return (
+                "its inputs, their columns, its outputs or its filters changed" if is_same else "its function changed"
+            )
         missing = [output.name for output in outputs if output.is_untouched]
         if meta.version is not None and missing:
             return f"output {missing[0]!r} is new"
@@ -166,6 +169,8 @@ def _version(step: BatchTransform, shape: Shape, outputs: Sequence[Output]) -> s
         for spec, given in zip(step.inputs, shape.inputs, strict=True)
     ]
     parts = [inputs, [[f.name, str(f.type)] for f in shape.keys], [output.key(shape.names) for output in outputs]]
+    if step.filters is not None:
+        parts.append(canonical(step.filters))
     return f"{step.function.version}-{hashlib.sha3_256(json.dumps(parts).encode()).hexdigest()[:8]}"
 
 
@@ -194,6 +199,8 @@ def _check_owner(pinned: PinnedStep) -> None:
     step, meta = pinned.step, pinned.meta
     primary = pinned.outputs[0]
     note = follows(primary)
+    if note is not None and note.step == step.name:
+        raise _not_first(pinned, note)
     if note is not None:
         raise _taken(primary.name, step.name, note.step, "as an output that is not its first")
     if meta.version is None and not primary.is_untouched:
@@ -209,6 +216,25 @@ def _check_owner(pinned: PinnedStep) -> None:
         mine = primary.id is not None and note.primary == str(primary.id)
         if not mine and note.step != step.name:
             raise _taken(output.name, step.name, note.step, "")
+
+
+def _not_first(pinned: PinnedStep, note: Follows) -> OutputTaken:
+    """The outputs of the same step in another order, or without the one that was the first."""
+    step, names = pinned.step.name, [output.name for output in pinned.outputs]
+    first = [output.name for output in pinned.outputs if str(output.id) == note.primary]
+    what, hint = f"the output that was its first is not among {names} any more", "name that one first again"
+    if first:
+        what, hint = (
+            f"its first output is {first[0]!r}",
+            f"give outputs={[*first, *(n for n in names if n not in first)]}",
+        )
+    return OutputTaken(
+        f"step {step!r} cannot have {names[0]!r} as its first output: {what}, which knows what was processed",
+        hint=f"{hint}; or drop its outputs, and the next run makes them anew",
+        step=step,
+        output=names[0],
+        owner=step,
+    )
 
 
 def _taken(output: str, step: str, other: str | None, how: str) -> OutputTaken:

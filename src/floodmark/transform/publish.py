@@ -152,9 +152,9 @@ class Publisher:
         return tuple(events)
 
     def _leaving(self, number: int, processed: Sequence[Hashes], folder: Path) -> SortedHashes | None:
-        """When everything was processed: what else an output holds, of keys that are gone or that nobody knows."""
+        """When everything was processed: what else an output holds, of keys that are gone, left out or unknown."""
         snapshot = self.snapshots[number]
-        if not self.is_fresh or self.pinned.step.filters is not None or snapshot.state.last_offset is None:
+        if not self.is_fresh or snapshot.state.last_offset is None:
             return None
         others = key_index.mended(snapshot, self.caches[number], lambda index: _others(index, processed))
         if len(others) == 0:

@@ -18,9 +18,10 @@ class RunReport:
     """What a run did.
 
     `keys` were processed, `failed` of them with an error that is kept; for `called` of them the function was called,
-    however often, for `reused` ones an earlier run had stored the results, and the rest are gone from the inputs. `new`,
-    `changed` and `retracted` are rows of all outputs together. `positions` says how far each input is done now: the offset of its newest record up to
-    which nothing is left to do, -1 for none.
+    each counted once however often it was, for `reused` ones an earlier run had stored the results, and the rest are
+    gone from the inputs. (Steps without transform keys count rows as keys, and as `called` the frames that came.)
+    `new`, `changed` and `retracted` are rows of all outputs together. `positions` says how far each input is done
+    now: the offset of its newest record up to which nothing is left to do, -1 for none.
     """
 
     step: str

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from floodmark.transform.errors import BadSpec
+from floodmark.ledger.errors import UnsupportedType
+from floodmark.ledger.layout import fields_from
+from floodmark.transform.errors import BadSpec, BadStep
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,17 @@ class InputSpec:
 
     def __post_init__(self) -> None:
         _name(self.dataset, "an input")
-        if self.keys is not None and not isinstance(self.keys, Mapping):
+        if self.keys is not None and not (isinstance(self.keys, Mapping) and _are_texts(_flat(self.keys))):
             raise BadSpec(
                 f"keys={self.keys!r} of input {self.name!r} does not say which column is which transform key",
                 hint='give a mapping from transform keys to columns, such as keys={"image_id": "id"}',
             )
-        if isinstance(self.columns, str):
-            object.__setattr__(self, "columns", (self.columns,))
+        if self.columns is not None:
+            object.__setattr__(self, "columns", names(self.columns, f"columns of input {self.name!r}"))
+        if not isinstance(self.required, bool):
+            raise BadSpec(
+                f"required={self.required!r} of input {self.name!r} is neither True nor False", hint="say which"
+            )
 
     @property
     def name(self) -> str:
@@ -52,12 +58,33 @@ class OutputSpec:
 
     def __post_init__(self) -> None:
         _name(self.dataset, "an output")
-        if isinstance(self.key, str):
-            object.__setattr__(self, "key", (self.key,))
+        if self.key is not None:
+            key = names(self.key, f"key of output {self.name!r}")
+            if not key:
+                raise BadSpec(f"the key of output {self.name!r} has no column", hint="leave it out, or name some")
+            object.__setattr__(self, "key", key)
+        if self.event_time is not None and not _are_texts([self.event_time]):
+            raise BadSpec(
+                f"event_time={self.event_time!r} of output {self.name!r} is no column", hint="give a column's name"
+            )
+        self._check_schema()
 
     @property
     def name(self) -> str:
         return _name(self.dataset, "an output")
+
+    def _check_schema(self) -> None:
+        if self.schema is None:
+            return
+        try:
+            fields_from(self.schema)
+        except UnsupportedType as error:
+            raise BadSpec(f"the schema of output {self.name!r}: {error.message}", hint=error.hint) from error
+        except (TypeError, ValueError) as error:
+            raise BadSpec(
+                f"schema={_shortly(self.schema)} of output {self.name!r} is none",
+                hint="give types by name, {'id': 'int64'}, or a pyarrow schema",
+            ) from error
 
 
 def Required(  # noqa: N802  reads as a word of the declaration, as in the seed's system
@@ -65,7 +92,12 @@ def Required(  # noqa: N802  reads as a word of the declaration, as in the seed'
 ) -> InputSpec:
     """An input without whose rows a key is not processed: an inner join instead of a full outer one."""
     spec = as_input(dataset)
-    return replace(spec, keys=spec.keys if keys is None else keys, columns=columns or spec.columns, required=True)
+    return replace(
+        spec,
+        keys=spec.keys if keys is None else keys,
+        columns=spec.columns if columns is None else columns,
+        required=True,
+    )
 
 
 def as_input(given: Any) -> InputSpec:
@@ -78,8 +110,57 @@ def as_output(given: Any) -> OutputSpec:
     return given if isinstance(given, OutputSpec) else OutputSpec(given)
 
 
-def _name(dataset: Any, what: str) -> str:
-    found = dataset if isinstance(dataset, str) else getattr(dataset, "name", None)
-    if not isinstance(found, str) or not found:
-        raise BadSpec(f"{what} is {dataset!r}, which is no dataset", hint="give a dataset or its name")
+def listed(given: Any) -> Sequence[Any]:
+    """Several inputs or outputs; a single one may stand alone."""
+    return given if isinstance(given, list | tuple) else (given,)
+
+
+def names(given: Any, what: str) -> tuple[str, ...]:
+    """Names of columns as a user may give them: one text or several, each once."""
+    found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else None
+    if found is None or not _are_texts(found):
+        raise BadSpec(f"the {what} are {given!r}, not names of columns", hint="give a list of texts, such as ['id']")
+    if len(set(found)) < len(found):
+        twice = next(name for name in found if found.count(name) > 1)
+        raise BadSpec(f"the {what} have {twice!r} twice", hint="name each column once")
     return found
+
+
+def check_in_lake(specs: Sequence[InputSpec | OutputSpec], lake: Any, step: str) -> None:
+    """Refuse to run in something that is no lake, or in another one than that of a dataset which was given itself."""
+    if not (hasattr(lake, "store") and hasattr(lake, "runtime")):
+        raise BadStep(
+            f"step {step!r} needs a lake, not {lake!r}", hint="open one and give it: step.run(Lake('…'))", step=step
+        )
+    for spec in specs:
+        if isinstance(spec.dataset, str):
+            continue
+        if spec.name not in lake or lake[spec.name].id != spec.dataset.id:
+            raise BadStep(
+                f"step {step!r} was given a dataset {spec.name!r} that is not the one in {lake!r}: it is of another "
+                "lake, or was dropped",
+                hint=f"run it with that lake, or give the dataset's name, {spec.name!r}, which is looked up in each",
+                step=step,
+            )
+
+
+def _name(dataset: Any, what: str) -> str:
+    if isinstance(dataset, str) and dataset:
+        return dataset
+    name = getattr(dataset, "name", None)
+    if not isinstance(name, str) or not hasattr(dataset, "snapshot"):
+        raise BadSpec(f"{what} is {_shortly(dataset)}, which is no dataset", hint="give a dataset or its name")
+    return name
+
+
+def _are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) and value for value in values)
+
+
+def _flat(pairs: Mapping[Any, Any]) -> list[Any]:
+    return [*pairs.keys(), *pairs.values()]
+
+
+def _shortly(value: Any) -> str:
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= 80 else f"{text[:79]}…"

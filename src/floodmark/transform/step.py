@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from floodmark.transform.errors import BadStep
+from floodmark.transform.specs import InputSpec, OutputSpec, check_in_lake
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -53,8 +55,23 @@ class Step(ABC):
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The datasets it writes; nobody else writes to them."""
+        """The datasets it writes; nobody else writes to them, unless it `shares_outputs`."""
         return self._outputs
+
+    @property
+    def shares_outputs(self) -> bool:
+        """Whether others may write to its outputs, too: it only adds and changes rows of its own."""
+        return False
+
+    def _in(self, lake: Any) -> Any:
+        """The lake, if it is one that this step can run in."""
+        check_in_lake(self._specs, lake, self._name)
+        return lake
+
+    @property
+    def _specs(self) -> Sequence[InputSpec | OutputSpec]:
+        """What it reads and writes, as declared."""
+        return ()
 
     @abstractmethod
     def run(self, lake: Any) -> Any:
@@ -103,8 +120,38 @@ def _labels(given: Mapping[str, str] | Sequence[tuple[str, str]] | None, name: s
         raise _bad_labels(given, name) from error
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in pairs.items()):
         raise _bad_labels(given, name)
+    if "" in pairs or (given is not None and len(given) > len(pairs)):
+        raise _bad_labels(given, name)
     return pairs
 
 
 def _bad_labels(given: Any, name: str) -> BadStep:
-    return BadStep(f"labels={given!r} of step {name!r} are none", hint="give texts by name: labels={'stage': 'images'}")
+    return BadStep(
+        f"labels={given!r} of step {name!r} are none", hint="give one text by each name: labels={'stage': 'images'}"
+    )
+
+
+def name_of(func: Any) -> str:
+    """What a step is called after its function."""
+    while isinstance(func, partial):
+        func = func.func
+    name = getattr(func, "__name__", None) or type(func).__name__
+    return "step" if name == "<lambda>" else str(name)
+
+
+def checked_kwargs(given: Any, step: str) -> dict[str, Any]:
+    """The keyword arguments of a step's function."""
+    if given is not None and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
+        raise BadStep(
+            f"kwargs={given!r} of step {step!r} are no keyword arguments",
+            hint="give values by the names of parameters: kwargs={'size': 64}",
+            step=step,
+        )
+    return dict(given or {})
+
+
+def checked_count(given: Any, name: str, step: str) -> int:
+    """A whole number from 1 on, or an error that names the option."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise BadStep(f"{name}={given!r} of step {step!r} is no count", hint="give a whole number from 1 on", step=step)
+    return given

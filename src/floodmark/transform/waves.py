@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from operator import and_
-from typing import Any
+from functools import cached_property
+
+import pyarrow as pa
 
 from floodmark.compute.runner import Runner
 from floodmark.transform.asked import asked_parts
 from floodmark.transform.changed.changelist import Changelist, Choice, asked_keys, changelist, failed_only, stale_keys
-from floodmark.transform.changed.filters import parse_filters
+from floodmark.transform.changed.changes import check_purge
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.shape import Shape
+from floodmark.transform.changed.universe import have_rows
 from floodmark.transform.meta import TransformMeta
 from floodmark.transform.pinned import PinnedStep
 from floodmark.transform.positions import NOTHING, reached
-from floodmark.transform.rows.gather import UNIT_ROWS, key_units, map_units, stale_map_units
+from floodmark.transform.rows.gather import UNIT_ROWS, held_units, key_units, map_units, stale_map_units
 from floodmark.transform.rows.room import Room
-from floodmark.transform.rows.units import RangeUnit
+from floodmark.transform.rows.units import KeysUnit, RangeUnit
 from floodmark.transform.tasks.work import Unit
 from floodmark.transform.wanted import Asked, Changed, Failed, Wanted
 
@@ -85,13 +86,15 @@ class Waves:
         match self.wanted:
             case Asked(keys):
                 parts = asked_parts(shape, keys, pinned.step.name)
-                return asked_keys(shape, pinned.inputs, self.outputs, parts, self.runner)
+                declared = pinned.step.filters
+                return asked_keys(shape, pinned.inputs, self.outputs, parts, self.runner, declared=declared)
             case Failed():
                 return failed_only(shape, pinned.meta.failed())
             case Changed(filters, max_records):
-                choice = Choice(self._filters(filters), pinned.step.order_by, max_records)
+                step, turn = pinned.step, pinned.meta.manifest.generation
+                choice = Choice(filters, step.order_by, max_records, step.filters, turn)
                 if pinned.stale is not None:
-                    return stale_keys(shape, pinned.inputs, self.outputs, pinned.meta, self.runner, choice=choice)
+                    return stale_keys(shape, pinned.inputs, self.outputs, self.runner, choice=choice)
                 return changelist(
                     shape,
                     pinned.inputs,
@@ -99,15 +102,9 @@ class Waves:
                     pinned.meta,
                     self.now_ms,
                     self.runner,
-                    version=2 if pinned.step.use_offset_optimization else 1,
+                    version=2 if step.use_offset_optimization else 1,
                     choice=choice,
                 )
-
-    def _filters(self, asked: Any) -> Any:
-        """What the step is declared with and what is asked for now: both have to keep a key."""
-        given = [one for one in (self.pinned.step.filters, asked) if one is not None]
-        parsed = [one for one in (parse_filters(each, self.shape.keys) for each in given) if one is not None]
-        return reduce(and_, parsed) if parsed else None
 
     def run(self, room: Room) -> Iterator[Wave]:
         """The waves; there is at least one, which may have nothing to do but to move positions."""
@@ -130,11 +127,14 @@ class Waves:
         rows = UNIT_ROWS if most is None else min(UNIT_ROWS, most)
         if pinned.stale is not None:
             units = stale_map_units(only, self.shape, self.outputs, self.runner, rows)
+            gone = [unit for unit in units if isinstance(unit, KeysUnit)]
         else:
+            check_purge(only, pinned.meta)
             units = map_units(only, self.shape, since, self.runner, checked, rows)
+            gone = self._known([unit for unit in units if isinstance(unit, KeysUnit)])
         ranges = [unit for unit in units if isinstance(unit, RangeUnit)]
         # Keys that are gone come first: a position must not pass their retractions before they are done.
-        wave: list[Unit] = [unit for unit in units if not isinstance(unit, RangeUnit)]
+        wave: list[Unit] = [*gone]
         held = 0
         for unit in ranges:
             if most is not None and held and held + unit.rows > most:
@@ -144,9 +144,18 @@ class Waves:
             held += unit.rows
         yield Wave(wave, pinned.heads, is_complete=True, checked=checked)
 
+    def _known(self, gone: Sequence[KeysUnit]) -> list[KeysUnit]:
+        """Keys that are gone, without those that were never processed: nothing is left of them."""
+        if not gone:
+            return []
+        keys = pa.concat_tables([unit.load() for unit in gone])
+        hashes = self.shape.hash_keys(keys)
+        kept = self.pinned.meta.find(hashes).seen | have_rows(self.outputs, hashes)
+        return held_units(keys.filter(pa.array(kept)))
+
     def _lists(self, room: Room) -> Iterator[Wave]:
         pinned, found = self.pinned, self.changelist
-        keeps_positions = not isinstance(self.wanted, Changed) or self._is_filtered
+        keeps_positions = not isinstance(self.wanted, Changed) or self.wanted.filters is not None
         most = self._most or max(len(found), 1)
         for start in range(0, max(len(found), 1), most):
             end = min(start + most, len(found))
@@ -155,8 +164,3 @@ class Waves:
             positions = self.since if keeps_positions else reached(self.since, pinned.heads, pending)
             is_complete = not keeps_positions and end == len(found) == found.found
             yield Wave(units, positions, is_complete)
-
-    @property
-    def _is_filtered(self) -> bool:
-        filters = self.wanted.filters if isinstance(self.wanted, Changed) else None
-        return filters is not None or self.pinned.step.filters is not None

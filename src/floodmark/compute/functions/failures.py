@@ -6,6 +6,8 @@ import traceback
 from dataclasses import dataclass
 from types import TracebackType
 
+from floodmark.engine import WorkerDied
+
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACE = 16_000
 
@@ -24,9 +26,10 @@ class RowError:
 
 
 def type_of(error: BaseException) -> str:
-    """The error's class: bare if it is one of Python's own, else with its module."""
+    """The error's class: bare if it is one of Python's own or the death of a worker, else with its module."""
     cls = type(error)
-    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+    is_plain = cls.__module__ in ("builtins", "__main__") or cls is WorkerDied
+    return cls.__qualname__ if is_plain else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def message_of(error: BaseException) -> str:

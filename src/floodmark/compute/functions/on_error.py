@@ -44,7 +44,7 @@ class Skip:
 Handler: TypeAlias = Retry | Skip
 
 
-def retry_for(handlers: tuple[Handler, ...], error: Exception) -> Retry | None:
+def retry_for(handlers: tuple[Handler, ...], error: BaseException) -> Retry | None:
     """The first Retry that means this error."""
     for handler in handlers:
         if isinstance(handler, Retry) and isinstance(error, handler.errors):
@@ -52,7 +52,7 @@ def retry_for(handlers: tuple[Handler, ...], error: Exception) -> Retry | None:
     return None
 
 
-def is_skipped(handlers: tuple[Handler, ...], error: Exception) -> bool:
+def is_skipped(handlers: tuple[Handler, ...], error: BaseException) -> bool:
     """Whether a row that still fails with this error is left null."""
     return any(isinstance(handler, Skip) and isinstance(error, handler.errors) for handler in handlers)
 

@@ -66,6 +66,11 @@ def live_parts(pinned: PinnedInput, shape: Shape, number: int, runner: Runner) -
     return _read(pinned, schema, shape.inputs[number].own, None, runner)
 
 
+def live_parts_among(pinned: PinnedInput, shape: Shape, number: int, wanted: Parts, runner: Runner) -> Keys:
+    """Those of the wanted parts that current rows of an input have."""
+    return _read(pinned, shape.part_schema(number), shape.inputs[number].own, wanted, runner)
+
+
 def keys_with(pinned: PinnedInput, shape: Shape, number: int, wanted: Parts, runner: Runner) -> Keys:
     """The keys of the current rows of a full input that have one of these parts."""
     given = shape.inputs[number]

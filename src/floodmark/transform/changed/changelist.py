@@ -1,7 +1,8 @@
 """The changelist: which keys have to be processed, in which order, and why.
 
 Version 1 looks at every record of every input, version 2 only at those beyond the positions. Both then drop keys whose
-newest record the run that processed them has seen, so both come to the same keys.
+newest record the run that processed them has seen, and keys that were never processed and are in no input any more, so
+both come to the same keys. What the step's own filters leave out does not exist for it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from floodmark.transform.changed.changes import ChangedKeys, changed_keys, check
 from floodmark.transform.changed.filters import Filters, parse_filters, parse_order
 from floodmark.transform.changed.finding import Among
 from floodmark.transform.changed.inputs import PinnedInput
-from floodmark.transform.changed.ordering import in_order
+from floodmark.transform.changed.ordering import in_order, limited
 from floodmark.transform.changed.pending import NOT_PENDING, Pending, Source
 from floodmark.transform.changed.shape import Shape
+from floodmark.transform.changed.universe import needed, with_required, within
 from floodmark.transform.lakes import KnownKeys
-from floodmark.transform.meta.failed import failed_keys
+from floodmark.transform.meta.failed import failed_column, failed_keys
 
 Version = Literal[1, 2]
 
@@ -74,11 +76,16 @@ class Changelist:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a run wants of the keys that are pending: those that a filter keeps, in an order, at most so many."""
+    """What a run wants of the keys that are pending: those that a filter keeps, in an order, at most so many.
+
+    Keys that the step's own filters (`declared`) do not keep are not left to later runs: there are none.
+    """
 
     filters: Filters = None
     order_by: Sequence[str] | str | None = None
     max_records: int | None = None
+    declared: Filters = None
+    turn: int = 0  # a number that counts up from run to run, for those who have to take turns
 
 
 EVERYTHING = Choice()
@@ -104,29 +111,33 @@ def changelist(
         changed_keys(p, shape, n, since[n], runner, checked, position=positions[n]) for n, p in enumerate(pinned)
     ]
     sources = _sources(shape, pinned, outputs, changed, _failed(shape, known.failed()).table, runner)
-    pending = Pending.of(shape, sources, _failed(shape, known.due(now_ms)), positions)
+    due = known.due(now_ms)
+    pending = _declared(shape, Pending.of(shape, sources, _failed(shape, due), _tried(due), positions), choice)
     if is_known:
         pending = pending.not_processed(known.processed_up_to(pending.hashes, shape.ids), positions)
-    return _chosen(shape, pending, choice)
+    return _chosen(shape, needed(shape, pinned, outputs, pending, runner), choice)
 
 
 def stale_keys(
     shape: Shape,
     pinned: Sequence[PinnedInput],
     outputs: Sequence[PinnedInput],
-    known: KnownKeys,
     runner: Runner,
     *,
     choice: Choice = EVERYTHING,
 ) -> Changelist:
-    """Everything: all keys that the inputs have now, and those whose results have to go."""
+    """Everything: all keys that the inputs have now, and those whose results have to go.
+
+    Results of keys that the step's own filters leave out are not among them: those keys must not be called.
+    """
     if shape.kind == "cross":
-        found = [cross.product(shape, [live_parts(p, shape, n, runner) for n, p in enumerate(pinned)])]
+        there = cross.product(shape, [live_parts(p, shape, n, runner) for n, p in enumerate(pinned)])
     else:
-        found = [live_parts(p, shape, n, runner) for n, p in enumerate(pinned) if shape.inputs[n].is_full]
-    found += [output_keys(output, shape, None, runner) for output in outputs]
-    found.append(_failed(shape, known.failed()))
-    return _chosen(shape, Pending.all_of(shape, Keys.joined(found, shape.keys), "stale"), choice)
+        full = [live_parts(p, shape, n, runner) for n, p in enumerate(pinned) if shape.inputs[n].is_full]
+        there = with_required(shape, pinned, Keys.joined(full, shape.keys), runner)
+    found = [there, *(output_keys(output, shape, None, runner) for output in outputs)]
+    pending = Pending.all_of(shape, Keys.joined(found, shape.keys), "stale")
+    return _chosen(shape, _declared(shape, pending, choice), choice)
 
 
 def asked_keys(
@@ -135,6 +146,8 @@ def asked_keys(
     outputs: Sequence[PinnedInput],
     parts: Mapping[int, pa.Table],
     runner: Runner,
+    *,
+    declared: Filters = None,
 ) -> Changelist:
     """The keys that a user names by what inputs have of them, processed or not; those with results are among them."""
     found = []
@@ -154,7 +167,9 @@ def asked_keys(
         else:
             full = [n for n, given in enumerate(shape.inputs) if given.is_full]
             found += [keys_with(pinned[n], shape, n, asked, runner) for n in full]
-    return _chosen(shape, Pending.all_of(shape, Keys.joined(found, shape.keys), "asked"), EVERYTHING)
+    choice = Choice(declared=declared)
+    pending = Pending.all_of(shape, Keys.joined(found, shape.keys), "asked")
+    return _chosen(shape, _declared(shape, pending, choice), choice)
 
 
 def failed_only(shape: Shape, failed: pa.Table) -> Changelist:
@@ -170,11 +185,24 @@ def _failed(shape: Shape, failed: pa.Table) -> Keys:
     return Keys(keys, shape.hash_keys(keys))
 
 
+def _tried(failed: pa.Table) -> I64:
+    """When keys failed last, in milliseconds."""
+    if failed.num_rows == 0:
+        return np.empty(0, np.int64)
+    tried: I64 = failed_column(failed, "last").cast(pa.int64()).fill_null(0).to_numpy()
+    return tried
+
+
 def _positions(shape: Shape, pinned: Sequence[PinnedInput], known: KnownKeys) -> list[int]:
-    positions = [known.positions.get(name, -1) for name in shape.ids]
-    for given, position in zip(pinned, positions, strict=True):
-        check_purge(given, position)
-    return positions
+    for given in pinned:
+        check_purge(given, known)
+    return [known.positions.get(name, -1) for name in shape.ids]
+
+
+def _declared(shape: Shape, pending: Pending, choice: Choice) -> Pending:
+    """The keys that exist for the step."""
+    kept = within(pending.keys, parse_filters(choice.declared, shape.keys))
+    return pending if kept is None else pending.take(kept)
 
 
 def _sources(
@@ -205,15 +233,13 @@ def _sources(
 def _chosen(shape: Shape, pending: Pending, choice: Choice) -> Changelist:
     """The keys that are wanted, in order, and what has to wait."""
     order = in_order(shape, pending, parse_order(choice.order_by, shape.keys))
-    expression = parse_filters(choice.filters, shape.keys)
-    if expression is not None:
-        # No column of a dataset is called "". Filtering may change the order of rows, so they are numbered.
-        marked = pending.keys.append_column("", pa.array(np.arange(len(pending))))
+    at = within(pending.keys, parse_filters(choice.filters, shape.keys))
+    if at is not None:
         kept = np.zeros(len(pending), np.bool_)
-        kept[marked.filter(expression).column(len(shape.keys)).to_numpy()] = True
+        kept[at] = True
         order = order[kept[order]]
     if choice.max_records is not None:
-        order = order[: max(choice.max_records, 0)]
+        order = limited(pending, order, choice.max_records, choice.turn)
     outside = np.ones(len(pending), np.bool_)
     outside[order] = False
     left_out = tuple(_smallest(pending.first[outside, number]) for number in range(len(shape.inputs)))

@@ -118,9 +118,13 @@ def distinct(keys: pa.Table, hashes: Hashes) -> tuple[pa.Table, Hashes]:
     return keys.take(pa.array(groups.first)), hashes.take(groups.first)
 
 
-def check_purge(pinned: PinnedInput, position: int) -> None:
-    """Refuse to go on where records were purged before they were read; a step that read nothing starts behind them."""
-    if position >= 0 and position + 1 < pinned.purged_before:
+def check_purge(pinned: PinnedInput, known: KnownKeys) -> None:
+    """Refuse to go on where records were purged that some result does not know; without any, one starts behind them.
+
+    Positions alone do not tell: a run of some keys leaves them where they were.
+    """
+    position = known.settled(pinned.dataset_id)
+    if position is not None and position + 1 < pinned.purged_before:
         raise MissedByPurge(
             f"records {position + 1} to {pinned.purged_before - 1} of input {pinned.name!r} were purged before they "
             "were processed",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,6 +43,28 @@ def parse_filters(given: Filters, keys: pa.Schema) -> pc.Expression | None:
     return wanted
 
 
+def canonical(given: Filters) -> Any:
+    """The same filter as JSON can have it: the same for all ways to write it down that are easily told to be one."""
+    if isinstance(given, pc.Expression):
+        text = str(given)  # long lists of values are cut short in it
+        return text if "..." not in text else hashlib.sha3_256(pickle.dumps(given)).hexdigest()
+    if isinstance(given, Mapping):
+        return [sorted([str(name), sorted({_text(v) for v in _values(value)})] for name, value in given.items())]
+    if isinstance(given, Sequence) and all(isinstance(one, Mapping) for one in given):
+        return sorted(part for one in given for part in canonical(one))
+    return repr(given)  # refused as soon as it is used
+
+
+def _values(given: Any) -> list[Any]:
+    """The values that a filter of one key may have."""
+    is_many = isinstance(given, Sequence | set | frozenset | pa.Array) and not isinstance(given, str | bytes)
+    return given.to_pylist() if isinstance(given, pa.Array) else list(given) if is_many else [given]
+
+
+def _text(value: Any) -> str:
+    return repr(value.item()) if isinstance(value, np.number | np.bool_ | np.str_) else repr(value)
+
+
 def _all_of(given: Mapping[str, Any], keys: pa.Schema) -> pc.Expression:
     parts = [_among(name, value, keys) for name, value in given.items()]
     return reduce(lambda a, b: a & b, parts, pc.scalar(True))
@@ -50,10 +75,8 @@ def _among(name: str, value: Any, keys: pa.Schema) -> pc.Expression:
         raise BadFilter(
             f"the filter names {name!r}, which is no transform key", hint=f"they are {', '.join(keys.names)}"
         )
-    is_many = isinstance(value, Sequence | set | frozenset | pa.Array) and not isinstance(value, str | bytes)
-    values = list(value) if is_many else [value]
     try:
-        wanted = pa.array(values, keys.field(name).type)
+        wanted = pa.array(_values(value), keys.field(name).type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise BadFilter(
             f"the filter of {name!r} has values that do not fit {keys.field(name).type}: {error}",

@@ -1,4 +1,9 @@
-"""The order of a changelist: by position, then by key, so that what is done first is what changed first."""
+"""The order of a changelist: by position, then by key, so that what is done first is what changed first.
+
+Keys that only failed come after those that changed, whatever the order is. A limited run leaves them a share, so that
+a key that fails for ever holds up nobody, and one that would succeed now is tried again though there is always more to
+do.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,27 @@ from floodmark.ledger.keys.records import I64
 from floodmark.transform.changed.pending import Pending
 from floodmark.transform.changed.shape import Shape
 
+SHARE = 4
+"""One of so many keys of a limited run is one that only failed, if there are more of both than it takes."""
+
+
+def limited(pending: Pending, order: I64, most: int, turn: int) -> I64:
+    """The first of the ordered keys, at most so many: the share of those that only failed are the longest untried.
+
+    Where there is no room for both, they take turns.
+    """
+    if len(order) <= most:
+        return order
+    is_failed = pending.is_only_failed[order]
+    changed, failed = order[~is_failed], order[is_failed]
+    share = max(1, most // SHARE) if most > 1 else int(turn % SHARE == 0)
+    count = min(len(failed), max(share, most - len(changed)))
+    oldest = np.sort(np.argsort(pending.tried[failed], kind="stable")[:count])
+    return np.concatenate([changed[: most - count], failed[oldest]])
+
 
 def in_order(shape: Shape, pending: Pending, order_by: Sequence[tuple[str, str]]) -> I64:
-    """The positions that put pending keys in order; keys without a position, and null values, come last."""
+    """The positions that put pending keys in order; those that only failed, and null values, come last."""
     if not order_by:
         order = radix.stable_order(pending.position)
         ordered = pending.position[order]
@@ -34,4 +57,4 @@ def in_order(shape: Shape, pending: Pending, order_by: Sequence[tuple[str, str]]
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # values that have no order: that of their hashes will do
         by_hash = stable_order([pending.hashes.high, pending.hashes.low])
         found = by_hash[radix.stable_order(pending.position[by_hash])]
-    return found
+    return found if not order_by else found[np.argsort(pending.is_only_failed[found], kind="stable")]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from floodmark.ledger.keys.entries import Mask
 from floodmark.ledger.keys.records import I64, Hashes
@@ -40,6 +41,7 @@ class Pending:
     last: I64
     position: I64  # how far behind the position of an input its first record is; NOT_PENDING for keys without any
     is_failed: Mask  # whether the key is due because it failed
+    tried: I64  # when it failed last, in milliseconds; 0 for all others
     why: pa.Array
 
     def __len__(self) -> int:
@@ -53,12 +55,25 @@ class Pending:
             self.last[at],
             self.position[at],
             self.is_failed[at],
+            self.tried[at],
             self.why.take(pa.array(at)),
         )
 
+    @property
+    def is_new(self) -> Mask:
+        """Which keys were never processed."""
+        new: Mask = pc.equal(self.why, "new").to_numpy(zero_copy_only=False)
+        return new
+
+    @property
+    def is_only_failed(self) -> Mask:
+        """Which keys nothing but their failure makes pending."""
+        only: Mask = self.is_failed & (self.position == NOT_PENDING)
+        return only
+
     @staticmethod
-    def of(shape: Shape, sources: Sequence[Source], failed: Keys, positions: Sequence[int]) -> Pending:
-        """Keys from several inputs, and those that are due because they failed."""
+    def of(shape: Shape, sources: Sequence[Source], failed: Keys, tried: I64, positions: Sequence[int]) -> Pending:
+        """Keys from several inputs, and those that are due because they failed: when they were tried last."""
         tables = [shape.keys.empty_table(), *(s.keys for s in sources), failed.table]
         hashes = Hashes.joined([*(s.hashes for s in sources), failed.hashes])
         number = _filled([(len(s.hashes), s.number) for s in sources], len(failed), -1)
@@ -74,9 +89,11 @@ class Pending:
             greatest = groups.greatest(np.where(mine, all_last, -1))
             last[:, n] = np.where(greatest < 0, NOT_PENDING, greatest)
         is_failed = groups.greatest((number == -1).astype(np.int64)) > 0
+        moments = groups.greatest(np.concatenate([np.zeros(len(hashes) - len(failed), np.int64), tried]))
         keys = pa.concat_tables(tables).take(pa.array(groups.first))
         why = _words(np.where((first != NOT_PENDING).any(axis=1), 0, 2))
-        return Pending(keys, hashes.take(groups.first), first, last, _distance(first, positions), is_failed, why)
+        position = _distance(first, positions)
+        return Pending(keys, hashes.take(groups.first), first, last, position, is_failed, moments, why)
 
     @staticmethod
     def all_of(shape: Shape, keys: Keys, why: str) -> Pending:
@@ -84,9 +101,8 @@ class Pending:
         count = len(keys)
         none = np.full((count, len(shape.inputs)), NOT_PENDING, np.int64)
         reason = pa.array([why] * count, pa.string()) if count < 1 else pa.repeat(pa.scalar(why), count)
-        return Pending(
-            keys.table, keys.hashes, none, none, np.full(count, NOT_PENDING), np.zeros(count, np.bool_), reason
-        )
+        nowhere, never = np.full(count, NOT_PENDING, np.int64), np.zeros(count, np.int64)
+        return Pending(keys.table, keys.hashes, none, none, nowhere, np.zeros(count, np.bool_), never, reason)
 
     def not_processed(self, done: I64, positions: Sequence[int]) -> Pending:
         """Those with a record that the run which processed the key did not know, and the failed ones."""
@@ -101,7 +117,8 @@ class Pending:
         changed = pending.any(axis=1)
         why = _words(np.where(changed, np.where(is_new, 0, 1), 2))
         kept = np.flatnonzero(changed | self.is_failed)
-        found = Pending(self.keys, self.hashes, first, last, _distance(first, positions), self.is_failed, why)
+        position = _distance(first, positions)
+        found = Pending(self.keys, self.hashes, first, last, position, self.is_failed, self.tried, why)
         return found if len(kept) == len(self) else found.take(kept)
 
 

@@ -25,8 +25,8 @@ from floodmark.transform.refresh.generate import nothing_came, report, status
 from floodmark.transform.refresh.root_output import Overtaken, Refresh, RootOutput, Way, find_output, make_output
 from floodmark.transform.refresh.spool import Spool
 from floodmark.transform.report import RunReport, StepStatus
-from floodmark.transform.specs import OutputSpec, as_output
-from floodmark.transform.step import Step
+from floodmark.transform.specs import InputSpec, OutputSpec, as_output
+from floodmark.transform.step import Step, checked_count
 
 _STATE = "floodmark.dev/cursor"
 _NOWHERE = ""
@@ -78,23 +78,34 @@ class UpdateExternalTable(Step):
         self.source = ExternalTable.parse(source)
         self.cursor = cursor
         self.overlap = overlap
-        if not isinstance(batch_rows, int) or batch_rows < 1:
+        if not isinstance(cursor, str) or not cursor:
+            raise BadStep(f"cursor={cursor!r} of step {self.name!r} is no column", hint="name one: cursor='updated_at'")
+        if overlap is not None and (not isinstance(overlap, Overlap) or isinstance(overlap, bool)):
             raise BadStep(
-                f"batch_rows={batch_rows!r} of step {self.name!r} is no number of rows", hint="give 1 or more"
+                f"overlap={overlap!r} of step {self.name!r} is no length of time and no number",
+                hint="say how far to go back: overlap=timedelta(minutes=10)",
             )
         if overlap is not None and abs(overlap) != overlap:
             raise BadStep(
                 f"overlap={overlap!r} of step {self.name!r} lies in the future", hint="say how far to go back"
             )
-        self.batch_rows = batch_rows
+        self.batch_rows = checked_count(batch_rows, "batch_rows", self.name)
         self.allow_empty = allow_empty
+
+    @property
+    def shares_outputs(self) -> bool:
+        return True  # one dataset may be filled from tables of several databases
+
+    @property
+    def _specs(self) -> Sequence[InputSpec | OutputSpec]:
+        return (self.output,)
 
     # What it does
 
     def run(self, lake: Any, *, full: bool = False) -> RunReport:
         """Read what changed and commit it; with `full` read the whole table, and retract rows that are gone from it."""
         started = time.monotonic()
-        run = lake.runtime.random_bytes(16).hex()
+        run = self._in(lake).runtime.random_bytes(16).hex()
         for _ in range(_TRIES):
             try:
                 rows, commit = self._poll(lake, full)
@@ -166,7 +177,7 @@ class UpdateExternalTable(Step):
         with connected(self.source) as connection:
             shape = look(connection, self.source, self.cursor)
             check_overlap(self.overlap, shape.cursor.type, self.cursor)
-            output = self._output(lake, shape)
+            output = self._output(self._in(lake), shape)
             reached = None if output.snapshot is None else _cursor(_state(output.snapshot, self.source.source), shape)
             start = None if reached is None else reached.start(self.overlap)
             query = shape.query((), start, output.key).order_by(None).subquery()
@@ -176,11 +187,11 @@ class UpdateExternalTable(Step):
 
     def status(self, lake: Any) -> StepStatus:
         """How many rows the output has; what is new in the table, `plan` asks the database."""
-        return status(self.name, self.output_names, lake)
+        return status(self.name, self.output_names, self._in(lake))
 
     def reset(self, lake: Any) -> None:
         """Forget how far the table was read: the next run reads all of it. The output stays as it is."""
-        output = find_output(lake, self.output, self.name)
+        output = find_output(self._in(lake), self.output, self.name)
         if output.snapshot is None or _state(output.snapshot, self.source.source) is None:
             return
         note = SourceState(source_name=self.source.source, kind=_STATE, value=_NOWHERE)

@@ -67,7 +67,8 @@ class Called:
 @dataclass(frozen=True)
 class _Failure:
     chunk: Chunk
-    error: Exception
+    error: BaseException
+    trace: str = ""  # where it was raised, if the error itself does not know
 
 
 def call_chunk(
@@ -118,23 +119,23 @@ class _Calls:
             # Many keys that failed again and again are not the better for it when halved; a key that stands alone
             # gets every call that the rule gives it.
             outcome = self._until_given_up(part, Counter() if len(part.hashes) == 1 else spent)
-            if not isinstance(outcome, Exception):
+            if not isinstance(outcome, BaseException):
                 self.done.append(outcome)
             elif (halves := part.halves()) is not None:
                 waiting += [(halves[1], spent.copy()), (halves[0], spent.copy())]
             elif self.on_error.ends_run(outcome):
-                raise self._ended(part, outcome) from outcome
+                raise _ended(self.function, _Failure(part, outcome)) from outcome
             else:
                 self.failed.append(_Failure(part, outcome))
 
-    def _until_given_up(self, chunk: Chunk, spent: Counter[Retry]) -> tuple[OutputRows, ...] | Exception:
+    def _until_given_up(self, chunk: Chunk, spent: Counter[Retry]) -> tuple[OutputRows, ...] | BaseException:
         """The rows, or the last error when the function has been called as often as its errors' rules say."""
         while True:
             try:
                 return self._call(chunk)
-            except (MemoryError, BadResult):
+            except (MemoryError, KeyboardInterrupt, BadResult):
                 raise
-            except Exception as error:
+            except BaseException as error:  # sys.exit() in a library, too, is a failure of the key
                 retry = self.on_error.again(error)
                 if retry is not None:
                     spent[retry] += 1
@@ -150,19 +151,49 @@ class _Calls:
         pairs = zip(self.fittings, results, strict=True)
         return tuple(fitting.rows(result, chunk.keys, chunk.hashes) for fitting, result in pairs)
 
-    def _ended(self, chunk: Chunk, error: Exception) -> KeyFailed:
-        key = chunk.keys.to_pylist()[0]
-        kind, message = type_of(error), message_of(error)
-        shown = ", ".join(f"{name}={value!r}" for name, value in key.items())
-        return KeyFailed(
-            f"the function {self.function.name!r} failed for {shown}: {kind}: {message}",
-            hint='Mend it, or let the other keys go on: on_error="retry" or "skip".',
-            function=self.function.name,
-            key=key,
-            error_type=kind,
-            error_message=message,
-            traceback=trace_of(error, *_OURS),
-        )
+
+def not_called(
+    function: StepFunction,
+    chunk: Chunk,
+    outputs: Sequence[OutputShape],
+    on_error: OnError,
+    attempts_before: I64,
+    now_ms: int,
+    error: BaseException,
+    trace: str,
+) -> Called:
+    """A chunk of one key that failed before its call could return, such as by the death of its worker."""
+    failure = _Failure(chunk, error, trace)
+    if on_error.ends_run(error):
+        raise _ended(function, failure) from error
+    rows = [Fitting(function.name, output).no_rows() for output in outputs]
+    return Called(
+        rows=tuple(each.table for each in rows),
+        hashes=tuple(each.transform for each in rows),
+        key_hashes=tuple(each.key for each in rows),
+        failed=_failed_table([failure], chunk, outputs, on_error, attempts_before, now_ms),
+        called=0,
+        calls=0,
+    )
+
+
+def _ended(function: StepFunction, failure: _Failure) -> KeyFailed:
+    key = failure.chunk.keys.to_pylist()[0]
+    kind, message = type_of(failure.error), message_of(failure.error)
+    shown = ", ".join(f"{name}={value!r}" for name, value in key.items())
+    return KeyFailed(
+        f"the function {function.name!r} failed for {shown}: {kind}: {message}",
+        hint='Mend it, or let the other keys go on: on_error="retry" or "skip".',
+        function=function.name,
+        key=key,
+        error_type=kind,
+        error_message=message,
+        traceback=_trace(failure),
+    )
+
+
+def _trace(failure: _Failure) -> str:
+    return failure.trace or trace_of(failure.error, *_OURS)
 
 
 def _failed_table(
@@ -188,7 +219,7 @@ def _failed_table(
         pa.array(hashes.low),
         pa.array([type_of(error) for error in errors], pa.string()),
         pa.array([message_of(error) for error in errors], pa.string()),
-        pa.array([trace_of(error, *_OURS) for error in errors], pa.string()),
+        pa.array([_trace(failure) for failure in failed], pa.string()),
         pa.array(attempts, pa.int32()),
         now,
         now,

@@ -117,7 +117,7 @@ def _from_pandas(frame: Any, function: str, output: str | None) -> Returned:
         except _HANDOVER as error:
             raise UnfitValues(
                 f"column {name!r} of the result {_for(output)} has values of no one type: {error}",
-                hint="Convert it in the function, with .astype(…) say; OutputSpec(…, schema=…) says what the output holds.",
+                hint="Convert it there, with .astype(…); OutputSpec(…, schema=…) says what the output holds.",
                 output=output,
                 column=name,
             ) from error

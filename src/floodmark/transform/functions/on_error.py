@@ -57,7 +57,7 @@ class OnError:
         """The first key that fails ends the run; what was committed before stays."""
         return cls("fail_fast")
 
-    def after(self, attempts: int, now_ms: int, error: Exception | None = None) -> tuple[State, int | None]:
+    def after(self, attempts: int, now_ms: int, error: BaseException | None = None) -> tuple[State, int | None]:
         """What a key is that has failed so often, now with this error, and when it is due (None: at once, or never)."""
         if self.policy == "skip" or (error is not None and is_skipped(self.handlers, error)):
             return "skipped", None
@@ -68,11 +68,11 @@ class OnError:
         doublings = min(max(attempts, 1) - 1, 64)  # the cap is reached long before
         return "retry", now_ms + int(min(math.ldexp(self.backoff * 1000, doublings), DAY_MS))
 
-    def ends_run(self, error: Exception) -> bool:
+    def ends_run(self, error: BaseException) -> bool:
         """Whether a key that failed with this error ends the run."""
         return self.policy == "fail_fast" and not is_skipped(self.handlers, error)
 
-    def again(self, error: Exception) -> Retry | None:
+    def again(self, error: BaseException) -> Retry | None:
         """The rule by which the function is called again within the run."""
         return retry_for(self.handlers, error)
 

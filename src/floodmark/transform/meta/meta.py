@@ -19,7 +19,7 @@ from floodmark.ledger.staging import explained, staging_area
 from floodmark.transform.errors import KeysChanged, NewVersion, TransformError
 from floodmark.transform.meta import failed as failures_of
 from floodmark.transform.meta import manifest as manifests
-from floodmark.transform.meta.claims import NEVER, SEVERAL, RunInfo
+from floodmark.transform.meta.claims import NEVER, NOTHING, SEVERAL, RunInfo
 from floodmark.transform.meta.draft import Draft
 from floodmark.transform.meta.entries import U32, Entries, distinct
 from floodmark.transform.meta.entry_file import Damaged, OpenEntries
@@ -107,6 +107,12 @@ class TransformMeta:
     def processed_up_to(self, hashes: Hashes, inputs: Sequence[str]) -> I64:
         """For each key and input the last record that its result accounts for; NEVER if it was never processed."""
         return self.find(hashes, inputs).pinned
+
+    def settled(self, dataset: str) -> int | None:
+        """The newest record of an input that every processed key accounts for; None before anything was processed."""
+        position = self.positions.get(dataset, NOTHING)
+        claims = [max(run.up_to(dataset), position) for run in self.manifest.runs.values()]
+        return min(claims, default=None if position == NOTHING else position)
 
     def is_ahead(self, inputs: Iterable[str]) -> bool:
         """Whether some key may have been processed beyond the positions, so that keys have to be looked up."""

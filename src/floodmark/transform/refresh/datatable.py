@@ -30,11 +30,12 @@ from floodmark.transform.functions.frames import from_table, to_table
 from floodmark.transform.functions.function import StepFunction
 from floodmark.transform.output import Output, find_outputs, same_transform
 from floodmark.transform.positions import Reached, least_watermark, moves
-from floodmark.transform.refresh.generate import function_failed, name_of
+from floodmark.transform.refresh.explained import explained_for
+from floodmark.transform.refresh.generate import function_failed
 from floodmark.transform.refresh.whole import RESET, Note, WholeStep, committed_at, output_key, pin_whole
 from floodmark.transform.report import InputStatus, LastRun, RunReport, StepStatus
-from floodmark.transform.specs import InputSpec, OutputSpec, as_input, as_output
-from floodmark.transform.step import Step
+from floodmark.transform.specs import InputSpec, OutputSpec, as_input, as_output, listed
+from floodmark.transform.step import Step, checked_kwargs, name_of
 
 _MS = 10**6
 _TRIES = 5
@@ -75,8 +76,8 @@ class DatatableTransform(Step):
         name: str | None = None,
         version: str | None = None,
     ) -> None:
-        self.inputs: tuple[InputSpec, ...] = tuple(as_input(one) for one in _listed(inputs))
-        self.outputs: tuple[OutputSpec, ...] = tuple(as_output(one) for one in _listed(outputs))
+        self.inputs: tuple[InputSpec, ...] = tuple(as_input(one) for one in listed(inputs))
+        self.outputs: tuple[OutputSpec, ...] = tuple(as_output(one) for one in listed(outputs))
         called = name if name is not None else name_of(func)
         super().__init__(called, [one.name for one in self.inputs], [one.name for one in self.outputs], labels)
         if not self.inputs:
@@ -88,12 +89,16 @@ class DatatableTransform(Step):
                     hint="leave them out, or use BatchTransform",
                 )
         sizes = {"inputs": len(self.inputs), "outputs": len(self.outputs)}
-        self.function = StepFunction(func, dict(kwargs or {}), called, version, **sizes)
+        self.function = StepFunction(func, checked_kwargs(kwargs, called), called, version, **sizes)
+
+    @property
+    def _specs(self) -> Sequence[InputSpec | OutputSpec]:
+        return (*self.inputs, *self.outputs)
 
     def run(self, lake: Any) -> RunReport:
         """Call the function if an input has moved or the function is a new one, and commit what changed."""
         began = time.monotonic()
-        pinned = pin_whole(self, lake)
+        pinned = pin_whole(self, self._in(lake))
         if pinned.why is None:
             return _report(pinned, "", 0, [], began)
         made = _with_outputs(pinned, lake)
@@ -112,7 +117,7 @@ class DatatableTransform(Step):
 
     def reset(self, lake: Any) -> None:
         """Have the function called by the next run whatever has moved; the outputs stay as they are until then."""
-        pinned = pin_whole(self, lake)
+        pinned = pin_whole(self, self._in(lake))
         for output, note in zip(pinned.outputs, pinned.notes, strict=True):
             if note is not None and note.version != RESET:
                 _, snapshot = output.present
@@ -122,12 +127,12 @@ class DatatableTransform(Step):
 
     def plan(self, lake: Any) -> DatatablePlan:
         """What `run` would do and why. Calls nothing and writes nothing."""
-        pinned = pin_whole(self, lake)
+        pinned = pin_whole(self, self._in(lake))
         return DatatablePlan(self.name, pinned.why, _inputs(pinned))
 
     def status(self, lake: Any) -> StepStatus:
         """Where the step stands."""
-        pinned = pin_whole(self, lake)
+        pinned = pin_whole(self, self._in(lake))
         note = pinned.notes[0]
         last = None
         if note is not None:
@@ -140,7 +145,7 @@ class DatatableTransform(Step):
         """How far each input was read when the output was made, and when that record was committed."""
         from floodmark.transform.status import OFFSETS
 
-        pinned = pin_whole(self, lake)
+        pinned = pin_whole(self, self._in(lake))
         positions = pinned.positions(0)
         rows = []
         for given in pinned.inputs:
@@ -169,7 +174,8 @@ class _Run:
         for number in range(len(results) - 1, -1, -1):
             seconds = round(time.monotonic() - self.began, 3)
             note = Note(self.pinned.step.name, self.pinned.version, run, now, rows[number], seconds)
-            commits.append(self._commit(number, results[number], note))
+            with explained_for(self.pinned.outputs[number].name):
+                commits.append(self._commit(number, results[number], note))
         return _report(self.pinned, run, sum(rows), commits, self.began)
 
     def _call(self) -> list[Incoming]:
@@ -303,7 +309,3 @@ def _report(pinned: WholeStep, run: str, rows: int, commits: Sequence[Commit], b
         positions=positions,
         seconds=time.monotonic() - began,
     )
-
-
-def _listed(given: Any) -> Sequence[Any]:
-    return given if isinstance(given, list | tuple) else (given,)

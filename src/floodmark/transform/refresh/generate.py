@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sysconfig
 import time
 import traceback
@@ -18,8 +19,8 @@ from floodmark.transform.functions.frames import to_table
 from floodmark.transform.refresh.root_output import Refresh, Way, check_has_key, find_output
 from floodmark.transform.refresh.spool import Spool
 from floodmark.transform.report import RunReport, StepStatus
-from floodmark.transform.specs import OutputSpec, as_output
-from floodmark.transform.step import Step
+from floodmark.transform.specs import InputSpec, OutputSpec, as_output, listed
+from floodmark.transform.step import Step, checked_kwargs, name_of
 
 
 class BatchGenerate(Step):
@@ -44,20 +45,29 @@ class BatchGenerate(Step):
         name: str | None = None,
         allow_empty: bool = False,
     ) -> None:
-        listed = [outputs] if isinstance(outputs, str | OutputSpec) or hasattr(outputs, "snapshot") else outputs
-        self.outputs: tuple[OutputSpec, ...] = tuple(as_output(one) for one in listed)
+        self.outputs: tuple[OutputSpec, ...] = tuple(as_output(one) for one in listed(outputs))
         if not callable(func):
             raise BadFunction(f"{func!r} is not a function", hint="give a function that yields frames")
         called = name if name is not None else name_of(func)
         super().__init__(called, (), [one.name for one in self.outputs], labels)
         self.func = func
-        self.kwargs = dict(kwargs or {})
+        self.kwargs = checked_kwargs(kwargs, called)
+        _check_callable(called, func, self.kwargs)
         self.delete_stale = delete_stale
         self.allow_empty = allow_empty
+
+    @property
+    def shares_outputs(self) -> bool:
+        return not self.delete_stale
+
+    @property
+    def _specs(self) -> Sequence[InputSpec | OutputSpec]:
+        return self.outputs
 
     def run(self, lake: Any) -> RunReport:
         """Call the function, and commit what changed: at most one commit per output."""
         started = time.monotonic()
+        self._in(lake)
         run = lake.runtime.random_bytes(16).hex()
         found = [find_output(lake, spec, self.name) for spec in self.outputs]
         for output in found:
@@ -81,7 +91,7 @@ class BatchGenerate(Step):
 
     def status(self, lake: Any) -> StepStatus:
         """How many rows its outputs have; there is nothing that it could be behind."""
-        return status(self.name, self.output_names, lake)
+        return status(self.name, self.output_names, self._in(lake))
 
     def _read(self, spools: Sequence[Spool]) -> int:
         """Keep every frame that the function yields; how many times it did."""
@@ -147,6 +157,25 @@ class BatchGenerate(Step):
                 raise nothing_came(self.name, name, "the function yielded no rows")
 
 
+def _check_callable(step: str, func: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a function that cannot be called with these arguments, or that has to be awaited."""
+    if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
+        raise BadFunction(
+            f"the function of step {step!r} is async", hint="yield frames from a plain function", function=step
+        )
+    try:
+        inspect.signature(func).bind(**kwargs)
+    except TypeError as error:
+        given = f"kwargs {', '.join(kwargs)}" if kwargs else "no arguments"
+        raise BadFunction(
+            f"the function of step {step!r} cannot be called with {given}: {error}",
+            hint="it gets kwargs by name, and nothing else",
+            function=step,
+        ) from error
+    except ValueError:
+        return  # some built-in ones do not say what they take
+
+
 def report(step: str, run: str, rows: int, calls: int, commits: Sequence[Commit], seconds: float) -> RunReport:
     """What a run that brought rows in has done; its rows are what `keys` counts."""
     return RunReport(
@@ -189,12 +218,6 @@ def function_failed(step: str, error: Exception, when: str) -> FunctionFailed:
 
 
 _NOT_THEIRS = (str(Path(__file__).parent.parent), *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib")))
-
-
-def name_of(func: Any) -> str:
-    """What a step is called after its function."""
-    name = getattr(func, "__name__", None) or type(func).__name__
-    return "step" if name == "<lambda>" else str(name)
 
 
 def _frames(count: int) -> str:

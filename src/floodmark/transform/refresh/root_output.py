@@ -10,6 +10,7 @@ import pyarrow as pa
 from floodmark.chain.events import DatasetKind, SourceState
 from floodmark.chain.hashes import Multihash
 from floodmark.ledger.commit import Commit
+from floodmark.ledger.errors import BadPrimaryKey
 from floodmark.ledger.fold import fold_if_due
 from floodmark.ledger.incoming import Batches, Frame, Incoming
 from floodmark.ledger.layout import check_column_name, fields_from, vocabulary
@@ -18,6 +19,7 @@ from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Kind, Strategy, strategy_of
 from floodmark.storage.slices import Vocabulary
 from floodmark.transform.errors import BadStep, OutputTaken
+from floodmark.transform.refresh.explained import explained_for
 from floodmark.transform.refresh.spool import Spool
 from floodmark.transform.specs import OutputSpec
 
@@ -118,6 +120,10 @@ class Refresh:
 
     def commit(self, lake: Any) -> Commit | None:
         """Write what changed, in one commit; None when nothing did. The dataset is made if it was not there."""
+        with explained_for(self.output.name):
+            return self._committed(lake)
+
+    def _committed(self, lake: Any) -> Commit | None:
         data = self._incoming()  # before it is made: frames that do not go together leave no empty dataset behind
         if data is None:
             return None
@@ -143,6 +149,10 @@ class Refresh:
             reader = self.spool.reader(known)
             for name in reader.schema.names:
                 check_column_name(name, self.output.vocabulary)
+            if missing := [name for name in self.output.key if name not in reader.schema.names]:
+                raise BadPrimaryKey(
+                    f"the rows lack the key column {missing[0]!r}", hint=f"they have {', '.join(reader.schema.names)}"
+                )
             return Batches(reader)
         is_told = self.state is not None or (self.way == "snapshot" and self.output.snapshot is not None)
         if known is None or not is_told:

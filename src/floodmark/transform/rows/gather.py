@@ -16,7 +16,7 @@ from floodmark.ledger.keys.entries import Mask, stable_order
 from floodmark.ledger.keys.records import NOT_THERE
 from floodmark.ledger.merge.batch import RETRACT
 from floodmark.transform.changed.alive import Keys, output_keys
-from floodmark.transform.changed.changes import changed_keys, check_purge, cut
+from floodmark.transform.changed.changes import changed_keys, cut
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.shape import Shape
 from floodmark.transform.lakes import KnownKeys
@@ -60,10 +60,9 @@ def map_units(
     No key is looked at but those of retractions. `known` leaves out retractions that were seen when their key was
     processed; for rows, `read_chunks` does that.
     """
-    check_purge(pinned, since)
     if pinned.layout is None or pinned.end <= since + 1:
         return []
-    return [*_ranges(pinned, since, unit_rows), *_held_units(_gone_since(pinned, shape, since, runner, known))]
+    return [*_ranges(pinned, since, unit_rows), *held_units(_gone_since(pinned, shape, since, runner, known))]
 
 
 def stale_map_units(
@@ -109,11 +108,11 @@ def vanished_units(
     [only] = pinned
     keys = Keys.joined([output_keys(output, shape, None, runner) for output in outputs], shape.keys).table
     if only.layout is None:
-        return _held_units(keys)
-    return _held_units(keys.filter(pa.array(~_is_alive(only, shape, keys))))
+        return held_units(keys)
+    return held_units(keys.filter(pa.array(~_is_alive(only, shape, keys))))
 
 
-def _held_units(keys: pa.Table) -> list[KeysUnit]:
+def held_units(keys: pa.Table) -> list[KeysUnit]:
     """Units of keys of a step's only input that travel with them."""
     bounds = range(0, keys.num_rows, KEYS_PART)
     return [KeysUnit(keys.slice(at, KEYS_PART), at, min(at + KEYS_PART, keys.num_rows), 1.0, (None,)) for at in bounds]

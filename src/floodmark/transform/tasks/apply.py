@@ -8,7 +8,7 @@ its last checkpoint.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,16 +16,16 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.compute import addresses
+from floodmark.engine import Raised
 from floodmark.errors import FloodmarkError
-from floodmark.ledger.conform import cast_columns
 from floodmark.ledger.keys.records import I64, Hashes
-from floodmark.ledger.merge.derive import derived_layout
-from floodmark.transform.functions.call import Called, call_chunk
+from floodmark.transform.functions.call import Called, call_chunk, not_called
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.meta.failed import FACTS, failed_column, failed_hashes
 from floodmark.transform.rows.chunk import Chunk
+from floodmark.transform.tasks.columns import brought, joined_columns, known_columns, learnt, seen_columns, undecided
 from floodmark.transform.tasks.reuse import Known, Places, Tried, gone_identity, identity
-from floodmark.transform.tasks.stored import Attempts, Entries, Fresh, Rows, Stored, strategy_of
+from floodmark.transform.tasks.stored import Attempts, Entries, Fresh, Rows, Stored
 from floodmark.transform.tasks.work import Applied, Task, Unit, Work
 
 HELD_BYTES = 64 << 20
@@ -37,6 +37,7 @@ FAR_LONGER = 3.0
 _TRACES = 1000
 """How many keys that fail keep their traceback, in one task."""
 
+_LONGEST_TRACE = 16_000
 _KEY_BYTES = 40
 
 
@@ -45,7 +46,7 @@ def apply(work: Work, task: Task, clock: Callable[[], float] = time.perf_counter
     earlier = work.store.of_tasks([task.id], work.outputs)
     run = _Run(work, task, earlier, clock)
     try:
-        rest = run.process()
+        rest = run.process() if task.lost is None else run.give_up(task.lost)
     except FloodmarkError:
         run.store()  # what the function has done before it failed for good
         raise
@@ -98,6 +99,8 @@ class _Run:
         self._work, self._task, self._clock = work, task, clock
         self._stored = list({s.id: s for s in (*task.inherited, *earlier)}.values())
         self._outputs = known_columns(work.outputs, self._stored)
+        before = [work.seen, *(s.undecided for s in self._stored)]
+        self._seen = list(seen_columns(self._outputs, before, work.function.name))
         self._mine = _identities(work, self._stored)
         self._found: Known | None = None if work.found is None else work.found.open()
         self._tried = Tried.of(work.attempted.failed())
@@ -123,6 +126,20 @@ class _Run:
                     return units[number if is_begun else number + 1 :]
         return ()
 
+    def give_up(self, lost: Raised) -> tuple[Unit, ...]:
+        """Write the key down as failed that no worker lives through."""
+        work = self._work
+        done = Places.of(Hashes.joined([hashes.read() for s in self._stored for hashes in s.processed]))
+        for unit in self._task.units:
+            for chunk in work.chunks_of_keys(unit):
+                self._add_gone(chunk)
+                if len(chunk) and done.find(chunk.hashes)[0] < 0:
+                    attempts = self._tried.before(chunk.hashes)
+                    what = (work.function, chunk, self._outputs, work.on_error, attempts, work.now_ms)
+                    self._held.add(chunk, not_called(*what, lost.error, lost.trace[-_LONGEST_TRACE:]))
+                    self._keys += len(chunk)
+        return ()
+
     def _process(self, chunk: Chunk) -> None:
         self._add_gone(chunk)
         for part in self._to_call(chunk):
@@ -144,7 +161,7 @@ class _Run:
         wanted = identity(chunk.hashes, chunk.signature)
         done = self._mine.find(wanted) >= 0
         if self._found is not None:
-            at = self._found.find(wanted, self._tried.before(chunk.hashes))
+            at = self._found.find(wanted)
             used = np.flatnonzero(~done & (at >= 0))
             self._used |= addresses.from_array(at[used])
             self._keys += len(used)
@@ -177,15 +194,24 @@ class _Run:
 
     def _learnt(self, called: Called) -> Called:
         """The same, cast to the columns of the outputs: the first rows of one decide which it has."""
-        rows = list(called.rows)
+        rows, keys = list(called.rows), list(called.key_hashes)
         outputs = list(self._outputs)
         for n, shape in enumerate(outputs):
-            if shape.layout is None and rows[n].num_rows:
-                outputs[n], rows[n] = learnt(shape, rows[n])
+            if shape.layout is not None or not rows[n].num_rows:
+                continue
+            seen = joined_columns([self._seen[n], rows[n].schema], shape, self._work.function.name)
+            assert seen is not None  # there are rows
+            self._seen[n] = seen
+            if undecided(seen):
+                continue
+            outputs[n] = learnt(shape, seen)
+            mine = brought(Rows(rows[n], keys[n], called.hashes[n]), outputs[n], seen)
+            rows[n], keys[n] = mine.table, mine.key
+            self._held.rows[n] = [brought(held, outputs[n], seen) for held in self._held.rows[n]]
         if all(ours is theirs for ours, theirs in zip(outputs, self._outputs, strict=True)):
             return called
         self._outputs = tuple(outputs)
-        return replace(called, rows=tuple(rows))
+        return replace(called, rows=tuple(rows), key_hashes=tuple(keys))
 
     def _with_few_traces(self, called: Called) -> Called:
         """The same, without tracebacks once there are many: a function that fails everywhere fails in one place."""
@@ -219,7 +245,13 @@ class _Run:
         """Make a checkpoint of what is held."""
         if not self._held.is_empty:
             held, self._held = self._held, self._nothing()
-            self._stored.append(self._work.store.put(self._task.id, self._outputs, held.fresh()))
+            pairs = list(zip(self._outputs, self._seen, strict=True))
+            for n, (shape, seen) in enumerate(pairs):
+                if shape.layout is None:
+                    held.rows[n] = [brought(rows, shape, seen) for rows in held.rows[n]]
+            columns = tuple(seen if shape.layout is None else None for shape, seen in pairs)
+            fresh = replace(held.fresh(), undecided=columns)
+            self._stored.append(self._work.store.put(self._task.id, self._outputs, fresh))
         self._since = self._clock()
 
     def applied(self, rest: tuple[Unit, ...]) -> Applied:
@@ -228,6 +260,10 @@ class _Run:
             stored=tuple(self._stored),
             inherited=self._task.inherited,
             outputs=self._outputs,
+            seen=tuple(
+                seen if shape.layout is None else shape.layout.data
+                for shape, seen in zip(self._outputs, self._seen, strict=True)
+            ),
             used=self._used,
             rest=rest,
             keys=self._keys,
@@ -235,23 +271,6 @@ class _Run:
             calls=self._calls,
             seconds=seconds,
         )
-
-
-def learnt(shape: OutputShape, rows: pa.Table) -> tuple[OutputShape, pa.Table]:
-    """An output whose columns are those of its first rows, and these rows with them."""
-    vocab = shape.vocab if shape.event_time is None else replace(shape.vocab, event_time=shape.event_time)
-    layout, _ = derived_layout(rows.schema, strategy_of(shape), vocab)
-    return replace(shape, layout=layout), cast_columns(rows, layout, f"the first result for {shape.name!r}")
-
-
-def known_columns(outputs: tuple[OutputShape, ...], stored: Sequence[Stored]) -> tuple[OutputShape, ...]:
-    """The outputs with the columns that stored rows have, where nothing else says which."""
-    agreed = list(outputs)
-    for s in stored:
-        for n, layout in enumerate(s.layouts):
-            if agreed[n].layout is None and layout is not None and s.outputs[n] is not None:
-                agreed[n] = replace(agreed[n], layout=layout)
-    return tuple(agreed)
 
 
 def _identities(work: Work, stored: list[Stored]) -> Places:

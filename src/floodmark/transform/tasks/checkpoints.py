@@ -32,6 +32,7 @@ from floodmark.ledger.merge.results import SortedHashes, write_hashes
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.functions.returned import OutputShape
+from floodmark.transform.tasks.columns import may_become
 from floodmark.transform.tasks.stored import Entries, File, Fresh, Stored, results
 
 __all__ = ["ChunkStore", "Stored", "results"]
@@ -84,6 +85,7 @@ class ChunkStore:
             id=f"{task}-{uuid.uuid4().hex[:12]}",
             outputs=tuple(files),
             layouts=tuple(shape.layout for shape in outputs),
+            undecided=fresh.undecided or (None,) * len(files),
             called=self._put_hashes(entries.hashes, folder),
             gone=self._put_hashes(fresh.gone, folder),
             failures=self._put_failures(fresh.failed),
@@ -128,8 +130,13 @@ class ChunkStore:
         return {
             "format": FORMAT,
             "outputs": [
-                {**_identity(shape), "layout": _layout_facts(shape.layout), "file": self._file_facts(file)}
-                for shape, file in zip(outputs, stored.outputs, strict=True)
+                {
+                    **_identity(shape),
+                    "layout": _layout_facts(shape.layout),
+                    "undecided": None if columns is None else _schema_text(columns),
+                    "file": self._file_facts(file),
+                }
+                for shape, file, columns in zip(outputs, stored.outputs, stored.undecided, strict=True)
             ],
             "called": self._file_facts(stored.called),
             "gone": self._file_facts(stored.gone),
@@ -194,7 +201,7 @@ class ChunkStore:
             facts = json.loads((batch.schema.metadata or {})[_FACTS])
             if facts["format"] != FORMAT or len(facts["outputs"]) != len(outputs):
                 return None
-            layouts = []
+            layouts, undecided = [], []
             for shape, fact in zip(outputs, facts["outputs"], strict=True):
                 layout = None if fact["file"] is None else _layout_from(fact["layout"], shape)
                 known = shape.layout
@@ -202,15 +209,25 @@ class ChunkStore:
                     return None
                 if known is not None and layout is not None and not _same(known, layout):
                     return None
-                layouts.append(layout if layout is not None else known)
-            stored = self._stored(name, facts, tuple(layouts))
+                columns = None if fact["undecided"] is None else _schema_from(fact["undecided"])
+                if known is not None and columns is not None and not may_become(columns, known.data):
+                    return None
+                layouts.append(layout if layout is not None else known if columns is None else None)
+                undecided.append(columns)
+            stored = self._stored(name, facts, tuple(layouts), tuple(undecided))
         except (BadCheckpoint, ObjectNotFound, KeyError, TypeError, ValueError, pa.ArrowException):
             return None
         if tuple(batch.schema.names) != _COLUMNS or batch.num_rows != stored.keys:
             return None
         return stored, facts
 
-    def _stored(self, name: str, facts: dict[str, Any], layouts: tuple[Layout | None, ...]) -> Stored:
+    def _stored(
+        self,
+        name: str,
+        facts: dict[str, Any],
+        layouts: tuple[Layout | None, ...],
+        undecided: tuple[pa.Schema | None, ...],
+    ) -> Stored:
         store = None if self.objects.is_local else self.objects.store
 
         def path(fact: dict[str, Any]) -> str:
@@ -228,6 +245,7 @@ class ChunkStore:
             id=name,
             outputs=tuple(rows(fact["file"]) for fact in facts["outputs"]),
             layouts=layouts,
+            undecided=undecided,
             called=hashes(facts["called"]),
             gone=hashes(facts["gone"]),
             failures=failures and File(f"{self._files}/{failures['name']}", failures["size"], failures["sum"]),
@@ -284,22 +302,29 @@ _IDENTITY = ("name", "key", "keys", "event_time")
 
 def _identity(shape: OutputShape) -> dict[str, Any]:
     """What makes results another output's."""
-    keys = base64.b64encode(shape.keys.remove_metadata().serialize().to_pybytes()).decode()
+    keys = _schema_text(shape.keys.remove_metadata())
     return {"name": shape.name, "key": list(shape.key), "keys": keys, "event_time": shape.event_time}
+
+
+def _schema_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _schema_from(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def _layout_facts(layout: Layout | None) -> dict[str, Any] | None:
     if layout is None:
         return None
-    data = base64.b64encode(layout.data.serialize().to_pybytes()).decode()
-    return {"data": data, "event_time": layout.event_time}
+    return {"data": _schema_text(layout.data), "event_time": layout.event_time}
 
 
 def _layout_from(fact: dict[str, Any] | None, shape: OutputShape) -> Layout | None:
     if fact is None:
         return None
-    data = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fact["data"])))
-    return Layout(shape.vocab if shape.layout is None else shape.layout.vocab, fact["event_time"], data)
+    vocab = shape.vocab if shape.layout is None else shape.layout.vocab
+    return Layout(vocab, fact["event_time"], _schema_from(fact["data"]))
 
 
 def _same(one: Layout, other: Layout) -> bool:

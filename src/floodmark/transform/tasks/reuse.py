@@ -23,7 +23,7 @@ from floodmark.ledger.keys.search import BEFORE, bound
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.transform.meta.failed import failed_column, failed_hashes
 from floodmark.transform.tasks.checkpoints import ChunkStore
-from floodmark.transform.tasks.stored import Attempts, Entries, Stored
+from floodmark.transform.tasks.stored import Entries, Stored
 
 _ODD_HIGH, _ODD_LOW = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
@@ -81,13 +81,16 @@ class FoundIndex:
 
     @staticmethod
     def make(store: ChunkStore, found: Sequence[Stored]) -> FoundIndex:
-        """Write the index of these checkpoints; where two have the same result, the first one's counts."""
-        parts = [store.entries(stored) for stored in found]
+        """Write the index of these checkpoints; where two have the same result, the first one's counts.
+
+        Failures are left out: their cause may be gone since, and whoever asked to stop at one wants to hear of it.
+        """
+        parts = [_succeeded(store.entries(stored)) for stored in found]
         entries = Entries.joined(parts)
         places = Places.of(identity(entries.hashes, entries.signature))
         which = np.repeat(np.arange(len(parts), dtype=np.uint32), [len(part) for part in parts])
-        columns = [places.sorted.high, places.sorted.low, entries.attempts[places.at], which[places.at]]
-        batch = pa.RecordBatch.from_arrays([pa.array(c) for c in columns], ["high", "low", "attempts", "checkpoint"])
+        columns = [places.sorted.high, places.sorted.low, which[places.at]]
+        batch = pa.RecordBatch.from_arrays([pa.array(c) for c in columns], ["high", "low", "checkpoint"])
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
@@ -99,8 +102,8 @@ class FoundIndex:
         path = self.objects.store.local_path(self.key)
         source = pa.memory_map(str(path)) if path is not None else pa.py_buffer(self.objects.store.get(self.key))
         batch = pa.ipc.open_file(source).get_batch(0)
-        high, low, attempts, checkpoint = (column.to_numpy() for column in batch.columns)
-        return Known(Hashes(high, low), attempts, checkpoint)
+        high, low, checkpoint = (column.to_numpy() for column in batch.columns)
+        return Known(Hashes(high, low), checkpoint)
 
     def shares(self, used: BitMap) -> list[tuple[Stored, Hashes]]:
         """Each checkpoint with the identities of its results that are used."""
@@ -121,21 +124,15 @@ class Known:
     """The opened index: results by identity."""
 
     sorted: Hashes
-    attempts: Attempts
     checkpoint: npt.NDArray[np.uint32]
 
-    def find(self, wanted: Hashes, attempts_before: I64) -> I64:
-        """The place of each result that counts; -1 where there is none.
+    def find(self, wanted: Hashes) -> I64:
+        """The place of each result; -1 where there is none."""
+        return find(self.sorted, wanted)
 
-        A failure counts as the next attempt only: one that was committed meanwhile is no reason not to try again.
-        """
-        at = find(self.sorted, wanted)
-        if not len(self.sorted):
-            return at
-        attempts = self.attempts[at]
-        counts = (attempts == 0) | (attempts == attempts_before + 1)
-        result: I64 = np.where(counts, at, -1)
-        return result
+
+def _succeeded(entries: Entries) -> Entries:
+    return entries.take(np.flatnonzero(entries.attempts == 0))
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ from functools import partial
 from pyroaring import BitMap
 
 from floodmark.compute.runner import Runner
-from floodmark.engine import Progress
+from floodmark.engine import Progress, Raised
+from floodmark.transform.errors import WorkersKeepDying
 from floodmark.transform.functions.returned import OutputShape
-from floodmark.transform.tasks.apply import apply, known_columns
+from floodmark.transform.tasks.apply import apply
 from floodmark.transform.tasks.checkpoints import Stored
+from floodmark.transform.tasks.columns import known_columns, learnt, no_value, seen_columns, undecided
 from floodmark.transform.tasks.reuse import FoundIndex
 from floodmark.transform.tasks.trim import conformed, divided
 from floodmark.transform.tasks.work import Applied, Task, Unit, Work
@@ -30,6 +32,9 @@ LEAST_ROWS = 1 << 14
 
 MOST_ROWS = 1 << 20
 """So many rows are worth a task of their own, whatever the speed."""
+
+MOST_LOST = 100
+"""So many keys may cost a worker's life in one wave: to find each takes several deaths."""
 
 _TASKS_PER_CORE = 4
 _MOST_TASKS_PER_CORE = 64
@@ -76,6 +81,8 @@ class Computed:
 def compute(work: Work, units: Sequence[Unit], found: Sequence[Stored], runner: Runner, progress: Progress) -> Computed:
     """Process the keys of these units, each once; what is found in checkpoints of an earlier run is not called."""
     work = replace(work, outputs=known_columns(work.outputs, found))
+    seen = seen_columns(work.outputs, [s.undecided for s in found], work.function.name)
+    work = replace(work, seen=seen)
     if not found:
         return _compute(work, units, runner, progress)
     index = FoundIndex.make(work.store, found)
@@ -93,28 +100,37 @@ def _compute(work: Work, units: Sequence[Unit], runner: Runner, progress: Progre
     missing = [Missing(unit) for unit in units]
     total = sum(unit.rows for unit in units)
     first = True
+    give_up = _GiveUp(work.function.name, MOST_LOST)
     while missing:
         tasks = _tasks(work, missing, rate, runner.cores)
         if first and len(tasks) > 1 and any(shape.layout is None for shape in work.outputs):
             tasks = [replace(_task(work, missing, tasks[0].patience), goes_ahead=True)]
         first = False
         applied = runner.run(
-            tasks, partial(apply, work), halve=partial(halves, work), worth=_keys, progress=progress, rows=total
+            tasks,
+            partial(apply, work),
+            halve=partial(halves, work),
+            give_up=give_up,
+            worth=_keys,
+            progress=progress,
+            rows=total,
         )
         for a in applied:
             stored.update((s.id, s) for s in a.stored)
             used |= a.used
             calls += a.calls
-        work = replace(work, outputs=_agreed(work.outputs, applied))
+        work = _agreed(work, applied)
         rate = _rate(applied) or rate
         # Only the first unit that a task gives back can have been begun.
         missing = [Missing(unit, a.inherited if n else a.stored) for a in applied for n, unit in enumerate(a.rest)]
+    shares_used = [] if work.found is None else work.found.shares(used)
+    _check_decided(work, [*stored.values(), *(s for s, mine in shares_used if len(mine))])
     # Tasks that began at once may have learnt different columns: now there is one answer.
     fresh = [conformed(work.store, s, work.outputs) for s in stored.values()]
     reused, left = [], []
     if work.found is not None:
         cut = partial(divided, work.store, work.outputs)
-        for mine, rest in runner.run_light(work.found.shares(used), cut):
+        for mine, rest in runner.run_light(shares_used, cut):
             reused += mine
             left += rest
     return Computed((*reused, *fresh), tuple(left), work.outputs, len(used), calls)
@@ -176,6 +192,26 @@ def halves(work: Work, task: Task) -> tuple[Task, Task] | None:
     return first, second
 
 
+@dataclass
+class _GiveUp:
+    """Makes of a task of one key, which no worker lives through, one that writes it down as failed."""
+
+    function: str
+    left: int
+
+    def __call__(self, task: Task, failure: Raised) -> Task | None:
+        if task.lost is not None or len(task.units) > 1 or task.units[0].halves() is not None:
+            return None
+        self.left -= 1
+        if self.left < 0:
+            raise WorkersKeepDying(
+                f"workers died over {MOST_LOST} keys of {self.function!r}, the last time so: {failure.error}",
+                hint="So many are no accident of single keys: call the function on one key in a process of its own.",
+                function=self.function,
+            )
+        return replace(task, lost=failure)
+
+
 def _keys(applied: Applied) -> int:
     return applied.keys
 
@@ -189,9 +225,18 @@ def _rate(applied: Sequence[Applied]) -> float | None:
 # What tasks have learnt
 
 
-def _agreed(outputs: tuple[OutputShape, ...], applied: Sequence[Applied]) -> tuple[OutputShape, ...]:
-    """The outputs with the columns that the first task knew which had any."""
-    agreed = list(outputs)
-    for a in applied:
-        agreed = [theirs if ours.layout is None else ours for ours, theirs in zip(agreed, a.outputs, strict=True)]
-    return tuple(agreed)
+def _agreed(work: Work, applied: Sequence[Applied]) -> Work:
+    """The same with what tasks have learnt of the columns of outputs: all of it goes together, or is refused."""
+    seen = seen_columns(work.outputs, [work.seen, *(a.seen for a in applied)], work.function.name)
+    outputs = list(work.outputs)
+    for n, columns in enumerate(seen):
+        if columns is not None and not undecided(columns):
+            outputs[n] = learnt(outputs[n], columns)
+    return replace(work, outputs=tuple(outputs), seen=seen)
+
+
+def _check_decided(work: Work, stored: Sequence[Stored]) -> None:
+    """Refuse rows with a column whose type nobody knows."""
+    for n, (shape, columns) in enumerate(zip(work.outputs, work.seen, strict=True)):
+        if shape.layout is None and columns is not None and any(s.outputs[n] is not None for s in stored):
+            raise no_value(shape, columns, work.function.name)

@@ -71,6 +71,7 @@ class Fresh:
     entries: Entries
     gone: Hashes  # keys that were processed without a call
     failed: pa.Table | None
+    undecided: tuple[pa.Schema | None, ...] = ()  # by output the columns of its rows, if not all have a type yet
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Stored:
     id: str
     outputs: tuple[SortedFile | None, ...]  # None: no rows
     layouts: tuple[Layout | None, ...]  # what the rows were written with
+    undecided: tuple[pa.Schema | None, ...]  # or with these columns, of which not all had a type yet
     called: SortedHashes | None
     gone: SortedHashes | None
     failures: File | None

@@ -13,6 +13,7 @@ from floodmark.ledger.merge.results import result_batch
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.meta.failed import failed_hashes
 from floodmark.transform.tasks.checkpoints import ChunkStore
+from floodmark.transform.tasks.columns import in_layout
 from floodmark.transform.tasks.reuse import Mask, Places, find, identity
 from floodmark.transform.tasks.stored import Entries, Fresh, Rows, Stored, strategy_of
 
@@ -67,5 +68,5 @@ def _rows_of(file: SortedFile, keys: Hashes, shape: OutputShape) -> Rows:
     batch = FileBucket((file,), 0, BUCKETS).load()
     table = batch.table.filter(pa.array(find(keys, batch.place) >= 0))
     assert shape.layout is not None  # there are rows
-    fitting = result_batch(table, shape.layout, strategy_of(shape))
+    fitting = result_batch(in_layout(table, shape.layout, shape.name), shape.layout, strategy_of(shape))
     return Rows(fitting.table, fitting.key, fitting.place)

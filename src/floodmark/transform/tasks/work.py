@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pyroaring import BitMap
 
+from floodmark.engine import Raised
 from floodmark.transform.tasks.checkpoints import ChunkStore, Stored
+from floodmark.transform.tasks.columns import Seen
 from floodmark.transform.tasks.reuse import FoundIndex
 
 if TYPE_CHECKING:
@@ -50,11 +52,22 @@ class Work:
     now_ms: int
     target_seconds: float = 10.0
     found: FoundIndex | None = None  # results that an earlier run has left
+    seen: Seen = ()  # what is known of the columns of outputs whose columns are not all known
 
     def chunks(self, unit: Unit, chunk_size: int) -> Iterator[Chunk]:
         from floodmark.transform.rows.chunks import read_chunks
 
         return read_chunks(cast("RangeUnit | KeysUnit", unit), self.shape, self.inputs, chunk_size, self.checked)
+
+    def chunks_of_keys(self, unit: Unit) -> Iterator[Chunk]:
+        """The keys of a unit, if possible without their rows: to read them may be what a worker died of."""
+        from floodmark.transform.rows.chunk import Chunk
+        from floodmark.transform.rows.units import KeysUnit
+
+        if not isinstance(unit, KeysUnit):
+            return self.chunks(unit, 1)
+        keys = unit.load()
+        return iter([Chunk(keys, self.shape.hash_keys(keys), ())])
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,7 @@ class Task:
     patience: float  # seconds after which a task that will take far longer gives its rest back
     inherited: tuple[Stored, ...] = ()  # of this run
     goes_ahead: bool = False  # others wait for what it learns, so it gives its rest back then
+    lost: Raised | None = None  # what every worker died of that tried its only key, which is not tried again
 
     @property
     def rows(self) -> int:
@@ -84,6 +98,7 @@ class Applied:
     stored: tuple[Stored, ...]  # the inherited ones, too
     inherited: tuple[Stored, ...]
     outputs: tuple[OutputShape, ...]  # with what was learnt of their columns
+    seen: Seen  # as far as it was learnt here
     used: BitMap  # places in the index of found results
     rest: tuple[Unit, ...]
     keys: int  # done in this task, for progress

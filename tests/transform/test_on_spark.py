@@ -1,0 +1,125 @@
+"""Steps whose tasks run on Spark: the results are those of a plain loop, with keys that fail and keys that kill workers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import floodmark as fm
+from floodmark.compute import runner
+from floodmark.engine import Session
+from floodmark.engine import run as run_on_spark
+from floodmark.ledger.merge import derive
+from floodmark.transform.errors import KeyFailed
+
+pytestmark = pytest.mark.spark
+
+FAILS, DIES = 5, 11
+
+
+@pytest.fixture
+def lake(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> fm.Lake:
+    """A lake for which nothing is too little for Spark."""
+    monkeypatch.setattr(runner, "LITTLE_ROWS", -1)
+    monkeypatch.setattr(runner, "LIGHT_TASKS", -1)
+    monkeypatch.setattr(derive, "HERE_ROWS", -1)
+    monkeypatch.setattr(derive, "FEW_CORES", 0)
+    lake = fm.Lake(tmp_path / "lake", runtime=fm.Runtime(session=session))
+    lake.create("a", key="id").write(pa.table({"id": list(range(24)), "v": list(range(24))}))
+    return lake
+
+
+@pytest.fixture
+def derived(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tasks merged results into an output, on Spark, commit by commit."""
+    counts: list[int] = []
+
+    def counted(tasks: Any, *rest: Any, **options: Any) -> Any:
+        counts.append(len(tasks))
+        return run_on_spark(tasks, *rest, **options)
+
+    monkeypatch.setattr(derive, "run", counted)
+    return counts
+
+
+def _misbehave(keys: list[int]) -> None:
+    from pyspark import TaskContext
+
+    assert TaskContext.get() is not None, "not in a task of Spark"
+    if DIES in keys:
+        os._exit(3)
+    if FAILS in keys:
+        raise ValueError(f"{FAILS} cannot be")
+
+
+def tenfold(rows: pa.Table) -> pa.Table:
+    _misbehave(rows["id"].to_pylist())
+    return pa.table({"id": rows["id"], "w": [10 * v for v in rows["v"].to_pylist()]})
+
+
+def mended(rows: pa.Table) -> pa.Table:
+    return pa.table({"id": rows["id"], "w": [10 * v for v in rows["v"].to_pylist()]})
+
+
+def joined(left: pa.Table, right: pa.Table) -> pa.Table:
+    _misbehave(left["id"].to_pylist())
+    sums = {k: 0 for k in left["id"].to_pylist()}
+    for row in right.to_pylist():
+        sums[row["id"]] += row["x"]
+    return pa.table({"id": list(sums), "x": list(sums.values())})
+
+
+def rows_of(lake: fm.Lake, name: str, value: str) -> dict[int, int]:
+    table = lake[name].to_arrow()
+    return dict(zip(table["id"].to_pylist(), table[value].to_pylist(), strict=True))
+
+
+def errors_of(step: fm.BatchTransform, lake: fm.Lake) -> dict[int, str]:
+    return {row["id"]: row["type"] for row in step.errors(lake).to_pylist()}
+
+
+def test_map_with_keys_that_fail_and_that_kill_their_worker(lake: fm.Lake, derived: list[int]) -> None:
+    step = fm.BatchTransform(tenfold, ["a"], ["o"], name="s", version="1", chunk_size=8)
+    report = step.run(lake)
+    assert (report.keys, report.failed) == (24, 2)
+    assert rows_of(lake, "o", "w") == {k: 10 * k for k in range(24) if k not in (FAILS, DIES)}
+    assert errors_of(step, lake) == {FAILS: "ValueError", DIES: "WorkerDied"}
+    assert derived, "the results were not merged on Spark"
+
+    lake["a"].write(pa.table({"id": [0, 24], "v": [7, 8]}))
+    lake["a"].delete([{"id": 1}, {"id": DIES}])
+    step = fm.BatchTransform(mended, ["a"], ["o"], name="s", version="1")
+    assert step.run(lake).failed == 0
+    assert rows_of(lake, "o", "w") == {k: 10 * v for k, v in rows_of(lake, "a", "v").items()}
+    assert errors_of(step, lake) == {}
+    assert step.run(lake).nothing
+
+
+def test_join_with_keys_that_fail_and_that_kill_their_worker(lake: fm.Lake, derived: list[int]) -> None:
+    b = lake.create("b", key=["id", "n"])
+    b.write(pa.table({"id": [0, 0, 3, FAILS, DIES], "n": [1, 2, 1, 1, 1], "x": [1, 2, 3, 4, 5]}))
+    step = fm.BatchTransform(joined, ["a", "b"], ["o"], transform_keys="id", name="j", chunk_size=8)
+    report = step.run(lake)
+    assert (report.keys, report.failed) == (24, 2)
+    sums = {**dict.fromkeys(range(24), 0), 0: 3, 3: 3}
+    assert rows_of(lake, "o", "x") == {k: x for k, x in sums.items() if k not in (FAILS, DIES)}
+    assert errors_of(step, lake) == {FAILS: "ValueError", DIES: "WorkerDied"}
+    assert derived
+
+    b.delete([{"id": 0, "n": 1}])
+    b.write(pa.table({"id": [7], "n": [1], "x": [9]}))
+    lake["a"].delete([{"id": FAILS}, {"id": DIES}, {"id": 3}])
+    assert step.run(lake).failed == 0
+    sums = {**sums, 0: 2, 7: 9}
+    assert rows_of(lake, "o", "x") == {k: x for k, x in sums.items() if k not in (FAILS, DIES, 3)}
+    assert errors_of(step, lake) == {}
+
+
+def test_first_failure_ends_the_run_and_names_the_key_that_killed_its_worker(lake: fm.Lake) -> None:
+    lake["a"].delete([{"id": k} for k in range(24) if k not in (DIES, DIES + 1)])
+    with pytest.raises(KeyFailed, match=f"id={DIES}: WorkerDied"):
+        fm.BatchTransform(tenfold, ["a"], ["o"], name="s", version="1", on_error="fail_fast").run(lake)
