@@ -1,8 +1,12 @@
-"""Steps whose tasks run on Spark: the results are those of a plain loop, with keys that fail and keys that kill workers."""
+"""Steps whose tasks run on Spark: results as by a plain loop, with keys that fail and keys that kill workers."""
+
+A death takes about a second, and Spark tries everything three times: so there are few keys.
+"""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +18,11 @@ from floodmark.compute import runner
 from floodmark.engine import Session
 from floodmark.engine import run as run_on_spark
 from floodmark.ledger.merge import derive
-from floodmark.transform.errors import KeyFailed
 
 pytestmark = pytest.mark.spark
 
-FAILS, DIES = 5, 11
+FAILS, DIES = 2, 0
+KEYS = range(4)
 
 
 @pytest.fixture
@@ -28,8 +32,10 @@ def lake(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> f
     monkeypatch.setattr(runner, "LIGHT_TASKS", -1)
     monkeypatch.setattr(derive, "HERE_ROWS", -1)
     monkeypatch.setattr(derive, "FEW_CORES", 0)
+    monkeypatch.setattr(derive, "SLICE_BYTES", 1)  # every row is a task
+    monkeypatch.setattr(runner, "run", partial(run_on_spark, retries=0))
     lake = fm.Lake(tmp_path / "lake", runtime=fm.Runtime(session=session))
-    lake.create("a", key="id").write(pa.table({"id": list(range(24)), "v": list(range(24))}))
+    lake.create("a", key="id").write(pa.table({"id": KEYS, "v": KEYS}))
     return lake
 
 
@@ -67,7 +73,7 @@ def mended(rows: pa.Table) -> pa.Table:
 
 def joined(left: pa.Table, right: pa.Table) -> pa.Table:
     _misbehave(left["id"].to_pylist())
-    sums = {k: 0 for k in left["id"].to_pylist()}
+    sums = dict.fromkeys(left["id"].to_pylist(), 0)
     for row in right.to_pylist():
         sums[row["id"]] += row["x"]
     return pa.table({"id": list(sums), "x": list(sums.values())})
@@ -85,13 +91,13 @@ def errors_of(step: fm.BatchTransform, lake: fm.Lake) -> dict[int, str]:
 def test_map_with_keys_that_fail_and_that_kill_their_worker(lake: fm.Lake, derived: list[int]) -> None:
     step = fm.BatchTransform(tenfold, ["a"], ["o"], name="s", version="1", chunk_size=8)
     report = step.run(lake)
-    assert (report.keys, report.failed) == (24, 2)
-    assert rows_of(lake, "o", "w") == {k: 10 * k for k in range(24) if k not in (FAILS, DIES)}
+    assert (report.keys, report.failed) == (4, 2)
+    assert rows_of(lake, "o", "w") == {1: 10, 3: 30}
     assert errors_of(step, lake) == {FAILS: "ValueError", DIES: "WorkerDied"}
-    assert derived, "the results were not merged on Spark"
+    assert max(derived) > 1, "the results were not merged on Spark"
 
-    lake["a"].write(pa.table({"id": [0, 24], "v": [7, 8]}))
-    lake["a"].delete([{"id": 1}, {"id": DIES}])
+    lake["a"].write(pa.table({"id": [3, 24], "v": [7, 8]}))
+    lake["a"].delete([{"id": 1}])
     step = fm.BatchTransform(mended, ["a"], ["o"], name="s", version="1")
     assert step.run(lake).failed == 0
     assert rows_of(lake, "o", "w") == {k: 10 * v for k, v in rows_of(lake, "a", "v").items()}
@@ -101,25 +107,17 @@ def test_map_with_keys_that_fail_and_that_kill_their_worker(lake: fm.Lake, deriv
 
 def test_join_with_keys_that_fail_and_that_kill_their_worker(lake: fm.Lake, derived: list[int]) -> None:
     b = lake.create("b", key=["id", "n"])
-    b.write(pa.table({"id": [0, 0, 3, FAILS, DIES], "n": [1, 2, 1, 1, 1], "x": [1, 2, 3, 4, 5]}))
+    b.write(pa.table({"id": [1, 1, 3, FAILS, DIES], "n": [1, 2, 1, 1, 1], "x": [1, 2, 3, 4, 5]}))
     step = fm.BatchTransform(joined, ["a", "b"], ["o"], transform_keys="id", name="j", chunk_size=8)
     report = step.run(lake)
-    assert (report.keys, report.failed) == (24, 2)
-    sums = {**dict.fromkeys(range(24), 0), 0: 3, 3: 3}
-    assert rows_of(lake, "o", "x") == {k: x for k, x in sums.items() if k not in (FAILS, DIES)}
+    assert (report.keys, report.failed) == (4, 2)
+    assert rows_of(lake, "o", "x") == {1: 3, 3: 3}
     assert errors_of(step, lake) == {FAILS: "ValueError", DIES: "WorkerDied"}
-    assert derived
+    assert max(derived) > 1
 
-    b.delete([{"id": 0, "n": 1}])
-    b.write(pa.table({"id": [7], "n": [1], "x": [9]}))
+    b.delete([{"id": 1, "n": 1}])
+    lake["a"].write(pa.table({"id": [7], "v": [7]}))
     lake["a"].delete([{"id": FAILS}, {"id": DIES}, {"id": 3}])
     assert step.run(lake).failed == 0
-    sums = {**sums, 0: 2, 7: 9}
-    assert rows_of(lake, "o", "x") == {k: x for k, x in sums.items() if k not in (FAILS, DIES, 3)}
+    assert rows_of(lake, "o", "x") == {1: 2, 7: 0}
     assert errors_of(step, lake) == {}
-
-
-def test_first_failure_ends_the_run_and_names_the_key_that_killed_its_worker(lake: fm.Lake) -> None:
-    lake["a"].delete([{"id": k} for k in range(24) if k not in (DIES, DIES + 1)])
-    with pytest.raises(KeyFailed, match=f"id={DIES}: WorkerDied"):
-        fm.BatchTransform(tenfold, ["a"], ["o"], name="s", version="1", on_error="fail_fast").run(lake)

@@ -11,8 +11,9 @@ import pytest
 
 import floodmark as fm
 from floodmark.chain.events import SetTransform
+from floodmark.engine.progress import SilentProgress
 from floodmark.transform import publish
-from floodmark.transform.errors import NewVersion
+from floodmark.transform.errors import BadMeta, NewVersion, OutputTaken
 from transform.oracle import assert_right
 from transform.worlds import MAP, World, in_this_process, make_world
 
@@ -152,6 +153,61 @@ def test_reset_processes_everything_again_and_keeps_the_output_until_then(world:
     assert (report.commits, report.new, report.changed) == (1, 0, 0)
     assert world.run().nothing
     assert_right(world)
+
+
+def _damage(world: World) -> None:
+    files = [path for path in (world.calls.folder / "lake").rglob("*") if path.parent.name == "checkpoints"]
+    assert files
+    for path in files:
+        path.write_bytes(path.read_bytes() + b"?")
+
+
+def test_reset_helps_when_what_was_noted_is_damaged(world: World) -> None:
+    rows, step = world.rows(), world.step()
+    _damage(world)
+    with pytest.raises(BadMeta, match="reset"):
+        step.run(world.lake)
+
+    step.reset(world.lake)
+
+    assert world.rows() == rows
+    assert step.status(world.lake).stale == "it was reset"
+    world.delete("a", 2)
+    world.run()
+    assert sorted(world.calls.keys()) == [(1,), (3,)]
+    assert world.run().nothing
+    assert_right(world)
+
+
+def test_damaged_output_of_other_inputs_is_not_reset(world: World) -> None:
+    _damage(world)
+    world.lake.create("other", key="id")
+    world.lake["other"].write(world.lake["a"].to_arrow().select(["id", "v"]))
+    before = world.step()
+    step = fm.BatchTransform(before.function.function, ["other"], ["out"], name=before.name, version="1")
+
+    with pytest.raises(OutputTaken):
+        step.reset(world.lake)
+
+
+@pytest.mark.parametrize("what", ["run", "reset"])
+def test_progress_has_an_end(what: str, tmp_path: Path) -> None:
+    showing: list[str] = []
+
+    class Shown(SilentProgress):
+        def start(self, title: str, total: int | None) -> None:
+            showing.append(title)
+
+        def finish(self) -> None:
+            showing.clear()
+
+    world = make_world(MAP, tmp_path, fm.Runtime(progress=Shown))
+    world.write("a", (1, 1))
+    world.run()
+    if what == "reset":
+        world.step().reset(world.lake)
+
+    assert showing == []
 
 
 def test_reset_twice_is_reset_once(world: World) -> None:

@@ -95,8 +95,11 @@ class Attempt:
                     continue
                 stored = () if computed is None else computed.stored
                 watermark = pinned.watermark if wave.is_complete else None
-                told = (wave.positions, watermark, self.tally.seconds, runtime.progress())
-                commits = publisher.commit(stored, shapes, *told)
+                told = (wave.positions, watermark, self.tally.seconds, progress)
+                try:
+                    commits = publisher.commit(stored, shapes, *told)
+                finally:
+                    progress.finish()
                 self._count(computed, commits)
                 store.discard(stored)
             if problem is not None:

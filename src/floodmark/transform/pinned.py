@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from floodmark.chain.events import SetTransform, TransformInput, TransformSql
+from floodmark.chain.state import input_ids
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.transform.changed.filters import canonical
 from floodmark.transform.changed.inputs import PinnedInput, pin
 from floodmark.transform.changed.shape import OutputKeys, Shape, resolve_shape
-from floodmark.transform.errors import KeysChanged, OutputTaken
+from floodmark.transform.errors import BadMeta, KeysChanged, OutputTaken
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import TransformMeta
+from floodmark.transform.meta.manifest import Manifest
 from floodmark.transform.output import Follows, Output, check_keys, find_outputs, follows, make_outputs, same_transform
 from floodmark.transform.positions import NOTHING, least_watermark
 
@@ -30,6 +32,9 @@ ENGINE = "floodmark"
 
 RESET = "reset of "
 """What a reset puts before the version: no function has one like it."""
+
+LOST = "lost"
+"""The version where nobody can read what it was; others have a dash."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +132,32 @@ class PinnedStep:
         return replace(self, outputs=made)
 
 
-def pin_step(step: BatchTransform, lake: LakeLike) -> PinnedStep:
+Load = Callable[[Snapshot], TransformMeta]
+"""What a primary output knows of its step."""
+
+
+def noted(primary: Snapshot) -> TransformMeta:
+    """The meta as the newest commit has it; `BadMeta` when it is damaged."""
+    return TransformMeta.load(primary.objects, primary.state.checkpoint)
+
+
+def whatever_is_left(primary: Snapshot) -> TransformMeta:
+    """The same, and where it is damaged one of a version that nobody has: all that was known is lost."""
+    try:
+        return noted(primary)
+    except BadMeta:
+        return TransformMeta(primary.objects, primary.state.checkpoint, Manifest(version=LOST))
+
+
+def pin_step(step: BatchTransform, lake: LakeLike, load: Load = noted) -> PinnedStep:
     """A step as it stands now; whatever does not go together is refused.
 
     Outputs come first: what they know can then not be newer than what is pinned of the inputs.
     """
     outputs = find_outputs(lake, step.outputs, step.name)
-    meta = _meta(outputs[0], lake)
+    primary = outputs[0].snapshot
+    nothing = TransformMeta.load(DatasetObjects(lake.store, "nowhere"), None)
+    meta = nothing if primary is None else load(primary)
     inputs = pin(lake, step.inputs)
     keys = [OutputKeys(output.name, output.declared_key, _columns(output, meta)) for output in outputs]
     wanted = step.transform_keys
@@ -149,17 +173,11 @@ def pin_step(step: BatchTransform, lake: LakeLike) -> PinnedStep:
     return pinned
 
 
-def _meta(primary: Output, lake: LakeLike) -> TransformMeta:
-    if primary.snapshot is None:
-        return TransformMeta.load(DatasetObjects(lake.store, "nowhere"), None)
-    return TransformMeta.load(primary.snapshot.objects, primary.snapshot.state.checkpoint)
-
-
 def _columns(output: Output, meta: TransformMeta) -> pa.Schema | None:
     """The columns of an output, or as much as is known of them while it has none: the types of keys must stay."""
     if output.snapshot is not None and output.snapshot.layout is not None:
         return output.snapshot.layout.data
-    return meta.transform_keys if meta.version is not None else None
+    return meta.transform_keys if meta.version not in (None, LOST) else None
 
 
 def _version(step: BatchTransform, shape: Shape, outputs: Sequence[Output]) -> str:
@@ -176,7 +194,7 @@ def _version(step: BatchTransform, shape: Shape, outputs: Sequence[Output]) -> s
 
 def _check_types(meta: TransformMeta, shape: Shape, output: Output, step: str) -> None:
     """Refuse keys of other types than those that the processed keys were hashed with."""
-    if meta.version is None:
+    if meta.version in (None, LOST):
         return
     before = {field.name: field.type for field in meta.transform_keys}
     for field in shape.keys:
@@ -205,7 +223,11 @@ def _check_owner(pinned: PinnedStep) -> None:
         raise _taken(primary.name, step.name, note.step, "as an output that is not its first")
     if meta.version is None and not primary.is_untouched:
         raise _taken(primary.name, step.name, None, "")
-    if meta.version not in (None, pinned.version, RESET + pinned.version) and meta.manifest.name != step.name:
+    if meta.version == LOST:
+        chain = pinned.primary.state.transform
+        if chain is None or input_ids(chain) != input_ids(pinned.transform):
+            raise _taken(primary.name, step.name, None, "")
+    elif meta.version not in (None, pinned.version, RESET + pinned.version) and meta.manifest.name != step.name:
         raise _taken(primary.name, step.name, meta.manifest.name, "")
     for output in pinned.outputs[1:]:
         if output.is_untouched:

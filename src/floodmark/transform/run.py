@@ -22,7 +22,7 @@ from floodmark.storage.errors import StorageError
 from floodmark.transform.errors import InputMoved
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import RunInfo
-from floodmark.transform.pinned import RESET, PinnedStep, pin_step
+from floodmark.transform.pinned import RESET, PinnedStep, pin_step, whatever_is_left
 from floodmark.transform.report import RunReport, Tally
 from floodmark.transform.wanted import Asked, Changed, Failed, Wanted, check_wanted
 
@@ -78,16 +78,19 @@ def run(step: BatchTransform, lake: LakeLike, wanted: Wanted) -> RunReport:
 
 
 def reset(step: BatchTransform, lake: LakeLike) -> None:
-    """Forget what was processed, and stored results with it; outputs stay as they are until the next run."""
+    """Forget what was processed, and stored results with it; outputs stay as they are until the next run.
+
+    What was noted may be damaged: it is not needed any more.
+    """
     from floodmark.transform.tasks.checkpoints import ChunkStore
 
-    pinned = pin_step(step, lake)
+    pinned = pin_step(step, lake, whatever_is_left)
     if pinned.shape is None or pinned.outputs[0].snapshot is None:
         return None
     with _turn(pinned.primary.objects, step.name, lake.runtime.progress()):
         problem: CommitConflict
         for _ in range(_TRIES):
-            pinned = pin_step(step, lake)
+            pinned = pin_step(step, lake, whatever_is_left)
             version = pinned.meta.version
             try:
                 if version is not None and not version.startswith(RESET):
@@ -103,7 +106,11 @@ def _forget(pinned: PinnedStep, lake: LakeLike) -> None:
     from floodmark.transform.publish import Publisher
 
     run = RunInfo(lake.runtime.random_bytes(16).hex(), lake.runtime.clock() // _MS, {})
-    Publisher(pinned, lake.runtime, run, is_fresh=True).forget(f"{RESET}{pinned.version}", lake.runtime.progress())
+    progress = lake.runtime.progress()
+    try:
+        Publisher(pinned, lake.runtime, run, is_fresh=True).forget(f"{RESET}{pinned.version}", progress)
+    finally:
+        progress.finish()
 
 
 def _is_nothing(pinned: PinnedStep, wanted: Wanted, now_ms: int) -> bool:
