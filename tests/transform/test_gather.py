@@ -199,8 +199,9 @@ def test_a_required_input_without_columns_keeps_everything_out(lake: Lake, room:
     lake.create("b", key="id")
     made = world(lake, room, ["id"], "a", Required("b"))
     lake["a"].write(_rows(id=[1, 2]))
-    _, chunks = made.run()
+    chunks = made.chunks(_rows(id=[1, 2]))
     assert (_called(chunks), _gone(chunks)) == ([], [1, 2])
+    assert len(made.run()[0]) == 0
     lake["b"].write(_rows(id=[2]))
     _, chunks = made.run()
     assert (_called(chunks), _gone(chunks)) == ([2], [])

@@ -106,7 +106,8 @@ def test_result_is_found_though_another_checkpoint_has_a_failure_of_it(world):
     leave(world, Keys(0, 40))
     world.behave()
     failed = world.store.found(world.outputs)
-    leave(world, Keys(10, 20))
+    apply(world.work(), Task("other", (Keys(10, 20),), 1000, float("inf")))
+    world.forget()
     both = sorted(world.store.found(world.outputs), key=lambda s: s.id not in {f.id for f in failed})
     done = world.compute(Keys(0, 40), found=both)
     assert world.calls() == {}

@@ -1,4 +1,4 @@
-"""Where the tasks of a backfill run: on Spark, or for a little work in worker processes of this machine.
+"""Where the tasks of a backfill or a run go: to Spark, or for a little work to worker processes of this machine.
 
 A user's function never runs in the driver: what it leaks, or the memory limit it hits, is its worker's affair.
 """
@@ -17,6 +17,9 @@ Result = TypeVar("Result")
 
 LITTLE_ROWS = 1 << 20
 """So few rows are computed without Spark where Spark would use no other machine: its jobs would only take longer."""
+
+MANY_ROWS = 1 << 24
+"""From so many records on, reading them goes to Spark even where that has no other machine, if it takes many tasks."""
 
 LIGHT_TASKS = 64
 """So few files are put together by threads of this process."""
@@ -64,3 +67,10 @@ class Runner:
         if len(tasks) > LIGHT_TASKS and self._on_spark:
             return run(tasks, function, session=self.session)
         return run_here(tasks, function, threads=_THREADS)
+
+    def run_reading(self, tasks: Sequence[Task], function: Callable[[Task], Result], rows: int) -> list[Result]:
+        """Call a function of our own that reads so many records: on Spark where that has other machines to do it."""
+        self.begun = self.begun or rows > MANY_ROWS
+        if rows > LITTLE_ROWS and not self.session.is_local:
+            return run(tasks, function, session=self.session)
+        return self.run_light(tasks, function)

@@ -22,7 +22,7 @@ from floodmark.storage.errors import StorageError
 from floodmark.transform.errors import InputMoved
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import RunInfo
-from floodmark.transform.pinned import RESET, PinnedStep, pin_step, whatever_is_left
+from floodmark.transform.pinned import LOST, RESET, PinnedStep, pin_step, whatever_is_left
 from floodmark.transform.report import RunReport, Tally
 from floodmark.transform.wanted import Asked, Changed, Failed, Wanted, check_wanted
 
@@ -91,10 +91,14 @@ def reset(step: BatchTransform, lake: LakeLike) -> None:
         problem: CommitConflict
         for _ in range(_TRIES):
             pinned = pin_step(step, lake, whatever_is_left)
-            version = pinned.meta.version
+            version, objects = pinned.meta.version, pinned.primary.objects
+            # Listed before the commit: whoever puts files for a commit of his own by now will come too late for it.
+            useless = [info.key for info in objects.checkpoints()] if version == LOST else []
             try:
                 if version is not None and not version.startswith(RESET):
                     _forget(pinned, lake)
+                for key in useless:
+                    objects.store.delete(key)
                 # Not before: a run that is under way where nobody waits for turns sees by the commit that it is late.
                 return ChunkStore(pinned.primary.objects, pinned.version).clear()
             except CommitConflict as error:

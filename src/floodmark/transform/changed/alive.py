@@ -13,7 +13,7 @@ from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.selection import Selection
 from floodmark.transform.changed.casting import cast_exactly, cast_where_it_fits
-from floodmark.transform.changed.changes import TASK_ROWS, cut, distinct, run_reading
+from floodmark.transform.changed.changes import TASK_ROWS, cut, distinct
 from floodmark.transform.changed.finding import Among, values_filter
 from floodmark.transform.changed.inputs import PinnedInput, TaskInput
 from floodmark.transform.changed.shape import Shape
@@ -108,7 +108,7 @@ def _read(pinned: PinnedInput, schema: pa.Schema, columns: Sequence[str], wanted
         return Keys.joined([], schema)
     selection = pinned.current_rows()
     tasks = [ReadKeys(pinned.for_tasks, piece, schema, tuple(columns), wanted) for piece in cut(selection, TASK_ROWS)]
-    return Keys.joined(run_reading(runner, tasks, read_keys, selection.end - selection.start), schema)
+    return Keys.joined(runner.run_reading(tasks, read_keys, selection.end - selection.start), schema)
 
 
 def read_keys(task: ReadKeys) -> Keys:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
@@ -23,9 +23,6 @@ from floodmark.transform.lakes import KnownKeys
 
 TASK_ROWS = 1 << 18
 """How many records one task reads keys from."""
-
-MANY_ROWS = 1 << 24
-"""From so many records on, Spark is worth starting to read their keys."""
 
 _HELD_ROWS = 1 << 20
 _SETTLED = 1 << 62
@@ -171,15 +168,9 @@ def changed_keys(
         ReadChanges(pinned.for_tasks, shape, number, piece, checked, where, position)
         for piece in cut(selection, TASK_ROWS)
     ]
-    found = ChangedKeys.joined(run_reading(runner, tasks, read_changes, selection.end - selection.start), schema)
+    found = ChangedKeys.joined(runner.run_reading(tasks, read_changes, selection.end - selection.start), schema)
     first = np.where(found.first >= _SETTLED, found.first - _SETTLED, found.first)
     return ChangedKeys(found.keys, found.hashes, first, found.last)
-
-
-def run_reading(runner: Runner, tasks: Sequence[Task], read: Callable[[Task], Result], records: int) -> list[Result]:
-    """Run tasks that read keys: here, or on Spark when there are many."""
-    runner.begun = runner.begun or records > MANY_ROWS
-    return runner.run_light(tasks, read)
 
 
 def read_changes(task: ReadChanges) -> ChangedKeys:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from floodmark.compute.runner import Runner
 from floodmark.ledger.keys.records import I64, Hashes
 from floodmark.ledger.selection import Selection
-from floodmark.transform.changed.changes import TASK_ROWS, Groups, cut, run_reading
+from floodmark.transform.changed.changes import TASK_ROWS, Groups, cut
 from floodmark.transform.changed.finding import Among, values_filter
 from floodmark.transform.changed.inputs import PinnedInput, TaskInput
 from floodmark.transform.changed.shape import Shape
@@ -50,7 +50,7 @@ def sort_out(
     rows = max(1, min(TASK_ROWS, int(_TASK_BYTES / max(pinned.row_bytes, 1.0))))
     tasks = [SortOut(pinned.for_tasks, shape, number, piece, filed, room) for piece in cut(selection, rows)]
     try:
-        found = run_reading(runner, tasks, sort_selection, selection.end - selection.start)
+        found = runner.run_reading(tasks, sort_selection, selection.end - selection.start)
     finally:
         _latest.clear()
     kept = tuple(file for file in found if file is not None)
