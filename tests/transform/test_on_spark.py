@@ -115,7 +115,7 @@ def test_join_with_keys_that_fail_and_that_kill_their_worker(lake: fm.Lake, deri
     assert errors_of(step, lake) == {FAILS: "ValueError", DIES: "WorkerDied"}
     assert derived
 
-    b.delete([{"id": 1, "n": 1}])
+    b.delete([{"id": k, "n": 1} for k in (1, FAILS, DIES)])
     lake["a"].write(pa.table({"id": [7], "v": [7]}))
     lake["a"].delete([{"id": FAILS}, {"id": DIES}])
     assert step.run(lake).failed == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.ledger.layout import derive
@@ -225,6 +225,7 @@ def test_run_whose_driver_is_killed_again_and_again_calls_little_twice(tmp_path)
     world.store.discard(done.left)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), max_size=12), st.integers(1, 60))
 def test_shares_have_all_keys_in_order_and_none_is_much_too_large(sizes, each):
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]

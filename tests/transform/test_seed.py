@@ -190,6 +190,13 @@ def v2(world: World) -> list[Key]:
     return ask(world, V2, offset=world.positions()["a"])
 
 
+def needless(world: World) -> set[Key]:
+    """Keys that came and went before they were processed: the seed's queries list them, and there is nothing to do."""
+    there, known = world.lake["a"].to_arrow()["id"], tables(world)["transform_meta"]["id"]
+    seen = {(number,) for column in (there, known) for number in column.to_pylist()}
+    return set(v1(world)) - seen
+
+
 def first_write(world: World) -> None:
     world.write("a", (3, 3), (1, 1), (2, 2))
 
@@ -249,7 +256,8 @@ def test_queries_of_the_seed_give_the_keys_of_the_changelist(story, world):
     for event in STORIES[story]:
         event(world)
     found = world.changelist(True)
-    assert set(v1(world)) == set(v2(world)) == set(found) == set(world.changelist(False))
+    assert set(v1(world)) == set(v2(world))
+    assert set(v1(world)) - needless(world) == set(found) == set(world.changelist(False))
 
 
 @pytest.mark.parametrize("story", ["first run", "updates", "a failure and updates of others", "a limited run"])

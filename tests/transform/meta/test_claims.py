@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.transform.meta.claims import MOST_RUNS, RunInfo, collapsed
@@ -13,6 +13,7 @@ RUNS = (st.lists(OFFSETS, max_size=9) | st.lists(OFFSETS, min_size=60, max_size=
 )
 
 
+@settings(deadline=None)
 @given(RUNS, OFFSETS)
 def test_claim_lies_between_the_positions_and_what_was_seen(runs, positions):
     result = collapsed(runs, positions, len(runs))
@@ -27,6 +28,7 @@ def test_claim_lies_between_the_positions_and_what_was_seen(runs, positions):
             assert claim.up_to(dataset) >= min(run.up_to(dataset), position)
 
 
+@settings(deadline=None)
 @given(RUNS, OFFSETS)
 def test_a_number_that_stays_means_the_run_that_it_meant(runs, positions):
     for number, run in collapsed(runs, positions, len(runs)).runs.items():
