@@ -220,6 +220,31 @@ def test_version_that_was_given_up_half_way_leaves_nothing_behind(
     world = make_world(TWO_OUTPUTS, tmp_path)
     world.write("a", (1, 1), (2, 2), (3, 3))
     world.run()
+
+    _die_before_the_first_output(world.step("2"), world, monkeypatch)
+    world.run("1")
+
+    assert_right(world)
+    assert world.run("1").nothing
+
+
+def test_filters_that_were_given_up_half_way_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function is the same, so only what the step has noted tells whose results the second output has."""
+    world = make_world(TWO_OUTPUTS, tmp_path)
+    world.write("a", (1, 1), (2, 2), (3, 3))
+    world.run()
+
+    _die_before_the_first_output(world.step(filters={"id": [2]}), world, monkeypatch)
+    assert set(world.lake["many"].to_arrow()["id"].to_pylist()) == {2}
+    world.run()
+
+    assert_right(world)
+    assert world.run().nothing
+
+
+def _die_before_the_first_output(step: fm.BatchTransform, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     derive = publish.derive
 
     def dies(name: str, *rest: object) -> object:
@@ -230,12 +255,7 @@ def test_version_that_was_given_up_half_way_leaves_nothing_behind(
     with monkeypatch.context() as patched:
         patched.setattr(publish, "derive", dies)
         with pytest.raises(KeyboardInterrupt):
-            world.run("2")
-
-    world.run("1")
-
-    assert_right(world)
-    assert world.run("1").nothing
+            step.run(world.lake)
 
 
 def test_output_may_have_an_event_time_and_a_schema(world: World) -> None:

@@ -175,9 +175,11 @@ class Follows:
 
     primary: str
     step: str
+    version: str
+    """Of the step with all that is declared of it, as the meta has it; the chain knows the function's alone."""
 
     def to_bytes(self) -> bytes:
-        note = {"kind": "floodmark.follows", "primary": self.primary, "step": self.step}
+        note = {"kind": "floodmark.follows", "primary": self.primary, "step": self.step, "version": self.version}
         return json.dumps(note, sort_keys=True).encode()
 
     @property
@@ -196,7 +198,7 @@ def follows(output: Output) -> Follows | None:
     objects = output.snapshot.objects
     try:
         note: Any = json.loads(objects.store.get(objects.checkpoint_key(output.snapshot.state.checkpoint)))
-        return Follows(note["primary"], note["step"]) if note["kind"] == "floodmark.follows" else None
+        return Follows(note["primary"], note["step"], note["version"]) if note["kind"] == "floodmark.follows" else None
     except (ObjectNotFound, ValueError, KeyError, TypeError):
         return None
 

@@ -98,6 +98,8 @@ class PinnedStep:
             return f"output {outputs[0].name!r} is new, and {left[0].name!r} is not"
         # A run that was killed between two outputs has committed another version's results to one of them.
         other = [o.name for o in left if not same_transform(o.present[1].state.transform, self.transform)]
+        notes = [(output.name, follows(output)) for output in outputs[1:] if not output.is_untouched]
+        other += [name for name, note in notes if note is not None and note.version != self.version]
         return f"output {other[0]!r} has results of another version" if other else None
 
     @property

@@ -79,7 +79,7 @@ class Publisher:
         failures = pa.concat_tables([no_failures(pinned.keys), *tables])
         say = self.meta.fresh if self.is_fresh else self.meta.after
         draft = say(self.run, processed, failures, positions, pinned.version, name=pinned.step.name, seconds=seconds)
-        note = Follows(str(pinned.outputs[0].id), pinned.step.name)
+        note = Follows(str(pinned.outputs[0].id), pinned.step.name, pinned.version)
         commits = []
         with staging_area(self.snapshots[0].objects.store) as folder:
             for number in range(len(pinned.outputs) - 1, -1, -1):
