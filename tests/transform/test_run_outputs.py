@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -244,7 +244,37 @@ def test_filters_that_were_given_up_half_way_leave_nothing_behind(
     assert world.run().nothing
 
 
-def _die_before_the_first_output(step: fm.BatchTransform, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["run_changelist", "retry"])
+def test_keys_that_were_asked_for_are_not_left_half_done(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are pending nowhere, so no run would come back to them."""
+    world = make_world(TWO_OUTPUTS, tmp_path, on_error="skip")
+    if way == "retry":
+        world.calls.fail((2,))
+    world.write("a", (1, 1), (2, 2), (3, 3))
+    world.run()
+    world.calls.behave() if way == "retry" else world.calls.fail((2,))
+
+    process = {
+        "run_changelist": lambda step: step.run_changelist(world.lake, {"a": [2]}),
+        "retry": lambda step: step.retry(world.lake),
+    }
+    _die_before_the_first_output(world.step(), world, monkeypatch, process[way])
+    world.calls.behave()
+    assert world.step().status(world.lake).stale is not None
+    world.run()
+
+    assert_right(world)
+    assert world.run().nothing
+
+
+def _die_before_the_first_output(
+    step: fm.BatchTransform,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    process: Callable[[fm.BatchTransform], object] | None = None,
+) -> None:
     derive = publish.derive
 
     def dies(name: str, *rest: object) -> object:
@@ -255,7 +285,7 @@ def _die_before_the_first_output(step: fm.BatchTransform, world: World, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(publish, "derive", dies)
         with pytest.raises(KeyboardInterrupt):
-            step.run(world.lake)
+            step.run(world.lake) if process is None else process(step)
 
 
 def test_output_may_have_an_event_time_and_a_schema(world: World) -> None:

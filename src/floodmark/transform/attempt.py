@@ -26,7 +26,7 @@ from floodmark.transform.tasks.checkpoints import ChunkStore, Stored
 from floodmark.transform.tasks.columns import known_columns
 from floodmark.transform.tasks.rounds import Computed, compute
 from floodmark.transform.tasks.work import Unit, Work
-from floodmark.transform.wanted import Wanted
+from floodmark.transform.wanted import Changed, Wanted
 from floodmark.transform.waves import Wave, Waves
 
 _MS = 10**6
@@ -48,7 +48,8 @@ class Attempt:
 
     @cached_property
     def publisher(self) -> Publisher:
-        return Publisher(self.pinned, self.lake.runtime, self.info, self.pinned.stale is not None)
+        is_asked = not isinstance(self.wanted, Changed)
+        return Publisher(self.pinned, self.lake.runtime, self.info, self.pinned.stale is not None, is_asked)
 
     @property
     def is_outrun(self) -> bool:

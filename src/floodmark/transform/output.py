@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -168,6 +168,8 @@ def shape_of(output: Output, keys: pa.Schema) -> OutputShape:
 
 # Whose an output is
 
+_FOLLOWS = "floodmark.follows"
+
 
 @dataclass(frozen=True)
 class Follows:
@@ -177,10 +179,11 @@ class Follows:
     step: str
     version: str
     """Of the step with all that is declared of it, as the meta has it; the chain knows the function's alone."""
+    asked: str | None = None
+    """The run that processed keys which were not pending: nobody would come back to them if it were cut short."""
 
     def to_bytes(self) -> bytes:
-        note = {"kind": "floodmark.follows", "primary": self.primary, "step": self.step, "version": self.version}
-        return json.dumps(note, sort_keys=True).encode()
+        return json.dumps({"kind": _FOLLOWS, **asdict(self)}, sort_keys=True).encode()
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -198,7 +201,7 @@ def follows(output: Output) -> Follows | None:
     objects = output.snapshot.objects
     try:
         note: Any = json.loads(objects.store.get(objects.checkpoint_key(output.snapshot.state.checkpoint)))
-        return Follows(note["primary"], note["step"], note["version"]) if note["kind"] == "floodmark.follows" else None
+        return Follows(**note) if note.pop("kind") == _FOLLOWS else None
     except (ObjectNotFound, ValueError, KeyError, TypeError):
         return None
 

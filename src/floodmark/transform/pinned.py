@@ -100,7 +100,11 @@ class PinnedStep:
         other = [o.name for o in left if not same_transform(o.present[1].state.transform, self.transform)]
         notes = [(output.name, follows(output)) for output in outputs[1:] if not output.is_untouched]
         other += [name for name, note in notes if note is not None and note.version != self.version]
-        return f"output {other[0]!r} has results of another version" if other else None
+        if other:
+            return f"output {other[0]!r} has results of another version"
+        last = meta.manifest.last_run.id if meta.manifest.last_run is not None else None
+        ahead = [name for name, note in notes if note is not None and note.asked not in (None, last)]
+        return f"output {ahead[0]!r} has results of a run that was cut short" if ahead else None
 
     @property
     def watermark(self) -> int | None:

@@ -54,6 +54,7 @@ class Publisher:
     runtime: Runtime
     run: RunInfo
     is_fresh: bool  # whether this run replaces everything
+    is_asked: bool = False  # whether its keys may be pending nowhere
     meta: TransformMeta = field(init=False)
     snapshots: list[Snapshot] = field(init=False)
     caches: list[dict[str, Any]] = field(init=False)
@@ -79,7 +80,8 @@ class Publisher:
         failures = pa.concat_tables([no_failures(pinned.keys), *tables])
         say = self.meta.fresh if self.is_fresh else self.meta.after
         draft = say(self.run, processed, failures, positions, pinned.version, name=pinned.step.name, seconds=seconds)
-        note = Follows(str(pinned.outputs[0].id), pinned.step.name, pinned.version)
+        asked = self.run.id if self.is_asked else None
+        note = Follows(str(pinned.outputs[0].id), pinned.step.name, pinned.version, asked)
         commits = []
         with staging_area(self.snapshots[0].objects.store) as folder:
             for number in range(len(pinned.outputs) - 1, -1, -1):
