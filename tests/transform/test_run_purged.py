@@ -10,7 +10,7 @@ import pytest
 
 from floodmark.transform.errors import MissedByPurge
 from transform.oracle import assert_right
-from transform.worlds import JOIN, MAP, World, in_this_process, make_world
+from transform.worlds import CROSS, JOIN, LOOKUP, MAP, World, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +91,39 @@ def test_input_that_was_empty_when_keys_were_processed_counts_too(tmp_path: Path
 
     with pytest.raises(MissedByPurge, match="records 0 to 0 of input 'b'"):
         world.run()
+
+
+@pytest.mark.parametrize("offsets", [True, False])
+def test_result_of_a_purged_row_goes_when_the_row_that_it_was_looked_up_with_changes(
+    offsets: bool, tmp_path: Path
+) -> None:
+    """It cannot be computed again, and the old one would be stale."""
+    world = make_world(LOOKUP, tmp_path, use_offset_optimization=offsets)
+    world.write("a", (9, 0, 7))
+    world.write("a", (4, 1, 4))
+    world.write("cats", (0, 3), (1, 3))
+    world.run()
+    world.lake["a"].purge(before=1)
+    world.run()
+    assert {row["id"] for row in world.rows()} == {4, 9}
+
+    world.write("cats", (0, 5))
+    world.run()
+
+    assert {row["id"] for row in world.rows()} == {4}
+
+
+@pytest.mark.parametrize("offsets", [True, False])
+def test_pair_with_a_purged_row_goes_when_its_other_side_changes(offsets: bool, tmp_path: Path) -> None:
+    world = make_world(CROSS, tmp_path, use_offset_optimization=offsets)
+    one, other = (source.name for source in CROSS.sources)
+    world.write(one, (9, 7))
+    world.write(one, (4, 4))
+    world.write(other, (0, 3), (1, 3))
+    world.run()
+    world.lake[one].purge(before=1)
+
+    world.write(other, (1, 5))
+    world.run()
+
+    assert {(row["i"], row["j"]) for row in world.rows()} == {(9, 0), (4, 0), (4, 1)}

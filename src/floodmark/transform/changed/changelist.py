@@ -222,9 +222,13 @@ def _sources(
         if given.is_full:
             sources.append(Source(mine.keys, mine.hashes, number, mine.first, mine.last))
             continue
-        # A key that no full input has any more was changed there, too: so the present ones are enough.
+        # A key that no full input has any more was changed there, too: so the present ones are enough. But a purge
+        # leaves no record, and what was computed from purged rows may be seen in outputs only.
         parts = Parts(mine.keys, mine.hashes)
-        found = Keys.joined([keys_with(pinned[n], shape, n, parts, runner) for n in full], shape.keys)
+        present = [keys_with(pinned[n], shape, n, parts, runner) for n in full]
+        if any(pinned[n].purged_before for n in full):
+            present += [output_keys(output, shape, parts, runner) for output in outputs]
+        found = Keys.joined(present, shape.keys)
         at = matching(shape.hash_part(number, found.table), mine.hashes)
         sources.append(Source(found.table, found.hashes, number, mine.first[at], mine.last[at]))
     return sources

@@ -54,8 +54,11 @@ def sources(
         sides = [*alive]
         sides[number] = Keys(living.keys, living.hashes)
         found.append(_source(shape, number, living, product(shape, sides)))
-        if len(gone):
-            found.append(_source(shape, number, gone, _left_over(shape, gone, outputs, failed, runner)))
+        # What has met a row that was purged since is not met again, but its results are there.
+        is_purged = any(other.purged_before for n, other in enumerate(pinned) if n != number)
+        lost = mine if is_purged else gone
+        if len(lost):
+            found.append(_source(shape, number, lost, _left_over(shape, lost, outputs, failed, runner)))
     return found
 
 
