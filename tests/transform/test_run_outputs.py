@@ -288,6 +288,18 @@ def _die_before_the_first_output(
             step.run(world.lake) if process is None else process(step)
 
 
+def test_step_without_its_second_output_can_be_reset(tmp_path: Path) -> None:
+    world = make_world(TWO_OUTPUTS, tmp_path)
+    world.write("a", (1, 1))
+    world.run()
+    world.lake.drop("many")
+
+    world.step().reset(world.lake)
+    world.run()
+
+    assert_right(world)
+
+
 def test_output_may_have_an_event_time_and_a_schema(world: World) -> None:
     def timed(rows: pa.Table) -> pa.Table:
         moments = pa.array([v * 10**6 for v in rows["v"].to_pylist()], pa.timestamp("us", "UTC"))

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from floodmark.engine import Progress
@@ -112,7 +113,8 @@ def _forget(pinned: PinnedStep, lake: LakeLike) -> None:
     run = RunInfo(lake.runtime.random_bytes(16).hex(), lake.runtime.clock() // _MS, {})
     progress = lake.runtime.progress()
     try:
-        Publisher(pinned, lake.runtime, run, is_fresh=True).forget(f"{RESET}{pinned.version}", progress)
+        first = replace(pinned, outputs=pinned.outputs[:1])  # it alone has what is forgotten; others may be gone
+        Publisher(first, lake.runtime, run, is_fresh=True).forget(f"{RESET}{pinned.version}", progress)
     finally:
         progress.finish()
 
