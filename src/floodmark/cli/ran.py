@@ -44,7 +44,7 @@ def _kept(step: Step) -> str:
     from floodmark.transform.batch_transform import BatchTransform
 
     if isinstance(step, BatchTransform):
-        return f"results of step {step.name} are stored about every ten seconds; the same command again goes on from there"
+        return f"results of step {step.name} are stored about every ten seconds; the same command goes on from there"
     return f"step {step.name} works as a whole, so nothing of this run is kept; the same command does it again"
 
 
