@@ -321,6 +321,14 @@ def test_output_may_have_an_event_time_and_a_schema(world: World) -> None:
     assert out.verify().problems == ()
 
 
+def test_schema_that_an_output_does_not_have_is_refused(world: World) -> None:
+    fm.BatchTransform(_copy, ["a"], ["copy"]).run(world.lake)
+    fm.BatchTransform(_copy, ["a"], [fm.OutputSpec("copy", schema={"id": "int64", "w": "int64"})]).run(world.lake)
+
+    with pytest.raises(BadStep, match="'w' of output 'copy' is int64, and step '_copy' declares double"):
+        fm.BatchTransform(_copy, ["a"], [fm.OutputSpec("copy", schema={"id": "int64", "w": "float64"})]).run(world.lake)
+
+
 def test_first_result_may_decide_the_columns_of_an_output_with_event_time(world: World) -> None:
     def timed(rows: pa.Table) -> pa.Table:
         return pa.table({"id": rows["id"], "at": pa.array([10**6] * rows.num_rows, pa.timestamp("us", "UTC"))})

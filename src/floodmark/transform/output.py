@@ -95,7 +95,7 @@ def _found(lake: LakeLike, spec: OutputSpec, step: str) -> Output:
 
 
 def check_keys(outputs: Sequence[Output], keys: Sequence[str], step: str) -> None:
-    """Refuse outputs whose key lacks transform keys, or that were made with other ones."""
+    """Refuse outputs whose key lacks transform keys, or that were made with other keys or types."""
     wanted = tuple(keys)
     for output in outputs:
         declared = None if output.spec.key is None else tuple(output.spec.key)
@@ -117,6 +117,23 @@ def check_keys(outputs: Sequence[Output], keys: Sequence[str], step: str) -> Non
                 f"{output.name!r} was made by transform keys {list(made.lookup)} with the key {list(made.key)}; "
                 f"step {step!r} now has {list(now)} instead of {list(before)}",
                 hint=f"drop {output.name!r}, and the next run makes it anew; or give the keys that it was made with",
+                step=step,
+                output=output.name,
+            )
+        _check_types(output, output.snapshot, step)
+
+
+def _check_types(output: Output, snapshot: Snapshot, step: str) -> None:
+    if snapshot.layout is None or output.spec.schema is None:
+        return
+    wanted, _ = derived_layout(fields_from(output.spec.schema), strategy_of(snapshot.state), snapshot.state.vocab)
+    there = snapshot.layout.data
+    for field in wanted.data:
+        if field.name in there.names and there.field(field.name).type != field.type:
+            raise BadStep(
+                f"column {field.name!r} of output {output.name!r} is {there.field(field.name).type}, and step {step!r} "
+                f"declares {field.type}",
+                hint=f"drop {output.name!r}, and the next run makes it anew; or declare what it has",
                 step=step,
                 output=output.name,
             )
