@@ -6,10 +6,6 @@ Run: python bench/backfill.py --rows 10000000
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -24,7 +20,7 @@ from pyspark import cloudpickle
 import floodmark as fm
 import tipping
 from floodmark.engine import Session
-from measuring import Figure, alternate, measured, seconds
+from measuring import Figure, alternate, measured, seconds, without_spark
 from tipping import SCHEMA, tip, tip_of, tips
 from trips import trips, write_files
 
@@ -54,7 +50,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
         full, plain = _full(dataset, session, root, args.repeats)
         dataset.add_column("tip", tip)
         assert dataset.backfill("tip").computed == args.rows
-        again = _nothing_to_do(root / "lake", args.repeats)
+        again = without_spark(NOTHING_TO_DO, root / "lake", args.repeats)
         reading = _reading(dataset, session, root, args.repeats)
         more = _more_rows(dataset, args.rows, args.repeats)
         against_lance = _against_lance(lake, root, args)
@@ -95,19 +91,6 @@ def _full(dataset: fm.Dataset, session: Session, root: Path, repeats: int) -> tu
     for name in names:
         dataset.drop_column(name)
     return took
-
-
-def _nothing_to_do(lake: Path, repeats: int) -> float:
-    """A process of its own that finds everything done, timed by itself from after its imports."""
-    here = str(Path(__file__).parent)
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])}
-    times = []
-    for _ in range(repeats + 1):
-        command = [sys.executable, "-c", NOTHING_TO_DO, str(lake)]
-        answer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, env=variables, check=True).stdout)
-        assert not answer["spark"]
-        times.append(answer["seconds"])
-    return median(times[1:])
 
 
 def _more_rows(dataset: fm.Dataset, rows: int, repeats: int) -> float:

@@ -6,10 +6,6 @@ Run: python bench/incremental.py --rows 10000000
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
 
@@ -18,7 +14,7 @@ import pyarrow as pa
 
 import floodmark as fm
 from floodmark.engine import Session
-from measuring import Figure, measured, seconds
+from measuring import Figure, measured, seconds, without_spark
 from scoring import score
 from trips import write_files
 
@@ -53,7 +49,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
         assert old.run(lake).keys == args.rows
         times[args.rows], whole = (median(t) for t in _times(lake, [new, old], args.rows, args.repeats))
         _same(lake)
-        nothing = _nothing_to_do(root / f"lake{args.rows}", args.repeats)
+        nothing = without_spark(NOTHING_TO_DO, root / f"lake{args.rows}", args.repeats)
     small, middle, large = (times[rows] for rows in sizes)
     shown = ", ".join(f"{t * 1000:.0f} ms of {rows:,}" for rows, t in times.items())
     return [
@@ -106,19 +102,6 @@ def _same(lake: fm.Lake) -> None:
     expected = pa.Table.from_pandas(score(lake["trips"].to_pandas()), preserve_index=False).sort_by("id")
     assert made[0].equals(made[1])
     assert made[0].equals(expected.select(made[0].column_names).cast(made[0].schema))
-
-
-def _nothing_to_do(lake: Path, repeats: int) -> float:
-    """A process of its own that finds everything done, timed by itself from after its imports."""
-    here = str(Path(__file__).parent)
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])}
-    times = []
-    for _ in range(repeats + 1):
-        command = [sys.executable, "-c", NOTHING_TO_DO, str(lake)]
-        answer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, env=variables, check=True).stdout)
-        assert not answer["spark"]
-        times.append(answer["seconds"])
-    return median(times[1:])
 
 
 if __name__ == "__main__":

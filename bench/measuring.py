@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -53,6 +55,19 @@ def alternate(first: Callable[[], Any], second: Callable[[], Any], repeats: int)
         for which, action in order:
             times[which].append(seconds(action))
     return statistics.median(times[0]), statistics.median(times[1])
+
+
+def without_spark(code: str, lake: Path, repeats: int) -> float:
+    """The median time of code in processes of its own, which time themselves and say whether Spark was imported."""
+    here = str(Path(__file__).parent)
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])}
+    times = []
+    for _ in range(repeats + 1):
+        command = [sys.executable, "-c", code, str(lake)]
+        answer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, env=variables, check=True).stdout)
+        assert not answer["spark"]
+        times.append(answer["seconds"])
+    return statistics.median(times[1:])
 
 
 def measured(description: str, measure: Callable[[Path, argparse.Namespace], list[Figure]], **sizes: int) -> None:

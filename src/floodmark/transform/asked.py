@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.merge.lookup import frame_table
+from floodmark.ledger.merge.lookup import NO_SUCH_VALUE, frame_table
 from floodmark.transform.changed.casting import cast_exactly
 from floodmark.transform.changed.shape import InputShape, Shape
 from floodmark.transform.errors import BadKeys
-
-_NO_SUCH_VALUE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)
 
 
 def asked_parts(shape: Shape, keys: Mapping[str, Any], step: str) -> dict[int, pa.Table]:
@@ -85,7 +83,7 @@ def _rows(keys: Any) -> Sequence[Any]:
 def _array(values: Sequence[Any], wanted: pa.DataType | None, column: str) -> pa.Array:
     try:
         return pa.array(values, wanted)
-    except _NO_SUCH_VALUE as error:
+    except NO_SUCH_VALUE as error:
         raise BadKeys(
             f"the keys given for {column!r} do not fit {wanted}: {error}", hint="give values of the column's type"
         ) from error

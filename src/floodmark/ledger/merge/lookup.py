@@ -23,7 +23,7 @@ from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, strategy_of
 
 _SCANNED_ROWS = 1 << 20
-_NO_SUCH_VALUE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)
+NO_SUCH_VALUE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ def _array(values: list[Any], column: str, layout: Layout) -> pa.Array:
     wanted = layout.data.field(column).type if column in layout.data.names else None
     try:
         return pa.array(values, wanted)
-    except _NO_SUCH_VALUE:
+    except NO_SUCH_VALUE:
         try:
             return pa.array(values)  # the cast then says what does not fit
-        except _NO_SUCH_VALUE as error:
+        except NO_SUCH_VALUE as error:
             raise BadPrimaryKey(
                 f"the keys given for {column!r} do not fit {wanted}: {error}", hint="give values of one type"
             ) from error
