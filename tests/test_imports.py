@@ -1,4 +1,4 @@
-"""Imports point down: chain, storage → ledger → compute → transform, timeline → dataset → lake → pipeline → cli."""
+"""Imports point down: chain, storage → ledger → compute → transform → dataset → view → lake → pipeline → cli."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transform": _LEDGER | {"compute", "transform"},
     "timeline": _LEDGER | {"compute", "timeline"},
     "dataset": _DERIVED,
-    "lake": _DERIVED | {"dataset"},
-    "pipeline": _DERIVED | {"dataset", "lake", "floodmark", "pipeline"},
-    "cli": _DERIVED | {"dataset", "lake", "floodmark", "pipeline", "cli"},
-    "floodmark": _DERIVED | {"dataset", "lake", "pipeline"},
+    "view": _DERIVED | {"dataset"},
+    "lake": _DERIVED | {"dataset", "view"},
+    "pipeline": _DERIVED | {"dataset", "view", "lake", "floodmark", "pipeline"},
+    "cli": _DERIVED | {"dataset", "view", "lake", "floodmark", "pipeline", "cli"},
+    "floodmark": _DERIVED | {"dataset", "view", "lake", "pipeline"},
 }
 """For each package or module of the first level, those that it may import; `floodmark` is the root's own names."""
 

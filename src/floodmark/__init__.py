@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from floodmark.transform.specs import InputSpec as InputSpec
     from floodmark.transform.specs import OutputSpec as OutputSpec
     from floodmark.transform.specs import Required as Required
+    from floodmark.transform.views.plan import ViewPlan as ViewPlan
+    from floodmark.transform.views.report import Refreshed as Refreshed
+    from floodmark.view import View as View
 
 __version__ = "0.1.0"
 
@@ -72,6 +75,7 @@ _HOMES = {
     "Pipeline": "pipeline.pipeline",
     "Purge": "ledger.purge",
     "Purged": "ledger.errors",
+    "Refreshed": "transform.views.report",
     "Required": "transform.specs",
     "Retry": "compute.functions.on_error",
     "RunReport": "transform.report",
@@ -83,6 +87,8 @@ _HOMES = {
     "UnknownDataset": "ledger.errors",
     "UpdateExternalTable": "transform.external.update",
     "Verification": "ledger.verify",
+    "View": "view",
+    "ViewPlan": "transform.views.plan",
     "udf": "compute.functions.udf",
 }
 

@@ -94,10 +94,13 @@ class Dataset(ledger.Dataset):
 
     def find_garbage(self) -> Garbage:
         """Checkpoints and files that no computed column needs any more and that are a week old: what gc removes."""
+        from floodmark.transform.views.kept import used_by  # late: reading a dataset needs nothing of views
+
         snapshot = self.snapshot()
         dead = self._dead(snapshot, snapshot.next_offset)
         known = (str(self.id), dead, self._runtime.clock())
-        return gc.find_garbage(self._columns_objects, *known, purged_before=snapshot.purged_before)
+        used = used_by(snapshot)
+        return gc.find_garbage(self._columns_objects, *known, purged_before=snapshot.purged_before, used=used)
 
     def collect_garbage(self) -> Garbage:
         """Remove what `find_garbage` finds; says what went."""
@@ -193,4 +196,4 @@ class Dataset(ledger.Dataset):
             purged = self.snapshot().purged_before
         except FloodmarkError:  # the chain cannot be read, which was found out already
             purged = 0
-        return replace(found, problems=(*found.problems, *column_problems(self._columns_objects, purged)))
+        return replace(found, problems=(*found.problems, *column_problems(self._columns_objects, purged, str(self.id))))

@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from floodmark.chain.events import SetTransform
 from floodmark.chain.hashes import Multihash
+from floodmark.chain.ids import DatasetId
 from floodmark.dataset import Dataset
 from floodmark.engine import Session
+from floodmark.errors import FloodmarkError
 from floodmark.ledger import names
 from floodmark.ledger.create import create, create_derived, dataset_objects, remove
-from floodmark.ledger.errors import BadName, CommitConflict, DatasetExists
+from floodmark.ledger.errors import BadName, CommitConflict, DatasetExists, UnknownDataset
 from floodmark.ledger.query import query_duckdb, query_spark
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.strategy import Strategy, declare
@@ -23,6 +25,9 @@ from floodmark.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from floodmark.compute.functions.udf import Udf
+    from floodmark.view import View
 
 
 class Lake:
@@ -108,6 +113,35 @@ class Lake:
         )
         return Dataset(name, objects, self._runtime)
 
+    def view(
+        self,
+        name: str,
+        *,
+        source: str | Dataset | None = None,
+        select: Mapping[str, str | Udf | tuple[Udf, Sequence[str]]] | None = None,
+        where: str | None = None,
+        sql: str | None = None,
+    ) -> View:
+        """Declare a query whose result is kept as a dataset, and brought up to date by `refresh`; or open one.
+
+        Either `sql`, a SELECT of Spark's over datasets of this lake, or a `source` with the columns to `select` (all
+        without it) and the rows to keep, those `where` holds. A column is SQL text, a udf, or (udf, [columns that it
+        takes]). The query is analysed, which starts Spark, unless this very definition is there already; nothing is
+        computed before `refresh`. Another definition for a view that is there is a new version of it. With the name
+        alone, the view of that name is opened.
+        """
+        from floodmark import view  # late: whoever has no views need not wait for them
+
+        if all(given is None for given in (source, select, where, sql)):
+            return view.opened(self, name)
+        return view.declared(self, name, source=source, select=select, where=where, sql=sql)
+
+    def views(self) -> list[View]:
+        """All views in alphabetical order."""
+        from floodmark import view
+
+        return view.all_of(self)
+
     def _existing(self, name: str, event_time: str | None, declared: Strategy | None) -> Dataset:
         dataset = self[name]
         if declared is not None and dataset.strategy != declared:
@@ -147,6 +181,7 @@ class Lake:
 
         With `head`, only if that still is its newest block; else `CommitConflict`.
         """
+        heir = self._heir(name)
         entry = names.find(self._store, name)
         objects = dataset_objects(self._store, entry.id)
         with objects.turn():  # whoever is committing right now would leave objects behind that nobody removes
@@ -155,17 +190,34 @@ class Lake:
             names.release(self._store, name, entry.id)
             if all(other.id != entry.id for other in names.entries(self._store)):  # a rename cut short leaves two
                 remove(objects)
+                if heir is not None:
+                    remove(dataset_objects(self._store, heir))
 
     def rename(self, old: str, new: str) -> Dataset:
         """Give a dataset another name; no data moves, and who has it open keeps on working."""
+        names.check_name(new)
+        self._heir(old)
         entry = names.find(self._store, old)
-        if old.lower() == names.check_name(new).lower():
+        if old.lower() == new.lower():
             names.respell(self._store, new, entry.id)
         else:
             if not names.stands_for(self._store, new, entry.id):  # a rename that was cut short left it so
                 names.claim(self._store, new, entry.id)
             names.release(self._store, old, entry.id)
         return self[new]
+
+    def _heir(self, name: str) -> DatasetId | None:
+        """The dataset that is being made to take the place of this one; one that is made is let take it first."""
+        from floodmark.transform.views.succession import finish, successor_of
+
+        try:
+            snapshot = self[name].snapshot()
+        except UnknownDataset:
+            raise
+        except FloodmarkError:
+            return None  # what cannot be read can be dropped and renamed all the same
+        finish(self._store, snapshot)
+        return successor_of(snapshot.state)
 
     def sql(self, query: str) -> pa.Table:
         """The answer to an SQL query over the datasets, by DuckDB, without a JVM."""

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from floodmark import Dataset, Lake
 from floodmark.cli.app import floodmark
 from floodmark.compute import columns
+from floodmark.transform.views import functions
 
 VISION = """\
 import pyarrow as pa
@@ -128,6 +129,7 @@ class Modules:
         for name in self._names:
             sys.modules.pop(name, None)
         columns._used.clear()
+        functions._declared.clear()
         importlib.invalidate_caches()
         gc.collect()
 
@@ -154,6 +156,24 @@ def images(run: Run, modules: Modules) -> Dataset:
     images.add_column("brightness", vision.brightness, fragment_rows=4)
     images.add_column("label", vision.label)
     return images
+
+
+DAILY = "select carrier, day, sum(delay) delay, count(*) n from flights group by carrier, day"
+WINDY = "select id, origin, delay, wind from flights left join weather using (origin)"
+TOP = "select carrier, sum(delay) delay from daily group by carrier order by delay limit 1"
+
+
+@pytest.fixture
+def flights(run: Run) -> Dataset:
+    """Four flights from two places, and the wind at one of them. Views on them are the tests' own: they need Spark."""
+    run("init")
+    lake = Lake("lake")
+    lake.create("weather", key="origin").write(pa.table({"origin": ["JFK"], "wind": [12]}))
+    flights = lake.create("flights", key="id")
+    carriers, origins = ["AA", "AA", "DL", "DL"], ["JFK", "LGA", "JFK", "JFK"]
+    days, delays = [1, 1, 1, 2], [5, None, 30, 8]
+    flights.write(pa.table({"id": [1, 2, 3, 4], "carrier": carriers, "origin": origins, "day": days, "delay": delays}))
+    return flights
 
 
 SHOP = """\

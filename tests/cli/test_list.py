@@ -28,6 +28,7 @@ def test_list_as_json_has_stable_keys(run, trips):
         "name",
         "id",
         "kind",
+        "view",
         "merge",
         "key",
         "records",

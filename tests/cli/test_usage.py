@@ -25,7 +25,7 @@ def test_all_verbs_are_there_in_the_order_of_use(run):
     assert sorted(listed) == sorted(
         [
             *("init", "list", "ingest", "log", "tail", "changes", "history", "sql", "schema", "columns", "backfill"),
-            *("run", "plan", "status", "errors", "retry", "offsets", "reset"),
+            *("view", "refresh", "run", "plan", "status", "errors", "retry", "offsets", "reset"),
             *("checkpoints", "delete", "fold", "verify", "purge", "drop", "rename"),
         ]
     )

@@ -64,7 +64,7 @@ class Reading:
         self.pulled = 0
 
     def rows(self, wanted: set[int]) -> applying._Rows:
-        work: Any = SimpleNamespace(inputs=("x",), offset_name="offset", read=lambda _: self.batches())
+        work: Any = SimpleNamespace(inputs=("x",), offset_name="offset", read=lambda *_: self.batches())
         task: Any = SimpleNamespace(base=0, share=SimpleNamespace(end=len(self.values)), selection=None)
         return applying._Rows(work, task, BitMap(wanted))
 

@@ -51,6 +51,12 @@ def test_transforms_page(folder: Path, monkeypatch: pytest.MonkeyPatch):
     run_page(DOCS / "transforms.md")
 
 
+@pytest.mark.spark
+def test_views_page(folder: Path, monkeypatch: pytest.MonkeyPatch, spark):
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    run_page(DOCS / "views.md")
+
+
 def test_format_page(folder: Path):
     (folder / "one.csv").write_text("n\n1\n2\n")
     lake = Lake("lake")

@@ -78,6 +78,8 @@ def test_terminal_gets_a_bar_and_a_pipe_gets_lines():
         (0, 10, 0, "0 of 10 rows (0 %)"),
         (0, 0, 1, "0 of 0 rows"),
         (5, None, 10, "5 rows, 0.5 rows/s"),
+        (0, None, 0, ""),
+        (0, None, 12, "12 s"),
         (10, 10, 0, "10 of 10 rows (100 %)"),
     ],
 )

@@ -25,6 +25,7 @@ from floodmark.cli.verbs import (
     offsets,
     plan,
     purge,
+    refresh,
     rename,
     reset,
     retry,
@@ -34,6 +35,7 @@ from floodmark.cli.verbs import (
     status,
     tail,
     verify,
+    view,
 )
 from floodmark.cli.verbs import list as listing
 
@@ -41,13 +43,15 @@ from floodmark.cli.verbs import list as listing
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="floodmark", prog_name="floodmark")
 def floodmark() -> None:
-    """Datasets with record offsets on a hash chain, and columns and transforms that compute only what changed.
+    """Datasets with record offsets on a hash chain; columns, views and transforms that compute only what changed.
 
     \b
     floodmark init
     floodmark ingest trips 'trips-*.parquet' --event-time pickup_at
     floodmark ingest people people.csv --key id
     floodmark sql "select count(*) from trips"
+    floodmark view daily --sql "select pickup_day, sum(fare) fares from trips group by pickup_day"
+    floodmark refresh daily
     floodmark run features
 
     The lake is --lake, else FLOODMARK_LAKE, else `lake = "…"` in the floodmark.toml of this folder or one above,
@@ -62,7 +66,7 @@ def floodmark() -> None:
     Exit codes:
       0    done
       1    refused or failed: stderr says why and what to do; with --json {"error": {"type", "message", "hint"}}
-           (a run in which single keys failed is done, so 0; with --strict 1)
+           (a run or refresh in which single keys or rows failed is done, so 0; with --strict 1)
       2    the command was not understood, or lacks something
       3    verify found problems
       130  interrupted by Ctrl-C
@@ -83,6 +87,8 @@ for _verb in (
     columns.columns,
     backfill.backfill,
     checkpoints.checkpoints,
+    view.view,
+    refresh.refresh,
     run.run,
     plan.plan,
     status.status,

@@ -6,7 +6,9 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,13 +20,22 @@ from floodmark.cli.errors import NoFunction, OtherVersion
 
 if TYPE_CHECKING:
     from floodmark.compute.functions.udf import Udf
-    from floodmark.compute.stored.catalog import Column
+    from floodmark.compute.stored.catalog import FunctionRef
 
 # Modules that only one process has: a script, a notebook, what was typed.
 _NOWHERE = ("", "__main__", "__mp_main__")
 
 
-def find_function(dataset: str, column: Column, named: str | None, mark: Path | None) -> Udf:
+@dataclass(frozen=True)
+class Sought:
+    """The function of a column, of a dataset or a view; `retake` says how to have it as it is now, given its name."""
+
+    name: str
+    function: FunctionRef
+    retake: Callable[[str], str]
+
+
+def find_function(column: Sought, named: str | None, mark: Path | None) -> Udf:
     """The function that computes a column: from the module where it was defined, or the one that `named` names.
 
     `mark` is a folder of the lake, if that is a folder: who may write data must not thereby choose what is run.
@@ -34,7 +45,7 @@ def find_function(dataset: str, column: Column, named: str | None, mark: Path | 
     reference = column.function
     if named is not None:
         module_name, _, path = named.partition(":")
-        return _checked(_attribute(column, _imported(column, module_name), path), dataset, column, named)
+        return _checked(_attribute(column, _imported(column, module_name), path), column, named)
     if reference.module in _NOWHERE:
         raise NoFunction(
             f"the function {reference.qualname!r} of column {column.name!r} was defined in a script or a notebook,"
@@ -48,10 +59,10 @@ def find_function(dataset: str, column: Column, named: str | None, mark: Path | 
     module = _imported(column, reference.module)
     if (found := known(reference.name, reference.version)) is not None:
         return found
-    return _checked(_same_name(column, module), dataset, column, f"{reference.module}:{reference.qualname}")
+    return _checked(_same_name(column, module), column, f"{reference.module}:{reference.qualname}")
 
 
-def _refuse_from(lake: Path, column: Column, name: str) -> None:
+def _refuse_from(lake: Path, column: Sought, name: str) -> None:
     """Refuse a module that lies in the lake itself, before any of it is imported."""
     _look_here()
     spec = importlib.util.find_spec(name.partition(".")[0])
@@ -77,7 +88,12 @@ def check_name(_: click.Context, __: click.Parameter, value: str | None) -> str 
     return value
 
 
-def _imported(column: Column, name: str) -> ModuleType:
+def check_names(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """The same for several."""
+    return tuple(name for value in values if (name := check_name(context, parameter, value)) is not None)
+
+
+def _imported(column: Sought, name: str) -> ModuleType:
     here = _look_here()
     try:
         with redirect_stdout(sys.stderr):  # what a module prints must not end up in our answer
@@ -103,7 +119,7 @@ def _look_here() -> str:
     return here
 
 
-def _broken(column: Column, name: str, error: BaseException) -> NoFunction:
+def _broken(column: Sought, name: str, error: BaseException) -> NoFunction:
     return NoFunction(
         f"the module {name!r}, which has the function of column {column.name!r}, cannot be imported: {_said(error)}",
         hint="importing it must work and end: mend it, or name the function elsewhere: --udf MODULE:NAME",
@@ -121,7 +137,7 @@ def _said(error: BaseException) -> str:
     return f"{said} ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else said
 
 
-def _attribute(column: Column, module: ModuleType, path: str) -> Any:
+def _attribute(column: Sought, module: ModuleType, path: str) -> Any:
     found: Any = module
     for name in path.split("."):
         if (found := getattr(found, name, None)) is None:
@@ -129,7 +145,7 @@ def _attribute(column: Column, module: ModuleType, path: str) -> Any:
     return found
 
 
-def _same_name(column: Column, module: ModuleType) -> Any:
+def _same_name(column: Sought, module: ModuleType) -> Any:
     """The udf that has taken the place of the column's, if there is one."""
     from floodmark.compute.functions.udf import Udf
 
@@ -139,7 +155,7 @@ def _same_name(column: Column, module: ModuleType) -> Any:
     raise _not_there(column, module, f"has no udf {column.function.name!r} any more")
 
 
-def _not_there(column: Column, module: ModuleType, what: str) -> NoFunction:
+def _not_there(column: Sought, module: ModuleType, what: str) -> NoFunction:
     from floodmark.compute.functions.udf import Udf
 
     udfs = [name for name, value in vars(module).items() if isinstance(value, Udf)]
@@ -152,7 +168,7 @@ def _not_there(column: Column, module: ModuleType, what: str) -> NoFunction:
     )
 
 
-def _checked(found: Any, dataset: str, column: Column, named: str) -> Udf:
+def _checked(found: Any, column: Sought, named: str) -> Udf:
     from floodmark.compute.functions.udf import Udf
 
     module, _, name = named.partition(":")
@@ -167,8 +183,7 @@ def _checked(found: Any, dataset: str, column: Column, named: str) -> Udf:
         versions = f"its version is {words.short(found.version)}, the column's {words.short(column.function.version)}"
         raise OtherVersion(
             f"{module}.{name} is another function now than the one that column {column.name!r} was given: {versions}",
-            hint=f"to compute the column with it from now on, in Python: lake[{dataset!r}]"
-            f".alter_column({column.name!r}, {module}.{name}); else bring the old one back",
+            hint=f"{column.retake(f'{module}.{name}')}; else bring the old one back",
             column=column.name,
             version=found.version,
         )

@@ -53,10 +53,10 @@ def typed(keys: Pairs, dataset: Dataset) -> pa.Table | None:
                 hint=f"its key is {', '.join(key)}: give {' '.join(f'{c}=…' for c in key)}",
                 name=name,
             )
-    schema = dataset.schema
-    if schema is None:
+    if (layout := dataset.snapshot().layout) is None:
         return None
-    columns = {c: _array([given[c] for given in keys], schema.field(c)) for c in keys[0]}
+    # Of all columns: those of a view's key may be hidden.
+    columns = {c: _array([given[c] for given in keys], layout.data.field(c)) for c in keys[0]}
     return pa.table(columns)
 
 

@@ -1,4 +1,4 @@
-"""Finding steps: the pipeline that this folder belongs to, and the steps in it that a command names."""
+"""Finding steps: the pipeline that this folder belongs to, and the steps, or views, that a command names."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from floodmark.cli import interrupts
 from floodmark.cli.errors import OtherStep
 
 if TYPE_CHECKING:
+    from floodmark.lake import Lake
     from floodmark.pipeline.pipeline import Pipeline
     from floodmark.transform.batch_transform import BatchTransform
     from floodmark.transform.step import Step
@@ -56,6 +57,50 @@ def load_pipeline(file: str | None) -> Pipeline:
 def chosen(pipeline: Pipeline, names: Sequence[str]) -> list[Any]:
     """The named steps in the order given, each once, all where none is named. Kinds differ in what they can do."""
     return [pipeline[name] for name in dict.fromkeys(names)] if names else list(pipeline)
+
+
+def chosen_with_views(lake: Lake, file: str | None, names: Sequence[str]) -> list[Any]:
+    """The named views and steps in the order given, each once; where none is named, all steps and then all views.
+
+    A pipeline is loaded only for names that are no views: who has views alone needs none.
+    """
+    from floodmark.cli import views
+    from floodmark.pipeline.errors import NoPipeline
+
+    if names:
+        found = {name: views.find_view(lake, name) for name in dict.fromkeys(names)}
+        steps = _steps_of(lake, file, [name for name, view in found.items() if view is None])
+        return [steps.get(name, view) for name, view in found.items()]
+    there = lake.views()
+    try:
+        return [*load_pipeline(file), *there]
+    except NoPipeline:
+        if file is not None or not there:
+            raise
+        return there
+
+
+def _steps_of(lake: Lake, file: str | None, names: Sequence[str]) -> dict[str, Step]:
+    """Steps by name; a name that is none may be meant for a view."""
+    from floodmark.cli import views
+    from floodmark.pipeline.errors import NoPipeline, UnknownStep
+
+    if not names:
+        return {}
+    try:
+        pipeline = load_pipeline(file)
+    except NoPipeline:
+        if file is None and lake.views():
+            views.open_view(lake, names[0])  # there are no steps, so the error that helps is that of an unknown view
+        raise
+    try:
+        return {name: pipeline[name] for name in names}
+    except UnknownStep as error:
+        near = views.nearest(error.name, [*pipeline.names, *(view.name for view in lake.views())])
+        if near is None or near in pipeline:
+            raise
+        message = f"there is no step and no view {error.name!r}"
+        raise UnknownStep(message, hint=f"did you mean {near!r}?", name=error.name) from error
 
 
 def keyed_step(step: Step, verb: str) -> BatchTransform:

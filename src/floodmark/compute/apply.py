@@ -206,9 +206,10 @@ class _Rows:
         self._inputs = list(work.inputs)
         self._offset = work.offset_name
         self._base = task.base
+        wanted = addresses.to_array(todo)
         self._wanted = np.zeros(task.share.end, np.bool_)
-        self._wanted[addresses.to_array(todo)] = True
-        self._batches = work.read(task.selection)
+        self._wanted[wanted] = True
+        self._batches = work.read(task.selection, wanted + task.base)
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0  # of those that wait
 

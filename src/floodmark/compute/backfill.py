@@ -7,9 +7,8 @@ run has stored is found by the next one; nothing is visible before its commit.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -40,15 +39,13 @@ from floodmark.compute.stored.install import install
 from floodmark.compute.stored.manifest import Fragment, Manifest
 from floodmark.compute.stored.purge import drop_purged
 from floodmark.compute.survey import BackfillPlan, prefix_of, survey
+from floodmark.compute.turns import turn
 from floodmark.compute.work import Applied, Work
 from floodmark.engine import Progress
 from floodmark.errors import FloodmarkError
 from floodmark.ledger.errors import UnreadableSlice
 
 _log = logging.getLogger(__name__)
-
-_SILENCE = 1.0
-"""Seconds to wait for another backfill without a word."""
 
 _TRIES = 20
 """How often a backfill plans again, when checkpoints prove damaged or somebody else commits."""
@@ -113,17 +110,7 @@ def backfill(
 def _turn(pinned: Pinned, column: Column, progress: Progress) -> Iterator[None]:
     """Wait for other backfills of the column, and say so if it takes a while: who comes second finds it done."""
     objects = pinned.objects
-    label = f"waiting for another backfill of {column.name}"
-    saying = threading.Timer(_SILENCE, progress.start, (label, None))
-    saying.daemon = True
-    saying.start()
-    with ExitStack() as held:
-        try:
-            held.enter_context(objects.store.turn(objects.turn_key(column.field_id)))
-        finally:
-            saying.cancel()
-            saying.join()
-            progress.finish()
+    with turn(objects.store, objects.turn_key(column.field_id), f"another backfill of {column.name}", progress):
         if pinned.start > pinned.catalog.purged_before:
             drop_purged(objects, pinned.start, pinned.dataset_id)  # one was killed on the way here
         try:
@@ -211,6 +198,7 @@ def work_of(pinned: Pinned, column: Column, udf: Udf, options: Options) -> Work:
     prefix = prefix_of(pinned, column, options.where)
     return Work(
         objects=pinned.objects,
+        records=pinned.objects.dataset,
         fragment_rows=pinned.catalog.fragment_rows,
         layout=pinned.layout,
         beside=pinned.beside,

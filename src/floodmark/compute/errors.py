@@ -84,6 +84,14 @@ class UnknownInput(ComputeError):
     input: str
 
 
+class InputNotComputed(ComputeError):
+    """A function takes a computed column that has no values yet for some of the records."""
+
+    column: str
+    input: str
+    rows: int
+
+
 class CyclicColumns(ComputeError):
     """A column would be computed from itself."""
 

@@ -18,7 +18,6 @@ from pyroaring import BitMap
 
 from floodmark.compute.checkpoints.batches import Source, run_of
 from floodmark.compute.checkpoints.found import DataCheckpoint, RangeCheckpoint
-from floodmark.compute.checkpoints.paths import place_of
 from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.errors import BadCheckpoint, CheckpointCoverageError, UnreadableColumn
 from floodmark.compute.stored.column_file import SegmentFile, open_raw
@@ -227,5 +226,5 @@ class Checkpoints:
 
 def made_at(store: CheckpointStore, key: str) -> float:
     """When a checkpoint was stored, in epoch seconds; 0 when it is gone."""
-    info = store.store.stat(store._object(place_of(key)))
+    info = store.info(key)
     return 0.0 if info is None else info.modified

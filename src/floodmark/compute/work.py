@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from floodmark.compute.checkpoints.keys import Prefix
@@ -15,9 +17,14 @@ from floodmark.compute.plan import Share
 from floodmark.compute.stored.manifest import Segment
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.beside import Beside
+from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
+from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import Selection
+
+SPARSE = 16
+"""Where fewer than one record of so many is wanted, looking each up costs less than reading all."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,8 @@ class Sizes:
 class Work:
     """One column of one dataset, as of one snapshot."""
 
-    objects: ColumnObjects
+    objects: ColumnObjects  # where results are kept
+    records: DatasetObjects  # whose records are read: of the same dataset, but for views
     fragment_rows: int
     layout: Layout
     beside: Beside | None  # the computed columns that are inputs
@@ -53,12 +61,26 @@ class Work:
     def caller(self) -> Caller:
         return Caller(self.udf, self.column, self.inputs)
 
-    def read(self, selection: Selection) -> Iterator[pa.RecordBatch]:
-        """The inputs of the records of a selection, with their offsets, in offset order."""
+    def read(self, selection: Selection, wanted: I64) -> Iterator[pa.RecordBatch]:
+        """The inputs of the records of a selection, with their offsets, in offset order.
+
+        When few of them are wanted, files and row groups without any are left alone; others may come along.
+        """
         columns = tuple(dict.fromkeys([*self.inputs, self.offset_name]))
-        scan = Scan(self.objects.dataset, self.layout, selection, columns, self.beside)
+        where = None
+        if len(wanted) * SPARSE < selection.end - selection.start:
+            selection = _with(selection, wanted)
+            where = pc.field(self.offset_name).isin(pa.array(wanted))
+        scan = Scan(self.records, self.layout, selection, columns, self.beside)
         with scan.readable():
-            yield from scan.batches()
+            yield from scan.batches(where)
+
+
+def _with(selection: Selection, wanted: I64) -> Selection:
+    """A selection without the files that hold none of these offsets, which ascend."""
+    places = np.searchsorted(wanted, [(file.start, file.end) for file in selection.files])
+    files = tuple(file for file, (low, high) in zip(selection.files, places, strict=True) if low < high)
+    return selection.of(files, selection.start, selection.end)
 
 
 @dataclass(frozen=True)

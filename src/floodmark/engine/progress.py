@@ -120,7 +120,9 @@ def progress_for(stream: TextIO, *, clock: Clock = time.monotonic) -> Progress:
 
 
 def summary(done: int, total: int | None, seconds: float) -> str:
-    """``1,200 of 6,000 rows (20 %), 400 rows/s, 12 s left``: as much of it as is known."""
+    """``1,200 of 6,000 rows (20 %), 400 rows/s, 12 s left``: as much of it as is known, or the time that it takes."""
+    if total is None and not done:
+        return duration(seconds) if seconds >= 1 else ""
     text = f"{done:,} rows" if total is None else f"{done:,} of {total:,} rows"
     if total:
         text += f" ({100 * done // total} %)"

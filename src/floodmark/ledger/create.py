@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,7 @@ from floodmark.storage.slices import Vocabulary
 from floodmark.storage.store import Store
 
 PUSH_SOURCE = "default"
+VIEW_EVENT_TIME = "floodmark_event_time"
 
 
 def dataset_objects(store: Store, dataset_id: DatasetId) -> DatasetObjects:
@@ -75,6 +77,41 @@ def create_derived(
     return _publish_new(store, runtime, name, DatasetKind.DERIVATIVE, events)
 
 
+def create_view(
+    store: Store,
+    runtime: Runtime,
+    name: str,
+    *,
+    strategy: Strategy,
+    transform: SetTransform,
+    notes: Mapping[str, Any],
+) -> DatasetObjects:
+    """The same for a view, whose columns come with its first refresh."""
+    names.check_name(name)
+    events = _view_events(strategy, transform, notes)
+    return _publish_new(store, runtime, name, DatasetKind.DERIVATIVE, events)
+
+
+def create_unnamed_view(
+    store: Store, runtime: Runtime, *, strategy: Strategy, transform: SetTransform, notes: Mapping[str, Any]
+) -> DatasetId:
+    """The same for a view that nobody finds by a name yet: it is to take that of another."""
+    events = _view_events(strategy, transform, notes)
+    dataset_id = DatasetId.generate(runtime.random_bytes)
+    _publish_first(store, runtime, dataset_id, DatasetKind.DERIVATIVE, events)
+    return dataset_id
+
+
+def _view_events(strategy: Strategy, transform: SetTransform, notes: Mapping[str, Any]) -> list[MetadataEvent]:
+    """What a view begins with.
+
+    The time column of its slices has a name that no query gives to a column, so that an `event_time` which a query
+    passes on may be null, or no time at all.
+    """
+    vocab = SetVocab(event_time_column=VIEW_EVENT_TIME)
+    return [vocab, transform, to_derived_attachments(strategy, notes)]
+
+
 def derived_layout(
     schema: pa.Schema, strategy: Strategy, vocab: SetVocab | Vocabulary | None
 ) -> tuple[Layout, list[MetadataEvent]]:
@@ -110,11 +147,8 @@ def _publish_new(
 ) -> DatasetObjects:
     dataset_id = DatasetId.generate(runtime.random_bytes)
     objects = dataset_objects(store, dataset_id)
-    seed = Seed(dataset_id=dataset_id, dataset_kind=kind)
-    planned, _ = plan_blocks(EMPTY, [seed, *definitions], runtime.clock())
     try:
-        if not publish(objects, None, (), planned):
-            raise CommitConflict(f"the id of new dataset {name!r} is taken", hint="try again: ids are random")
+        _publish_first(store, runtime, dataset_id, kind, definitions)
         names.claim(store, name, dataset_id)
     except CommitConflict:
         raise
@@ -124,6 +158,16 @@ def _publish_new(
                 remove(objects)
         raise
     return objects
+
+
+def _publish_first(
+    store: Store, runtime: Runtime, dataset_id: DatasetId, kind: DatasetKind, definitions: list[MetadataEvent]
+) -> None:
+    objects = dataset_objects(store, dataset_id)
+    seed = Seed(dataset_id=dataset_id, dataset_kind=kind)
+    planned, _ = plan_blocks(EMPTY, [seed, *definitions], runtime.clock())
+    if not publish(objects, None, (), planned):
+        raise CommitConflict(f"the new id {dataset_id} is taken", hint="try again: ids are random")
 
 
 def remove(objects: DatasetObjects) -> None:

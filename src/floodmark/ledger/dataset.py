@@ -28,7 +28,7 @@ from floodmark.ledger.index import Cache
 from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.keys.records import I64
-from floodmark.ledger.layout import fields_from
+from floodmark.ledger.layout import Layout, fields_from
 from floodmark.ledger.merge.lookup import (
     LocatedRows,
     frame_table,
@@ -108,7 +108,7 @@ class Dataset:
     def schema(self) -> pa.Schema | None:
         """The data columns, None before the first write."""
         layout = self.snapshot().layout
-        return None if layout is None else layout.data
+        return None if layout is None else layout.shown
 
     @property
     def event_time(self) -> str | None:
@@ -296,7 +296,7 @@ class Dataset:
     def scan(self, *, as_of: AsOf = None) -> Scan:
         """All columns, system columns included, for those who push filters and columns down themselves."""
         scan = self._current_scan(as_of, None)
-        return replace(scan, columns=tuple(scan.full_schema.names))
+        return replace(scan, columns=(*scan.layout.vocab.reserved, *scan.data_names))
 
     def count(self) -> int:
         """How many rows there are: current ones of a dataset with a key, else records; reads no data."""
@@ -318,7 +318,7 @@ class Dataset:
         """The current rows, with the columns beside them."""
         snapshot = self.snapshot()
         selection = self._current(snapshot, as_of)
-        layout = snapshot.require_layout(self._name)
+        layout = self._layout(snapshot)
         beside = self._beside(snapshot)
         if beside is not None:
             check_apart(layout.read_schema, beside, self._name)
@@ -343,12 +343,16 @@ class Dataset:
         snapshot = self.snapshot()
         return self._scan(snapshot, interval(snapshot, self._name, since, until), self._columns(snapshot))
 
+    def _layout(self, snapshot: Snapshot) -> Layout:
+        """The columns, which have to be there before anything can be read."""
+        return snapshot.require_layout(self._name)
+
     def _columns(self, snapshot: Snapshot) -> list[str]:
-        names: list[str] = snapshot.require_layout(self._name).read_schema.names
-        return names
+        layout = self._layout(snapshot)
+        return [*layout.vocab.reserved, *layout.shown.names]
 
     def _scan(self, snapshot: Snapshot, selection: Selection, columns: Sequence[str] | None) -> Scan:
-        layout = snapshot.require_layout(self._name)
+        layout = self._layout(snapshot)
         return Scan(self._objects, layout, selection, checked_columns(layout, columns, self._name))
 
     # By key
@@ -359,24 +363,29 @@ class Dataset:
         A frame or dicts with the key columns, or with some of them to match several rows; with a key of one column also
         its values alone.
         """
-        wanted = given_keys(keys, self.snapshot(), self._name)
+        snapshot = self.snapshot()
+        self._layout(snapshot)
+        wanted = given_keys(keys, snapshot, self._name)
         return self._ask_keys(lambda snapshot, index: self._found(located_rows(snapshot, wanted, index), snapshot))
 
     def _found(self, rows: LocatedRows, snapshot: Snapshot) -> pa.Table:
         beside = self._beside(snapshot)
+        shown = rows.table.select(self._layout(snapshot).shown.names)
         if beside is None:
-            return rows.table
+            return shown
         check_apart(rows.table.schema, beside, self._name)
-        return joined(rows.table, beside.open(beside.schema.names).take(rows.offsets), beside.schema)
+        return joined(shown, beside.open(beside.schema.names).take(rows.offsets), beside.schema)
 
     def history(self, keys: Any) -> pa.Table:
         """Every record with these keys in offset order: what became of a row, when, and by which operation."""
         snapshot = self.snapshot()
+        shown = self._columns(snapshot)
         wanted = given_keys(keys, snapshot, self._name)
         since = snapshot.purged_before - 1 if snapshot.purged_before else None
-        scan = self._scan(snapshot, interval(snapshot, self._name, since, None), self._columns(snapshot))
+        columns = list(dict.fromkeys([*shown, *wanted.column_names]))  # part of the key may be hidden
+        scan = self._scan(snapshot, interval(snapshot, self._name, since, None), columns)
         records = scan.to_reader(history_filter(wanted)).read_all()
-        return with_keys(records, wanted).sort_by(scan.layout.vocab.offset)
+        return with_keys(records, wanted).sort_by(scan.layout.vocab.offset).select(shown)
 
     def _ask_keys(self, ask: Callable[[Snapshot, KeyIndex], T]) -> T:
         """Ask the key index at the present head, or at the next when writers have replaced its files meanwhile."""

@@ -22,6 +22,7 @@ from floodmark.ledger.types import canonical, check_supported, field_from_odf, f
 from floodmark.storage.slices import SYSTEM_TIME_TYPE, Vocabulary, system_fields
 
 EVENT_TIME_KEY = "floodmark.dev/event-time"
+HIDDEN_KEY = "floodmark.dev/hidden"
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,19 @@ class Layout:
     """What the records of a dataset look like.
 
     `data` are the user's columns in the user's order. `event_time` names one of them; when it is None, events have
-    no time of their own and the slices repeat the system time.
+    no time of their own and the slices repeat the system time. `hidden` names those among them that identify rows, or
+    were there once: they are written, hashed and kept like all others, and shown only to whoever names them.
     """
 
     vocab: Vocabulary
     event_time: str | None
     data: pa.Schema
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> pa.Schema:
+        """The data columns that a reader sees who asks for none by name."""
+        return pa.schema([f for f in self.data if f.name not in self.hidden]) if self.hidden else self.data
 
     @property
     def slice_schema(self) -> pa.Schema:
@@ -63,9 +71,12 @@ class Layout:
             note: Any = {"from": "system_time"}
         else:
             note = {"index": self.data.get_field_index(self.event_time)}
+        notes = {EVENT_TIME_KEY: note}
+        if self.hidden:
+            notes[HIDDEN_KEY] = list(self.hidden)
         return DataSchema(
             fields=tuple(field_to_odf(f) for f in self.slice_schema),
-            extra=ExtraAttributes.of({EVENT_TIME_KEY: note}),
+            extra=ExtraAttributes.of(notes),
         )
 
     def with_schema(self, schema: pa.Schema) -> Layout:
@@ -101,11 +112,11 @@ def from_odf(schema: DataSchema, vocab: Vocabulary) -> Layout:
     names = [f.name for f in payload]
     if note.get("from") == "system_time" or vocab.event_time not in names:
         data = [f for f in payload if f.name != vocab.event_time]
-        return Layout(vocab, None, pa.schema(data))
+        return Layout(vocab, None, pa.schema(data), _hidden(schema, data))
     time_field = payload.pop(names.index(vocab.event_time))
     index = note.get("index", 0)
     payload.insert(index if isinstance(index, int) else 0, time_field)
-    return Layout(vocab, vocab.event_time, pa.schema(payload))
+    return Layout(vocab, vocab.event_time, pa.schema(payload), _hidden(schema, payload))
 
 
 def derive(schema: pa.Schema, vocab: Vocabulary, event_time: str | None, key: Sequence[str] = ()) -> Layout:
@@ -211,6 +222,12 @@ def _checked(
             pa.field(field.name, data_type, nullable=field.name != event_time and field.name not in required)
         )
     return checked
+
+
+def _hidden(schema: DataSchema, data: Sequence[pa.Field]) -> tuple[str, ...]:
+    """The columns that the chain says are hidden; a name alone hides none, so a user's own may be called the same."""
+    noted = None if schema.extra is None else schema.extra.parsed.get(HIDDEN_KEY)
+    return tuple(f.name for f in data if f.name in noted) if isinstance(noted, list) else ()
 
 
 def _event_time_note(schema: DataSchema) -> dict[str, Any]:

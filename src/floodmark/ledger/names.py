@@ -102,6 +102,16 @@ def release(store: Store, name: str, dataset_id: DatasetId) -> bool:
     return _swap(store, name, dataset_id, _content(name, None))
 
 
+def give(store: Store, name: str, old: DatasetId, new: DatasetId) -> bool:
+    """Let a name stand for another dataset than it did, in one move; False if it stands for neither."""
+    key = _key(name)
+    there = _read(store, key)
+    entry = _parse(key, there)
+    if entry is None or entry.id not in (old, new):
+        return False
+    return store.compare_and_swap(key, there, _content(entry.name, new))  # also makes durable what another has done
+
+
 def stands_for(store: Store, name: str, dataset_id: DatasetId) -> bool:
     """Whether this is a name of this dataset."""
     entry = _parse(_key(name), _read(store, _key(name)))

@@ -94,8 +94,9 @@ def _meant(scan: Scan, query: str, tree: Any) -> Scan:
     if tree is None or _means_all_columns(tree):
         return replace(scan, columns=scan.data_names)
     said = query.lower()
-    others = [name for name in scan.data_names if name not in scan.layout.data.names]
-    return replace(scan, columns=(*scan.layout.data.names, *[name for name in others if name.lower() in said]))
+    own = scan.layout.shown.names
+    others = [name for name in scan.data_names if name not in own]
+    return replace(scan, columns=(*own, *[name for name in others if name.lower() in said]))
 
 
 def _means_all_columns(node: Any) -> bool:

@@ -63,8 +63,8 @@ class Scan:
 
     @property
     def data_names(self) -> tuple[str, ...]:
-        """All columns but those of the system."""
-        return (*self.layout.data.names, *self._beside_schema.names)
+        """All columns but those of the system and those that are hidden."""
+        return (*self.layout.shown.names, *self._beside_schema.names)
 
     @property
     def _beside_schema(self) -> pa.Schema:
@@ -363,15 +363,16 @@ def _answers(reader: pa.RecordBatchReader, records: pa_ds.Dataset) -> Iterator[p
 def checked_columns(
     layout: Layout, columns: Sequence[str] | None, name: str, beside: Beside | None = None
 ) -> tuple[str, ...]:
-    """The columns to read: all but those of the system, or those asked for."""
+    """The columns to read: all but hidden ones and those of the system, or those asked for."""
     others = [] if beside is None else beside.schema.names
     if columns is None:
-        return (*layout.data.names, *others)
+        return (*layout.shown.names, *others)
     known = [*layout.read_schema.names, *others]
     unknown = [c for c in columns if c not in known]
     if unknown:
+        shown = [c for c in known if c not in layout.hidden]
         raise BadQuery(
-            f"dataset {name!r} has no column {unknown[0]!r}", hint=f"it has {', '.join(known)}", column=unknown[0]
+            f"dataset {name!r} has no column {unknown[0]!r}", hint=f"it has {', '.join(shown)}", column=unknown[0]
         )
     return tuple(columns)
 

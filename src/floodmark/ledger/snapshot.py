@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.chain.events import ROUTINE_KINDS, MetadataBlock, SourceState, kind
+from floodmark.chain.events import ROUTINE_KINDS, DatasetKind, MetadataBlock, SourceState, kind
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.refs import BlockRef
 from floodmark.chain.state import ChainState
@@ -70,9 +70,12 @@ class Snapshot:
 
     def require_layout(self, name: str) -> Layout:
         if self.layout is None:
+            is_derived = self.state.dataset_kind is DatasetKind.DERIVATIVE
             raise NoSchema(
                 f"dataset {name!r} has no columns yet",
-                hint="write data to it first, or create it with schema=",
+                hint="run the step that makes it, or refresh it if it is a view"
+                if is_derived
+                else "write data to it first, or create it with schema=",
             )
         return self.layout
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 from floodmark.chain.events import AttachmentEmbedded, AttachmentsEmbedded, DatasetKind, SetAttachments
 from floodmark.chain.sources import (
@@ -116,14 +117,20 @@ def to_attachments(strategy: Strategy) -> SetAttachments | None:
     return None if strategy.lookup == strategy.key else _attached({"lookup": list(strategy.lookup)})
 
 
-def to_derived_attachments(strategy: Strategy) -> SetAttachments:
-    """The note that keeps the key of a derivative on the chain: it has no source that could say it."""
-    return _attached({"key": list(strategy.key), "lookup": list(strategy.lookup)})
+def to_derived_attachments(
+    strategy: Strategy, notes: Mapping[str, Any] = MappingProxyType({}), present: SetAttachments | None = None
+) -> SetAttachments:
+    """The note that keeps the key of a derivative on the chain: it has no source that could say it.
+
+    `notes` are further entries, which `noted` reads. Of the attachments that are present, others' are kept.
+    """
+    return _attached({**notes, "key": list(strategy.key), "lookup": list(strategy.lookup)}, present)
 
 
-def _attached(note: dict[str, list[str]]) -> SetAttachments:
-    content = json.dumps(note)
-    return SetAttachments(AttachmentsEmbedded((AttachmentEmbedded(_ATTACHMENT, content),)))
+def _attached(note: Mapping[str, Any], present: SetAttachments | None = None) -> SetAttachments:
+    own = AttachmentEmbedded(_ATTACHMENT, json.dumps(note))
+    others = () if present is None else (item for item in _embedded(present) if item.path != _ATTACHMENT)
+    return SetAttachments(AttachmentsEmbedded((*others, own)))
 
 
 def strategy_of(state: ChainState) -> Strategy:
@@ -153,12 +160,22 @@ def _lookup(state: ChainState, key: tuple[str, ...]) -> tuple[str, ...]:
 
 def _noted(state: ChainState, what: str) -> tuple[str, ...]:
     """The columns that our attachment names; none where there is no such thing."""
-    attached = state.attachments.attachments if state.attachments is not None else None
-    if isinstance(attached, AttachmentsEmbedded):
-        for item in attached.items:
-            if item.path == _ATTACHMENT:
-                try:
-                    return tuple(json.loads(item.content)[what])
-                except (ValueError, KeyError, TypeError):
-                    return ()
-    return ()
+    found = noted(state, what)
+    return tuple(found) if isinstance(found, list) else ()
+
+
+def noted(state: ChainState, what: str) -> Any:
+    """An entry of our attachment, as JSON has it; None where there is no such thing."""
+    for item in () if state.attachments is None else _embedded(state.attachments):
+        if item.path == _ATTACHMENT:
+            try:
+                note = json.loads(item.content)
+            except ValueError:
+                return None
+            return note.get(what) if isinstance(note, dict) else None
+    return None
+
+
+def _embedded(event: SetAttachments) -> tuple[AttachmentEmbedded, ...]:
+    attached = event.attachments
+    return tuple(attached.items) if isinstance(attached, AttachmentsEmbedded) else ()

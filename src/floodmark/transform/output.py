@@ -30,6 +30,7 @@ from floodmark.transform.errors import BadStep, KeysChanged, OutputTaken
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.specs import OutputSpec
+from floodmark.transform.views.stored import is_view
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,13 @@ def _found(lake: LakeLike, spec: OutputSpec, step: str) -> Output:
     if snapshot.state.dataset_kind is not DatasetKind.DERIVATIVE:
         raise OutputTaken(
             f"step {step!r} cannot write to {spec.name!r}: it is a dataset that data is written to",
+            hint="name another output; the step makes it on its first run",
+            step=step,
+            output=spec.name,
+        )
+    if is_view(snapshot.state):
+        raise OutputTaken(
+            f"step {step!r} cannot write to {spec.name!r}: it is a view, and only its query makes its rows",
             hint="name another output; the step makes it on its first run",
             step=step,
             output=spec.name,

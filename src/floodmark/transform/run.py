@@ -8,32 +8,25 @@ holds. What is needed only where there is something to do is imported only then.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from floodmark.engine import Progress
 from floodmark.engine.shipping import NotShippable
 from floodmark.ledger.errors import CommitConflict
-from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.errors import StorageError
 from floodmark.transform.errors import InputMoved
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import RunInfo
 from floodmark.transform.pinned import LOST, RESET, PinnedStep, pin_step, whatever_is_left
 from floodmark.transform.report import RunReport, Tally
+from floodmark.transform.turns import turn
 from floodmark.transform.wanted import Asked, Changed, Failed, Wanted, check_wanted
 
 if TYPE_CHECKING:
     from floodmark.transform.batch_transform import BatchTransform
 
 _MS = 10**6
-
-_SILENCE = 1.0
-"""Seconds to wait for another run without a word."""
 
 _TRIES = 20
 """How often a run plans again, when somebody else commits or replaces what it was reading."""
@@ -53,7 +46,7 @@ def run(step: BatchTransform, lake: LakeLike, wanted: Wanted) -> RunReport:
     runner, tally = Runner(lake.runtime.session), Tally(lake.runtime.random_bytes(16).hex(), began)
     problem: Exception
     unmoved = 0
-    with _turn(pinned.primary.objects, step.name, lake.runtime.progress()):
+    with turn(pinned.primary.objects, f"another run of {step.name}", lake.runtime.progress()):
         for _ in range(_TRIES):
             pinned = pin_step(step, lake)
             check_wanted(wanted, pinned)
@@ -88,7 +81,7 @@ def reset(step: BatchTransform, lake: LakeLike) -> None:
     pinned = pin_step(step, lake, whatever_is_left)
     if pinned.shape is None or pinned.outputs[0].snapshot is None:
         return None
-    with _turn(pinned.primary.objects, step.name, lake.runtime.progress()):
+    with turn(pinned.primary.objects, f"another run of {step.name}", lake.runtime.progress()):
         problem: CommitConflict
         for _ in range(_TRIES):
             pinned = pin_step(step, lake, whatever_is_left)
@@ -129,19 +122,3 @@ def _is_nothing(pinned: PinnedStep, wanted: Wanted, now_ms: int) -> bool:
         case Changed():
             trusted = pinned.step.use_offset_optimization or pinned.shape is None
             return trusted and pinned.has_nothing_to_do(now_ms)
-
-
-@contextmanager
-def _turn(objects: DatasetObjects, step: str, progress: Progress) -> Iterator[None]:
-    """Wait for other runs of the step, and say so if it takes a while: who comes second finds it done."""
-    saying = threading.Timer(_SILENCE, progress.start, (f"waiting for another run of {step}", None))
-    saying.daemon = True
-    saying.start()
-    with ExitStack() as held:
-        try:
-            held.enter_context(objects.store.turn(f"{objects.folder}/info/transform/run"))
-        finally:
-            saying.cancel()
-            saying.join()
-            progress.finish()
-        yield

@@ -89,7 +89,7 @@ def backfill(
     if plan_only:
         _show_plan(call, dataset, dataset.plan_backfill(column, where, retry_errors=retry_errors), where)
         return
-    function = functions.find_function(dataset.name, dataset.column(column), udf, mark_of(lake))
+    function = functions.find_function(_sought(dataset, column), udf, mark_of(lake))
     interrupts.stop_if_pressed()
     try:
         done = dataset.backfill(
@@ -113,6 +113,14 @@ def backfill(
             ) from error
         raise
     _show_done(call, dataset, done, where)
+
+
+def _sought(dataset: Dataset, name: str) -> functions.Sought:
+    def retake(function: str) -> str:
+        altered = f"lake[{dataset.name!r}].alter_column({name!r}, {function})"
+        return f"to compute the column with it from now on, in Python: {altered}"
+
+    return functions.Sought(name, dataset.column(name).function, retake)
 
 
 def _show_plan(call: Call, dataset: Dataset, plan: BackfillPlan, where: str | None) -> None:

@@ -25,6 +25,7 @@ class Listed:
     name: str
     id: str
     kind: str
+    view: bool
     merge: str
     key: tuple[str, ...]
     records: int
@@ -38,6 +39,7 @@ class Listed:
     def of(cls, dataset: Dataset) -> Listed:
         from floodmark.ledger.commit import to_datetime
         from floodmark.ledger.strategy import strategy_of
+        from floodmark.transform.views.stored import is_view
 
         snapshot = dataset.snapshot()
         state = snapshot.state
@@ -47,6 +49,7 @@ class Listed:
             name=dataset.name,
             id=dataset.id.text,
             kind=dataset.kind.name.lower(),
+            view=is_view(state),
             merge=strategy.kind,
             key=strategy.key,
             records=snapshot.records,
@@ -63,6 +66,8 @@ class Listed:
         return [self.name, self._merged(), f"{self.records:,}", words.size(self.size), written, watermark]
 
     def _merged(self) -> str:
+        if self.view:
+            return "view"
         if self.kind != "root":
             return self.kind  # takes no data from outside, so nothing is merged
         return f"{self.merge} by {', '.join(self.key)}" if self.key else self.merge

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli import document
+from floodmark.cli import document, views
 from floodmark.cli.call import Call, verb
 from floodmark.cli.tables import Column, print_table
 
@@ -23,7 +23,8 @@ def schema(call: Call, name: str) -> None:
     floodmark schema trips
     floodmark schema trips --json | jq -r '.columns[].name'
     """
-    dataset = call.lake()[name]
+    lake = call.lake()
+    dataset = lake[name]
     event_time, strategy = dataset.event_time, dataset.strategy
     found = dataset.schema
     fields = [] if found is None else list(found)
@@ -41,10 +42,13 @@ def schema(call: Call, name: str) -> None:
             computed=[_computed(c) for c in computed],
         )
         return
-    if strategy.is_keyed:
+    if (view := views.find_view(lake, name)) is not None:
+        call.note(f"{dataset.name}: a view; {views.described(view)}")
+    elif strategy.is_keyed:
         call.note(f"{dataset.name}: {strategy}")
     if not fields:
-        call.note(f"{dataset.name}: no columns yet; the first ingest sets them")
+        first = "ingest" if view is None else "refresh"
+        call.note(f"{dataset.name}: no columns yet; the first {first} sets them")
         return
     heads = [Column("column"), Column("type"), Column("nulls"), Column("role")]
     rows = [

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -41,12 +41,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RangeCheckpoint:
-    """A stored batch that covers the addresses [start, end) and holds values (or errors) of `rows`."""
+    """A stored batch that covers the addresses [start, end) and holds values of `rows`, or errors of the `failed`."""
 
     key: str
     start: int
     end: int
     rows: BitMap
+    failed: BitMap = field(default_factory=BitMap)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,15 @@ class Looking:
         """
         found = self._older(prefix, fragment, column)
         keys = self.store.list_any_where(prefix.text, fragment)
-        for key in keys + legacy.range_keys(self.store, prefix, fragment):
+        found += self.among(keys + legacy.range_keys(self.store, prefix, fragment), column, within)
+        return sorted(found, key=_place)
+
+    def among(
+        self, keys: Iterable[str], column: pa.Field, within: tuple[int, int] | None = None
+    ) -> list[RangeCheckpoint]:
+        """Those of some keys of a fragment that are range checkpoints, whole and right, by their start."""
+        found = []
+        for key in keys:
             parsed = parse_key(key)
             if parsed is None or parsed.kind != RANGE or not _overlap(parsed, within):
                 continue
@@ -119,8 +128,8 @@ class Looking:
             if isinstance(rows, str):
                 self._discard(key, rows)
             else:
-                found.append(RangeCheckpoint(key, parsed.start, parsed.end, rows))
-        return sorted(found, key=lambda checkpoint: (checkpoint.start, checkpoint.end, checkpoint.key))
+                found.append(RangeCheckpoint(key, parsed.start, parsed.end, rows, _failed(batch)))
+        return sorted(found, key=_place)
 
     def data(self, prefix: Prefix, fragment: int) -> list[DataCheckpoint]:
         """The data checkpoints of a fragment that are whole and right, by their start; their files may be gone."""
@@ -187,6 +196,10 @@ def find_data(store: CheckpointStore, prefix: Prefix, fragment: int) -> list[Dat
     return Mending(store).data(prefix, fragment)
 
 
+def _place(checkpoint: RangeCheckpoint) -> tuple[int, int, str]:
+    return checkpoint.start, checkpoint.end, checkpoint.key
+
+
 def _overlap(parsed: ParsedKey, within: tuple[int, int] | None) -> bool:
     return within is None or (parsed.start < within[1] and within[0] < parsed.end)
 
@@ -211,6 +224,14 @@ def _rows_of(batch: pa.RecordBatch, parsed: ParsedKey) -> BitMap | str:
         return "its rows are not in order"
     first, last = int(rows[0]), int(rows[-1])
     return addresses.span(first, last + 1) if last - first == len(rows) - 1 else addresses.from_array(rows)
+
+
+def _failed(batch: pa.RecordBatch) -> BitMap:
+    """The addresses of the rows that were skipped, of a batch whose rows are in order."""
+    errors = batch.column(ERROR)
+    if errors.null_count == len(errors):
+        return BitMap()
+    return addresses.from_array(batch.column(ROWADDR).to_numpy()[errors.is_valid().to_numpy(zero_copy_only=False)])
 
 
 def _data_of(batch: pa.RecordBatch, parsed: ParsedKey, key: str) -> DataCheckpoint:

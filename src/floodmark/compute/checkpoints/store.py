@@ -51,6 +51,12 @@ class CheckpointStore:
         self._name(place.group)
         self.store.put_derived(self._object(place), seal(key, batch))
 
+    def keep(self, key: str, batch: pa.RecordBatch) -> bool:
+        """Store a batch that takes the place of others, durably; False when the key has one already."""
+        place = place_of(key)
+        self._name(place.group)
+        return self.store.put_if_absent(self._object(place), seal(key, batch))
+
     def get(self, key: str) -> pa.RecordBatch:
         """The batch of a key; `ObjectNotFound` when there is none, `BadCheckpoint` when it cannot be trusted."""
         return unseal(key, self._read(self._object(place_of(key))))
@@ -58,6 +64,11 @@ class CheckpointStore:
     def has(self, key: str) -> bool:
         """Whether there is a checkpoint under this key; it may still prove bad."""
         return self.store.stat(self._object(place_of(key))) is not None
+
+    def info(self, key: str) -> CheckpointInfo | None:
+        """The size and age of a checkpoint, None when it is not there."""
+        found = self.store.stat(self._object(place_of(key)))
+        return None if found is None else CheckpointInfo(key, found.size, found.modified)
 
     def delete(self, key: str) -> None:
         """Remove a checkpoint; one that is not there is fine."""
@@ -76,6 +87,16 @@ class CheckpointStore:
         """The keys of one fragment of a computation and of the same one under every other `where`, sorted."""
         group = Group.of(prefix)
         return sorted(key for _, key in self._listed(group, fragment_folder(fragment)) if key is not None)
+
+    def fragment_infos(self, prefix: str, fragment: int) -> list[CheckpointInfo]:
+        """The checkpoints of one fragment of a computation, whatever their `where`, by their keys."""
+        return self._infos(Group.of(prefix), fragment_folder(fragment))
+
+    def computation_infos(self, prefix: str) -> Iterator[tuple[int, CheckpointInfo]]:
+        """The checkpoints of all fragments of a computation, whatever their `where`, with the fragment of each."""
+        for info in self._infos(Group.of(prefix), ""):
+            if (parsed := parse_key(info.key)) is not None:
+                yield parsed.fragment, info
 
     def infos(self, prefix: str = "") -> Iterator[CheckpointInfo]:
         """Every checkpoint whose key begins with this text."""
@@ -106,6 +127,11 @@ class CheckpointStore:
         for info in self.store.list(f"{self.folder}/names"):
             if info.key.rpartition("/")[2] not in used:
                 yield info
+
+    def _infos(self, group: Group, within: str) -> list[CheckpointInfo]:
+        listed = self._listed(group, within)
+        found = [CheckpointInfo(key, info.size, info.modified) for info, key in listed if key is not None]
+        return sorted(found, key=lambda info: info.key)
 
     def _listed(self, group: Group, within: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
         """The objects in a group's folder, or in one folder of it, with the key that each belongs to."""

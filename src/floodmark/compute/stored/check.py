@@ -27,7 +27,7 @@ _THREADS = 2
 _TRIES = 5
 
 
-def column_problems(objects: ColumnObjects, purged_before: int = 0) -> list[Problem]:
+def column_problems(objects: ColumnObjects, purged_before: int = 0, dataset_id: str = "") -> list[Problem]:
     """Everything that is wrong with a dataset's computed columns; every byte of their files is read.
 
     No value may be left of records before `purged_before`. Backfills, purges and gc may go on meanwhile: what they
@@ -37,7 +37,7 @@ def column_problems(objects: ColumnObjects, purged_before: int = 0) -> list[Prob
         catalog = catalogs.load(objects)
         for _ in range(_TRIES):
             problems = [p for column in catalog.columns for p in _column_problems(objects, catalog, column)]
-            problems += _purged_problems(objects, catalog, max(purged_before, catalog.purged_before))
+            problems += _purged_problems(objects, catalog, max(purged_before, catalog.purged_before), dataset_id)
             before, catalog = catalog, catalogs.load(objects)
             if not problems or catalog == before:
                 break
@@ -121,12 +121,12 @@ def _strays(file: SegmentFile, fragment: Fragment, base: int) -> BitMap:
     return found
 
 
-def _purged_problems(objects: ColumnObjects, catalog: Catalog, before: int) -> Iterator[Problem]:
+def _purged_problems(objects: ColumnObjects, catalog: Catalog, before: int, dataset_id: str) -> Iterator[Problem]:
     """What is left of purged records: a purge that ended halfway, or that others have not finished."""
     remedy = f"purge({before}) again removes it"
     try:
         starts = {c: _first_offset(manifests.load(objects, c)) for c in catalog.columns}
-        left = find_left(objects, catalog, before)
+        left = find_left(objects, catalog, before, dataset_id)
     except BadColumn:
         return  # which is a problem already; without it nobody knows whose the files are
     for column, start in starts.items():

@@ -6,8 +6,8 @@ what was in use until lately: somebody may still read it. Values of purged recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -26,7 +26,7 @@ from floodmark.compute.stored import manifest as manifests
 from floodmark.compute.stored.catalog import Catalog
 from floodmark.compute.stored.manifest import Manifest
 from floodmark.compute.stored.objects import ColumnObjects
-from floodmark.compute.stored.purge import drop_purged, find_left
+from floodmark.compute.stored.purge import drop_purged, find_left, is_of_another
 from floodmark.ledger.keys.records import I64
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import ObjectInfo
@@ -55,6 +55,25 @@ class Inventory:
 
 
 @dataclass(frozen=True)
+class Used:
+    """Values that a view keeps of another dataset's records: no installed file has them, so their checkpoints stay.
+
+    `dead` are that dataset's offsets, sorted, of records that are not current any more.
+    """
+
+    prefix: Prefix
+    fragment_rows: int
+    dead: I64
+    purged_before: int = 0
+
+    def unneeded(self, fragment: int) -> BitMap:
+        """The rows of a fragment that nobody will ask for again."""
+        base = fragment * self.fragment_rows
+        purged = addresses.span(0, min(max(0, self.purged_before - base), self.fragment_rows))
+        return purged | _among(self.dead, base, self.fragment_rows)
+
+
+@dataclass(frozen=True)
 class Garbage:
     """What is of no use as of a catalog: objects by their keys in the store, checkpoints by their own."""
 
@@ -62,6 +81,7 @@ class Garbage:
     files: tuple[ObjectInfo, ...] = ()
     checkpoints: tuple[CheckpointInfo, ...] = ()
     purged_before: int = 0  # the first record that is not purged
+    dataset_id: str = ""
 
     @property
     def keys(self) -> list[str]:
@@ -96,10 +116,16 @@ def find_garbage(
     now_nanos: int,
     grace_nanos: int = GRACE_NANOS,
     purged_before: int = 0,
+    used: Sequence[Used] | None = None,
 ) -> Garbage:
-    """What can go; `dead` are the offsets, sorted, of rows that nobody will compute again."""
+    """What can go; `dead` are the offsets, sorted, of rows that nobody will compute again.
+
+    `used` are the computations from other datasets' records that a view has. Who does not know them leaves all such
+    checkpoints as they are.
+    """
     oldest = (now_nanos - grace_nanos) / 10**9
-    return plan(take_inventory(objects, dataset_id, dead, oldest, purged_before), oldest)
+    found = plan(take_inventory(objects, dataset_id, dead, oldest, purged_before, used), oldest)
+    return replace(found, dataset_id=dataset_id)
 
 
 def remove(objects: ColumnObjects, garbage: Garbage) -> Garbage:
@@ -109,7 +135,7 @@ def remove(objects: ColumnObjects, garbage: Garbage) -> Garbage:
     """
     removed = _removed(objects, garbage)
     if garbage.purged_before > garbage.catalog.purged_before:
-        drop_purged(objects, garbage.purged_before)
+        drop_purged(objects, garbage.purged_before, garbage.dataset_id)
     return removed
 
 
@@ -129,7 +155,7 @@ def _removed(objects: ColumnObjects, garbage: Garbage) -> Garbage:
             if objects.store.stat(file.key) == file:  # a put that finds its object there makes it young again
                 objects.store.delete(file.key)
                 files.append(file)
-    return Garbage(garbage.catalog, tuple(files), tuple(checkpoints), garbage.purged_before)
+    return replace(garbage, files=tuple(files), checkpoints=tuple(checkpoints))
 
 
 def _portions(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
@@ -137,7 +163,12 @@ def _portions(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
 
 
 def take_inventory(
-    objects: ColumnObjects, dataset_id: str, dead: I64, oldest: float, purged_before: int = 0
+    objects: ColumnObjects,
+    dataset_id: str,
+    dead: I64,
+    oldest: float,
+    purged_before: int = 0,
+    used: Sequence[Used] | None = None,
 ) -> Inventory:
     """What is there; checkpoints modified since a moment are not looked into, since they stay anyway.
 
@@ -151,7 +182,7 @@ def take_inventory(
     named = {key for manifest in held.values() for key in manifest.keys(objects)}
     named |= {objects.manifest_key(c.manifest) for c in catalog.columns if c.manifest is not None}
     named |= _lately_named(objects, oldest)
-    settled = _Settled.of(catalog, dataset_id, held, dead)
+    settled = _Settled.of(catalog, dataset_id, held, dead, used)
     needed, staged = set(), {}
     for info in checkpoints:
         parsed = parse_key(info.key)
@@ -160,8 +191,8 @@ def take_inventory(
         if (parsed is None or parsed.kind == DATA) and (file := _file_of(objects.checkpoints, info.key)) is not None:
             staged[info.key] = file
     before = max(purged_before, catalog.purged_before)
-    left = find_left(objects, catalog, before)
-    purged = frozenset((*left.files, *left.checkpoints))
+    left = find_left(objects, catalog, before, dataset_id)
+    purged = frozenset((*left.files, *left.checkpoints, *settled.purged(info.key for info in checkpoints)))
     return Inventory(catalog, files, checkpoints, frozenset(named), frozenset(needed), staged, purged, before)
 
 
@@ -183,9 +214,13 @@ class _Settled:
     manifests: Mapping[str, Manifest]  # by the text of a computation's group
     fragment_rows: int
     dead: I64
+    used: Mapping[str, Used]  # of other datasets, by the same
+    only: str | None  # the dataset whose computations are known, where those of others are not
 
     @staticmethod
-    def of(catalog: Catalog, dataset_id: str, held: Mapping[str, Manifest], dead: I64) -> _Settled:
+    def of(
+        catalog: Catalog, dataset_id: str, held: Mapping[str, Manifest], dead: I64, used: Sequence[Used] | None
+    ) -> _Settled:
         found: dict[str, Manifest] = {}
         for column in catalog.columns:
             sources = catalogs.srcfiles(catalog, dataset_id, column)
@@ -194,22 +229,42 @@ class _Settled:
             prefix = Prefix(function.name, function.version, column.name, any_where, hash_text(dataset_id), sources)
             manifest = held[column.name].under(catalogs.identity(catalog, dataset_id, column))
             found |= dict.fromkeys((Group.of(prefix.text).text, Group.of(range_prefix(prefix)).text), manifest)
-        return _Settled(found, catalog.fragment_rows, dead)
+        others = {Group.of(one.prefix.text).text: one for one in used or ()}
+        return _Settled(found, catalog.fragment_rows, dead, others, dataset_id if used is None else None)
 
     def rows(self, key: ParsedKey) -> BitMap | None:
-        """The rows of a key's fragment that are committed or dead; None when it is no present column's."""
-        manifest = self.manifests.get(Group.of(key.prefix).text)
+        """The rows of a key's fragment that are committed or dead; None when it is nothing's that is in use."""
+        group = Group.of(key.prefix).text
+        if group in self.used:
+            return self.used[group].unneeded(key.fragment)
+        manifest = self.manifests.get(group)
         if manifest is None:
             return None
-        base = key.fragment * self.fragment_rows
-        low, high = np.searchsorted(self.dead, [base, base + self.fragment_rows])
-        return manifest.fragment(key.fragment).done | addresses.from_array(self.dead[low:high] - base)
+        dead = _among(self.dead, key.fragment * self.fragment_rows, self.fragment_rows)
+        return manifest.fragment(key.fragment).done | dead
+
+    def purged(self, keys: Iterable[str]) -> Iterator[str]:
+        """Those of the keys that have values of other datasets' purged records alone."""
+        for key in keys if self.used else ():
+            if (parsed := parse_key(key)) is None:
+                continue
+            used = self.used.get(Group.of(parsed.prefix).text)
+            if used is not None and parsed.fragment * used.fragment_rows + parsed.end <= used.purged_before:
+                yield key
+
+
+def _among(offsets: I64, base: int, rows: int) -> BitMap:
+    """The addresses of those of some sorted offsets that lie in a fragment."""
+    low, high = np.searchsorted(offsets, [base, base + rows])
+    return addresses.from_array(offsets[low:high] - base)
 
 
 def _is_needed(store: CheckpointStore, key: str, parsed: ParsedKey | None, settled: _Settled) -> bool:
-    """Whether a backfill would use a checkpoint: it is a present column's, and has rows that are not committed."""
+    """Whether a backfill or refresh would use a checkpoint: what it belongs to is in use, and needs rows of it."""
     if parsed is None:
         return True  # of an older format, which does not say what it belongs to; who adopts it deletes it
+    if settled.only is not None and is_of_another(key, settled.only):
+        return True
     rows = settled.rows(parsed)
     if rows is None or addresses.span(parsed.start, parsed.end) <= rows:
         return False

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from floodmark.compute import addresses
-from floodmark.compute.checkpoints.keys import parse_key
+from floodmark.compute.checkpoints.keys import Prefix, hash_text, parse_key
 from floodmark.compute.errors import BadCatalog, BadColumn, BadRowErrors, UnreadableColumn
 from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored import manifest as manifests
@@ -42,7 +42,7 @@ def drop_purged(objects: ColumnObjects, before: int, dataset_id: str = "") -> No
         if catalogs.load(objects).next_field_id == FIRST_FIELD_ID:
             return  # there never was a computed column
         after = catalogs.change(objects, partial(_purged, objects, dataset_id, before))
-        left = find_left(objects, after, before)
+        left = find_left(objects, after, before, dataset_id)
     except (StorageError, CommitConflict, CommitUnknown, BadCatalog, BadColumn) as error:
         _log.warning("values computed from purged records could not be removed (%s); the next purge tries again", error)
         return
@@ -62,15 +62,20 @@ class Left:
     checkpoints: tuple[str, ...] = ()
 
 
-def find_left(objects: ColumnObjects, catalog: Catalog, before: int) -> Left:
-    """What there is of records before an offset and the catalog does not name; unreadable files might have some too."""
+def find_left(objects: ColumnObjects, catalog: Catalog, before: int, dataset_id: str = "") -> Left:
+    """What there is of records before an offset and the catalog does not name; unreadable files might have some too.
+
+    With the dataset's id, checkpoints of other datasets' records, which views have, are left alone.
+    """
     if before <= 0:
         return Left()
     named = {key for column in catalog.columns for key in manifests.load(objects, column).keys(objects)}
     values = [i.key for i in objects.files() if i.key not in named and _first_of_file(objects, i.key) < before]
     errors = [i.key for i in objects.errors() if i.key not in named and _first_of_errors(objects, i.key) < before]
     rows = catalog.fragment_rows
-    checkpoints = [key for key in objects.checkpoints.list_keys() if _first_of_checkpoint(key, rows) < before]
+    listed = objects.checkpoints.list_keys()
+    own = [key for key in listed if not is_of_another(key, dataset_id)] if dataset_id else listed
+    checkpoints = [key for key in own if _first_of_checkpoint(key, rows) < before]
     return Left((*values, *errors), tuple(checkpoints))
 
 
@@ -172,6 +177,13 @@ def _first_of_errors(objects: ColumnObjects, key: str) -> int:
     except BadRowErrors:
         return 0
     return int(pc.min(offsets).as_py())
+
+
+def is_of_another(key: str, dataset_id: str) -> bool:
+    """Whether a checkpoint has values of another dataset's records."""
+    parsed = parse_key(key)
+    prefix = None if parsed is None else Prefix.parse(parsed.prefix)
+    return prefix is not None and prefix.uri != hash_text(dataset_id)
 
 
 def _first_of_checkpoint(key: str, fragment_rows: int) -> int:

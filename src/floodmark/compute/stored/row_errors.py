@@ -37,6 +37,11 @@ def table(offsets: I64, errors: pa.StructArray, at: datetime | None = None) -> p
     return pa.Table.from_arrays(columns, schema=SCHEMA).filter(errors.is_valid())
 
 
+def moment(seconds: float) -> datetime:
+    """A time in epoch seconds, as error rows have it."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def merged(tables: Sequence[pa.Table]) -> pa.Table:
     """All errors in offset order, one for each row: that of the last table which has one."""
     together = pa.concat_tables([EMPTY, *tables])

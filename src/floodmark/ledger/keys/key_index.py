@@ -18,7 +18,7 @@ from floodmark.ledger.keys.files import KeyFiles
 from floodmark.ledger.keys.lookup import HIGHEST, Found
 from floodmark.ledger.keys.manifest import At, Manifest, Segment, Shape
 from floodmark.ledger.keys.piece import Piece, write_piece
-from floodmark.ledger.keys.records import I64, Hashes, Records
+from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes, Records
 from floodmark.ledger.keys.sealed import bad
 from floodmark.ledger.keys.search import Probes
 from floodmark.storage.errors import StorageError
@@ -87,6 +87,16 @@ class KeyIndex:
             ended = [self.files.dead(file).kills().before(end) for file in self._dead_files()]
             return np.sort(np.concatenate([np.empty(0, np.int64), *ended]))
         return offsets_of(self._dead_now())
+
+    def ended_by(self, offsets: I64) -> I64:
+        """For each of these records the one that ended it, itself if it never was current; NOT_THERE if it is."""
+        found = np.full(len(offsets), NOT_THERE, np.int64)
+        for file in self._dead_files():
+            kills = self.files.dead(file).kills()
+            at = np.minimum(np.searchsorted(kills.offset, offsets), len(kills) - 1)
+            mine = kills.offset[at] == offsets
+            found[mine] = kills.killed_by[at[mine]]
+        return found
 
     def dead_from(self, start: int) -> int:
         """How many of the records from offset `start` on are not current."""

@@ -17,6 +17,9 @@ from floodmark.ledger.keys.search import BEFORE, UP_TO, bound
 
 HIGHEST = 2**64
 
+_FEWER = 4
+"""A run with so many times fewer entries than there are keys to be found is looked up among these, not they in it."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -39,7 +42,10 @@ def find(files: KeyFiles, segments: Sequence[Segment], keys: Hashes, lookup: Has
         if len(missing) == 0:
             break
         queries = [column[missing] for column in columns]
-        for run, which in _routed(files, segment, queries):
+        for run, routed in _routed(files, segment, queries):
+            which = _near(run, queries, routed)
+            if len(which) == 0:
+                continue
             at, there = run.find([q[which] for q in queries])
             entries = run.rows(at[there])
             hits = missing[which[there]]
@@ -112,6 +118,18 @@ def _routed(files: KeyFiles, segment: Segment, queries: Sequence[U64]) -> Iterat
     owner = bound(firsts, queries, UP_TO)[0] - 1
     for number in np.unique(owner[owner >= 0]).tolist():
         yield files.run(segment.runs[number]), np.flatnonzero(owner == number)
+
+
+def _near(run: Run, queries: Sequence[U64], which: I64) -> I64:
+    """Those of the sorted queries that a run can hold; one with few entries rules nearly all of them out."""
+    if len(which) < _FEWER * len(run):
+        return which
+    entries = run.slice(0, len(run))
+    values = order_columns(entries.key, entries.lookup)[0]
+    distinct = values[starts_of_groups([values])]
+    asked = queries[0][which]
+    rows, _ = _spread(np.searchsorted(asked, distinct, "left"), np.searchsorted(asked, distinct, "right"))
+    return which[rows]
 
 
 def _not_before(queries: Sequence[U64], point: Point) -> Mask:

@@ -117,7 +117,7 @@ class Run:
 
     def rows(self, at: I64) -> Entries:
         """The entries at these rows."""
-        self._check(self._columns, np.unique(at // self._page_rows))
+        self._check(self._columns, self._pages_of(at))
         return self._entries(at)
 
     def slice(self, start: int, end: int) -> Entries:
@@ -131,8 +131,8 @@ class Run:
         names = self._order[: len(queries)]
         fence, seen = bound(self._fences[: len(queries)], queries, last_of_fences)
         page = np.maximum(fence - 1, 0)
-        self._check(names, np.unique(page))
         low = page * self._page_rows
+        self._check(names, self._pages_of(low))
         high = np.minimum(low + self._page_rows, len(self))
         found, more = bisect([self._columns[name] for name in names], queries, low, high, last)
         self.probes.values += seen + more
@@ -151,6 +151,12 @@ class Run:
             columns["offset"][at],
             lookup,
         )
+
+    def _pages_of(self, rows: I64) -> I64:
+        """The pages in which these rows are, each once."""
+        marks = np.zeros(-(-len(self) // self._page_rows), np.bool_)
+        marks[rows // self._page_rows] = True
+        return np.flatnonzero(marks)
 
     def _check(self, names: Any, pages: I64) -> None:
         """Compare pages that this process has not touched yet with their checksums."""

@@ -66,11 +66,19 @@ def cast_where_it_fits(columns: Sequence[Any], fields: Sequence[pa.Field]) -> tu
         if column.type.equals(field.type):
             cast.append(column)
             continue
-        made = column.cast(field.type, safe=False)
+        made = _cast_or_null(column, field.type)
         back = made.cast(column.type, safe=False)
-        same = pc.fill_null(pc.equal(back, column), True)  # null stays null
+        same = pc.or_(pc.is_null(column), pc.fill_null(pc.equal(back, column), False))  # null stays null
         if pa.types.is_floating(column.type):
-            same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(back), pc.is_nan(column)), True))
+            same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(back), pc.is_nan(column)), False))
         fits &= np.asarray(same.to_numpy(zero_copy_only=False) if isinstance(same, pa.Array) else same.to_numpy())
         cast.append(made)
     return cast, fits
+
+
+def _cast_or_null(column: Any, data_type: pa.DataType) -> Any:
+    """The values as another type; bytes of another length than it has cannot be cast at all, and become null."""
+    if pa.types.is_fixed_size_binary(data_type):
+        fits = pc.equal(pc.binary_length(column), data_type.byte_width)
+        column = pc.if_else(fits, column, pa.scalar(None, column.type))
+    return column.cast(data_type, safe=False)

@@ -74,12 +74,16 @@ class TaskInput:
 
 @dataclass(frozen=True)
 class PinnedInput:
-    """A dataset as of one head. Offsets below `end` exist; those below `purged_before` are gone."""
+    """A dataset as of one head, or before it. Offsets below `end` exist; those below `purged_before` are gone.
+
+    Its columns are those of the head in either case.
+    """
 
     name: str
     dataset_id: str
     snapshot: Snapshot = field(repr=False)
     cache: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    stop: int | None = None  # the first record that is left out, where that is not the next to be written
 
     @property
     def layout(self) -> Layout | None:
@@ -87,12 +91,17 @@ class PinnedInput:
 
     @property
     def end(self) -> int:
-        return self.snapshot.next_offset
+        return self.snapshot.next_offset if self.stop is None else self.stop
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether it is pinned as of its head."""
+        return self.end == self.snapshot.next_offset
 
     @property
     def head(self) -> int:
         """The offset of the newest record, -1 when there is none."""
-        return self.snapshot.next_offset - 1
+        return self.end - 1
 
     @property
     def purged_before(self) -> int:
@@ -100,16 +109,21 @@ class PinnedInput:
 
     @property
     def watermark(self) -> int | None:
-        """In nanoseconds since the epoch."""
-        return self.snapshot.state.watermark
+        """In nanoseconds since the epoch; that of an earlier moment is not known."""
+        return self.snapshot.state.watermark if self.is_newest else None
 
     @cached_property
     def strategy(self) -> Strategy:
         return strategy_of(self.snapshot.state)
 
-    @cached_property
+    @property
     def index(self) -> KeyIndex | None:
-        """The key index as of the pinned head, None when the dataset has no key."""
+        """The key index as of the pinned head, None when the dataset has no key, or is pinned before its head."""
+        return self.newest_index if self.is_newest else None
+
+    @cached_property
+    def newest_index(self) -> KeyIndex | None:
+        """The key index as of the head: it finds rows of the head alone, and knows who was dead before."""
         if not self.strategy.is_keyed:
             return None
         try:
@@ -121,7 +135,7 @@ class PinnedInput:
     def live_rows(self) -> int:
         """How many rows are current."""
         if self.index is None:
-            return self.snapshot.records
+            return self.end - self.purged_before - len(self.dead) + int(np.searchsorted(self.dead, self.purged_before))
         return self.end - self.purged_before - self.index.dead_from(self.purged_before)
 
     @property
@@ -132,10 +146,10 @@ class PinnedInput:
     @cached_property
     def dead(self) -> I64:
         """The offsets that are not current as of the pinned head, sorted."""
-        if self.index is None:
+        if self.newest_index is None:
             return NOBODY
         with self.steady():
-            return self.index.dead()
+            return self.newest_index.dead(self.end)
 
     @cached_property
     def for_tasks(self) -> TaskInput:
@@ -212,5 +226,7 @@ def _check_columns(spec: InputSpec, pinned: PinnedInput) -> None:
             column=unknown[0],
         )
     raise BadSpec(
-        f"input {spec.name!r} has no column {unknown[0]!r}", hint=f"it has {', '.join(known)}", column=unknown[0]
+        f"input {spec.name!r} has no column {unknown[0]!r}",
+        hint=f"it has {', '.join(pinned.layout.shown.names)}",
+        column=unknown[0],
     )

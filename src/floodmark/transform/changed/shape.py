@@ -272,7 +272,7 @@ def _input(spec: InputSpec, given: PinnedInput, part: Mapping[str, str], schema:
     if given.layout is None:
         columns = pa.schema([pa.field(column, schema.field(name).type) for name, column in part.items()])
     else:
-        wanted = given.layout.data.names if spec.columns is None else [*part.values(), *spec.columns]
+        wanted = given.layout.shown.names if spec.columns is None else [*part.values(), *spec.columns]
         columns = pa.schema([_optional(given.layout.data.field(name)) for name in dict.fromkeys(wanted)])
     key, lookup = given.strategy.key, given.strategy.lookup
     is_full = len(part) == len(schema)

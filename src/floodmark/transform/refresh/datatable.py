@@ -203,7 +203,7 @@ class _Run:
 
     def _frame(self, given: PinnedInput, spec: InputSpec, kind: Any) -> Any:
         assert given.layout is not None
-        columns = tuple(given.layout.data.names if spec.columns is None else spec.columns)
+        columns = tuple(given.layout.shown.names if spec.columns is None else spec.columns)
         scan = Scan(given.snapshot.objects, given.layout, given.current_rows(), columns)
         if kind == "spark":
             return spark_frame(scan, self.lake.runtime.session.get())

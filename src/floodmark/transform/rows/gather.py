@@ -127,7 +127,7 @@ def key_units(
     sides: list[tuple[FiledTable, ...] | None] = []
     rows_each = bytes_each = 0.0
     for number, given in enumerate(pinned):
-        each = _rows_each(given, shape, number, keys)
+        each = rows_per_key(given, shape, number, keys)
         if cheaper(shape.inputs[number].found_by, keys.num_rows, each, given.live_rows) == "index":
             sides.append(None)
         else:
@@ -152,7 +152,7 @@ def key_units(
     ]
 
 
-def _rows_each(given: PinnedInput, shape: Shape, number: int, keys: pa.Table) -> float:
+def rows_per_key(given: PinnedInput, shape: Shape, number: int, keys: pa.Table) -> float:
     """About how many rows of an input a key has, from some of the keys."""
     if shape.inputs[number].found_by != "prefix" or given.layout is None or given.index is None:
         return 1.0

@@ -54,7 +54,7 @@ def locate(unit: KeysUnit, keys: pa.Table, shape: Shape, number: int, given: Tas
             there = there[once]
         rows = pa.Table.from_arrays(table.columns[:-3], schema=shape.inputs[number].columns)
         return _located(part, parts.num_rows, at[there], offsets[there], _from_table(rows, there))
-    owner, offsets, hashes = _found(shape, number, parts, given)
+    owner, offsets, hashes = by_index(shape, number, parts, given)
     return _located(part, parts.num_rows, owner, offsets, _from_slices(shape, number, given, offsets, hashes))
 
 
@@ -77,7 +77,7 @@ def _located(part: I64, parts: int, owner: I64, offsets: I64, read: Read) -> Loc
     return Located(part, starts.astype(np.int64), offsets[order], lambda at: read(order[at]))
 
 
-def _found(shape: Shape, number: int, parts: pa.Table, given: TaskInput) -> tuple[I64, I64, Hashes]:
+def by_index(shape: Shape, number: int, parts: pa.Table, given: TaskInput) -> tuple[I64, I64, Hashes]:
     """By the key index: for each row the number of its part, its offset and its hash."""
     assert given.layout is not None
     assert given.index is not None

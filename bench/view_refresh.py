@@ -1,0 +1,179 @@
+"""Refreshing views after a few of many rows have changed, against their first refresh and plain Spark.
+
+Run: python bench/view_refresh.py --rows 10000000
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import floodmark as fm
+from floodmark.engine import Session
+from measuring import Figure, measured, seconds, without_spark
+from trips import ROWS_PER_FILE, trips
+
+CHANGED = 1_000
+NEW = 100
+MOVED = 100
+"""Of the changed rows so many are new, and so many go to another driver."""
+ROWS_PER_DRIVER = 100
+WARM_UP_ROWS = 100_000
+ISSUE_ROWS = 10_000_000
+
+SCORES = "select id, driver, fare / (distance + 1.0) per_km, upper(payment) payment from {} where passengers > 0"
+TOTALS = (
+    "select driver, count(*) trips, sum(fare) fares, max(distance) longest, avg(passengers) passengers"
+    " from {} group by driver"
+)
+NOTHING_TO_DO = """
+import json, sys, time
+import floodmark as fm
+lake = fm.Lake(sys.argv[1])
+began = time.perf_counter()
+views = [lake.view("scores"), lake.view("totals")]
+done = [view.refresh() for view in views]
+seconds = time.perf_counter() - began
+assert all(d.nothing for d in done), done
+print(json.dumps({"seconds": seconds, "spark": "pyspark" in sys.modules}))
+"""
+
+
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+    with Session() as session:
+        _warm_up(root / "warm", session)
+        world = World.make(root / "world", args.rows, session)
+        first = {name: seconds(world.lake.view(name).refresh) for name in ("scores", "totals")}
+        taken: dict[str, list[float]] = {"scores": [], "totals": [], "spark": []}
+        for number in range(args.repeats + 1):
+            drivers = world.change(seed=number)
+            for what in sorted(taken, reverse=bool(number % 2)):  # in turns, the first only to warm up
+                took = world.aggregate() if what == "spark" else world.refresh(what, drivers)
+                taken[what] += [took] if number else []
+        world.check()
+        nothing = without_spark(NOTHING_TO_DO, root / "world" / "lake", args.repeats)
+    rows, groups, spark = (median(taken[name]) for name in ("scores", "totals", "spark"))
+    shape = f"{CHANGED:,} of {args.rows:,} rows changed"
+    is_issue = args.rows >= ISSUE_ROWS  # a few rows of not so many cost the same, all of them much less
+    return [
+        Figure(
+            f"row-wise view, {shape} ÷ its first refresh",
+            rows / first["scores"],
+            1 / 50 if is_issue else None,
+            f"{rows * 1000:.0f} ms ÷ {first['scores']:.1f} s",
+        ),
+        Figure(
+            f"grouped view, {shape} ÷ Spark SQL over all rows and writing it",
+            groups / spark,
+            1 / 5 if is_issue else None,
+            f"{groups * 1000:.0f} ms ÷ {spark:.2f} s; {args.rows // ROWS_PER_DRIVER:,} groups",
+        ),
+        Figure(
+            "first refresh of the grouped view ÷ the same", first["totals"] / spark, None, f"{first['totals']:.2f} s"
+        ),
+        Figure("nothing to do, both views: seconds beyond importing", nothing, 0.4, "no Spark; a process of its own"),
+    ]
+
+
+@dataclass(frozen=True)
+class World:
+    """Trips with drivers at random, two views of them, and the same rows in plain files."""
+
+    lake: fm.Lake
+    session: Session
+    rows: int
+    plain: str
+
+    @staticmethod
+    def make(path: Path, rows: int, session: Session) -> World:
+        lake = fm.Lake(path / "lake", runtime=fm.Runtime(session=session, fold_at=None))
+        lake.create("trips", key="id", event_time="pickup_at").write(_write_files(path / "in", rows))
+        lake.view("scores", sql=SCORES.format("trips"))
+        lake.view("totals", sql=TOTALS.format("trips"))
+        lake["trips"].read().write.parquet(str(path / "plain"))
+        return World(lake, session, rows, str(path / "plain"))
+
+    def change(self, seed: int) -> int:
+        """Other fares, other drivers and new trips, all over the place; how many drivers they are of."""
+        rng = np.random.default_rng(seed)
+        trips_now = self.lake["trips"]
+        old = trips_now.get(pa.table({"id": rng.choice(self.rows, CHANGED - NEW, replace=False)}))
+        drivers = old.column("driver").to_numpy()
+        moved = (drivers + np.where(np.arange(len(drivers)) < MOVED, 1, 0)) % _drivers(self.rows)
+        at = old.schema.get_field_index
+        fares = pa.compute.add(old.column("fare"), 1.0)
+        other = old.set_column(at("fare"), "fare", fares).set_column(at("driver"), "driver", pa.array(moved))
+        new = _driven(self.rows + seed * NEW, NEW, self.rows).select(old.column_names).cast(old.schema)
+        assert trips_now.write(pa.concat_tables([other, new])).changed == len(old)
+        return len(np.unique(np.concatenate([drivers, moved, new.column("driver").to_numpy()])))
+
+    def refresh(self, name: str, drivers: int) -> float:
+        view = self.lake.view(name)
+        done: list[fm.Refreshed] = []
+        took = seconds(lambda: done.append(view.refresh()))
+        assert not done[0].is_whole, done
+        assert name == "scores" or done[0].keys == drivers, done
+        return took
+
+    def aggregate(self) -> float:
+        """The grouped view as plain Spark makes it: of all rows, written as Parquet."""
+        spark = self.session.get()
+
+        def make() -> None:
+            spark.read.parquet(self.plain).createOrReplaceTempView("plain_trips")
+            spark.sql(TOTALS.format("plain_trips")).write.mode("overwrite").parquet(f"{self.plain}-totals")
+
+        return seconds(make)
+
+    def check(self) -> None:
+        """Both views are what Spark makes of the trips as they are now."""
+        spark = self.session.get()
+        self.lake["trips"].read().createOrReplaceTempView("trips_now")
+        for name, query, key in (("scores", SCORES, "id"), ("totals", TOTALS, "driver")):
+            made = self.lake[name].to_arrow().sort_by(key)
+            expected = spark.sql(query.format("trips_now")).toArrow().sort_by(key)
+            assert made.column_names == expected.column_names, (made.schema, expected.schema)
+            for column, values in zip(made.column_names, expected.columns, strict=True):
+                if pa.types.is_floating(values.type):  # a sum depends on the order of its rows
+                    assert np.allclose(made.column(column).to_numpy(), values.to_numpy(), rtol=1e-12), column
+                else:
+                    assert made.column(column).combine_chunks().equals(values.combine_chunks()), column
+
+
+def _warm_up(path: Path, session: Session) -> None:
+    """The same on few rows, so that neither a first refresh nor plain Spark is the first that this JVM does."""
+    world = World.make(path, WARM_UP_ROWS, session)
+    for seed in range(2):
+        drivers = world.change(seed) if seed else 0
+        for name in ("scores", "totals"):
+            _ = world.refresh(name, drivers) if seed else world.lake.view(name).refresh()
+        world.aggregate()
+
+
+def _drivers(rows: int) -> int:
+    return max(rows // ROWS_PER_DRIVER, 1)
+
+
+def _driven(start: int, rows: int, of: int) -> pa.Table:
+    """Trips with drivers at random: no order of the rows brings those of one driver together."""
+    drivers = np.random.default_rng(start + 1).integers(0, _drivers(of), rows)
+    return trips(start, rows).append_column("driver", pa.array(drivers))
+
+
+def _write_files(folder: Path, rows: int) -> list[Path]:
+    folder.mkdir(parents=True)
+    paths = []
+    for start in range(0, rows, ROWS_PER_FILE):
+        paths.append(folder / f"trips-{start:012d}.parquet")
+        pq.write_table(_driven(start, min(ROWS_PER_FILE, rows - start), rows), paths[-1])
+    return paths
+
+
+if __name__ == "__main__":
+    measured(__doc__ or "", _measure, rows=1_000_000, repeats=5)

@@ -1,0 +1,1 @@
+"""Views: queries kept up to date, each a ledger of its own."""

@@ -1,0 +1,62 @@
+"""Sessions of a view's own, and columns that tell apart the rows of a result that has no key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from floodmark.transform.views.analysis import COPY, ROW
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_BETWEEN = "\x1e"
+
+
+def isolated(spark: SparkSession) -> SparkSession:
+    """A session with no views or functions but its own, and with the settings of the given one.
+
+    Spark Connect has no such thing: there it is the given one.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        return spark
+    made = spark.newSession()
+    ours = _settings(made)
+    for name, value in _settings(spark).items():
+        if name.startswith("spark.sql.") and ours.get(name) != value and made.conf.isModifiable(name):
+            made.conf.set(name, value)
+    return made
+
+
+def _settings(spark: SparkSession) -> dict[str, str]:
+    """What was set in a session, in one call: `conf.getAll` makes one for each."""
+    text = spark._jsparkSession.sessionState().conf().getAllConfs().mkString(_BETWEEN)
+    pairs = [said.partition(" -> ") for said in str(text).split(_BETWEEN)]
+    return {name: value for name, arrow, value in pairs if arrow}
+
+
+def register(alias: str, frame: DataFrame) -> None:
+    """Make a frame a table of the queries in its session, under the name that they have for it."""
+    frame.createOrReplaceTempView("`" + alias.replace("`", "``") + "`")
+
+
+def with_identity(frame: DataFrame, t: Sequence[str]) -> DataFrame:
+    """The rows with two more columns that, together with T, tell any two of them apart.
+
+    One is a hash of the row, the other numbers the rows that have the same one; so it does no harm when different rows
+    do, and rows that are the same are the same set of rows each time.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    columns = [frame[_quoted(name)] for name in frame.columns]
+    # With a mark of its own per column: the hash skips nulls, so (null, 'a') and ('a', null) would be one.
+    parts = [part for column in columns for part in (column.isNull(), column)]
+    hashed = frame.withColumn(ROW, f.xxhash64(*parts))
+    same = Window.partitionBy(*[hashed[_quoted(name)] for name in t], hashed[ROW]).orderBy(hashed[ROW])
+    return hashed.withColumn(COPY, (f.row_number().over(same) - f.lit(1)).cast("int"))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,82 @@
+"""What a view says it was made of: the checkpoint of its newest refresh."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from floodmark.chain.events import Checkpoint
+from floodmark.chain.hashes import Multihash
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.errors import ObjectNotFound
+from floodmark.transform.errors import BadMeta
+from floodmark.transform.views.errors import NotAView
+
+_KIND = "floodmark.view"
+
+
+@dataclass(frozen=True)
+class Note:
+    """How far each source was read, what was assumed of them, and how that refresh went.
+
+    Sources go by their dataset ids. Positions are exact, where the chain names blocks.
+    """
+
+    version: str  # of the definition and of what it came to
+    positions: Mapping[str, int]  # the newest record that is accounted for, -1 for none
+    purged: Mapping[str, int] = field(default_factory=dict)  # records below this one were gone
+    generations: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of the computed columns that were used
+    errors: str | None = None  # the file of rows that a function failed for
+    run: str = ""
+    process_ts: int = 0  # milliseconds
+    records: int = 0
+    keys: int = 0
+    seconds: float = 0.0
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"kind": _KIND, **asdict(self)}, sort_keys=True).encode()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        data = self.to_bytes()
+        return Checkpoint(Multihash.sha3_256(data), len(data))
+
+    def put(self, objects: DatasetObjects) -> None:
+        objects.store.put_if_absent(objects.checkpoint_key(self.checkpoint.physical_hash), self.to_bytes())
+
+
+def note_of(name: str, snapshot: Snapshot) -> Note | None:
+    """What the newest refresh of a view noted; None before the first one."""
+    checkpoint = snapshot.state.checkpoint
+    if checkpoint is None:
+        return None
+    try:
+        data = snapshot.objects.store.get(snapshot.objects.checkpoint_key(checkpoint))
+    except ObjectNotFound as error:
+        raise _bad(name, checkpoint, "is gone") from error
+    if Multihash.sha3_256(data) != checkpoint:
+        raise _bad(name, checkpoint, "was changed or damaged")
+    return _read(name, data)
+
+
+def _read(name: str, data: bytes) -> Note:
+    said: Any = json.loads(data)
+    if not isinstance(said, dict) or said.pop("kind", None) != _KIND:
+        raise NotAView(
+            f"{name!r} holds the results of a step, not of a view",
+            hint="give the view another name",
+            view=name,
+        )
+    return Note(**said)
+
+
+def _bad(name: str, checkpoint: Multihash, problem: str) -> BadMeta:
+    return BadMeta(
+        f"the checkpoint of view {name!r} {problem}: what it was made of is not known any more",
+        hint=f"put it back from a copy of the dataset, or drop {name!r} and declare it again",
+        file=checkpoint.text,
+        dataset=name,
+    )

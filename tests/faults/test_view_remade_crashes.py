@@ -1,0 +1,165 @@
+"""A view that is made anew, cut short at any change of the disk: readers have old rows or all new ones, never both.
+
+No Spark: DuckDB answers the queries.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import floodmark as fm
+from faults.crash_states import crash_states
+from faults.recording import HastyFileSystem, RecordingFileSystem
+from floodmark.transform.views import refresh as refreshing
+from transform.crashing import Crash, DyingFileSystem
+from transform.views.remade_worlds import COUNTS, FINER, TEXTS, make_lake, open_lake, right, shown, without_spark
+
+pytestmark = pytest.mark.slow
+
+NAMES = ["daily", "daily-old-1", "flights"]
+
+
+@pytest.fixture(autouse=True)
+def _here() -> Iterator[None]:
+    with without_spark():
+        yield
+
+
+def filled(folder: Path) -> fm.Lake:
+    """A successor that is filled, and has yet to take its place."""
+    lake = make_lake(folder)
+    lake.view("daily", sql=FINER)
+    with mock.patch.object(refreshing, "install", side_effect=Crash), pytest.raises(Crash):
+        lake.view("daily").refresh()
+    return lake
+
+
+def cut_short(folder: Path, tmp_path: Path, work: Callable[[fm.Lake], object], every: int) -> Iterator[fm.Lake]:
+    """The lake after work that ended at every so many changes of the disk, and at last by itself."""
+    for nth in range(0, 10**6, every):
+        copy = tmp_path / f"crash{nth}"
+        shutil.copytree(folder, copy)
+        ended = True
+        try:
+            work(open_lake(copy, DyingFileSystem(nth)))
+        except Crash:
+            ended = False
+        yield open_lake(copy, HastyFileSystem())
+        shutil.rmtree(copy)
+        if ended:
+            return
+
+
+def refresh(lake: fm.Lake) -> object:
+    return lake.view("daily").refresh()
+
+
+def check_ends_well(lake: fm.Lake) -> bool:
+    """That readers have the one or the other, and the next refresh ends it; whether they had the new rows."""
+    old, new = right(lake, COUNTS), right(lake, FINER)
+    found = shown(lake)
+    assert found in (old, new)
+    assert [view.name for view in lake.views()] == ["daily"]
+    assert lake.view("daily").definition.sql == FINER
+    lake.view("daily").refresh()
+    assert shown(lake) == new
+    assert shown(lake, "daily-old-1") == old
+    assert [dataset.name for dataset in lake] == NAMES
+    assert lake.view("daily").refresh().nothing
+    assert all(dataset.verify().ok for dataset in lake)
+    return found == new
+
+
+def test_taking_the_place_that_crashes_after_any_file_operation_is_ended_by_the_next_refresh(tmp_path):
+    filled(tmp_path / "before")
+    outcomes = [check_ends_well(lake) for lake in cut_short(tmp_path / "before", tmp_path, refresh, 1)]
+    assert outcomes == sorted(outcomes)
+    assert outcomes.count(False) > 5
+
+
+def test_filling_that_crashes_is_ended_by_the_next_refresh(tmp_path):
+    make_lake(tmp_path / "before").view("daily", sql=FINER)
+    outcomes = [check_ends_well(lake) for lake in cut_short(tmp_path / "before", tmp_path, refresh, 5)]
+    assert outcomes == sorted(outcomes)
+    assert outcomes.count(False) > 5
+
+
+def test_declaring_that_crashes_leaves_the_one_definition_or_the_other(tmp_path):
+    make_lake(tmp_path / "before")
+    seen = set()
+    for lake in cut_short(tmp_path / "before", tmp_path, lambda lake: lake.view("daily", sql=FINER), 4):
+        found = lake.view("daily").definition.sql
+        seen.add(found)
+        assert found in (COUNTS, FINER)
+        lake.view("daily").refresh()
+        assert shown(lake) == right(lake, found)
+        lake.view("daily", sql=TEXTS).refresh()
+        assert shown(lake) == right(lake, TEXTS)
+    assert seen == {COUNTS, FINER}
+
+
+def test_declaring_back_that_crashes_leaves_the_one_definition_or_the_other(tmp_path):
+    filled(tmp_path / "before")
+    seen = set()
+    for lake in cut_short(tmp_path / "before", tmp_path, lambda lake: lake.view("daily", sql=COUNTS), 2):
+        found = lake.view("daily").definition.sql
+        seen.add(found)
+        lake.view("daily").refresh()
+        assert shown(lake) == right(lake, found)
+        assert lake["daily"].verify().ok
+    assert seen == {COUNTS, FINER}
+
+
+@pytest.mark.parametrize("then", ["declare", "drop", "rename"])
+def test_whoever_comes_after_a_crash_between_the_names_finds_the_new_view(tmp_path, then):
+    """The decision is committed, the old rows have their other name, and the name itself stands for them still."""
+    lake = filled(tmp_path / "lake")
+    with mock.patch("floodmark.ledger.names.give", side_effect=Crash), pytest.raises(Crash):
+        refresh(lake)
+    assert shown(lake) == right(lake, COUNTS)
+    assert not lake.view("daily").plan_refresh().nothing_to_do
+    if then == "declare":
+        assert lake.view("daily", sql=COUNTS).refresh().kept_as == "daily-old-2"
+        assert shown(lake) == right(lake, COUNTS)
+        assert shown(lake, "daily-old-2") == right(lake, FINER)
+    elif then == "drop":
+        lake.drop("daily")
+        assert [dataset.name for dataset in lake] == NAMES[1:]
+    else:
+        assert lake.rename("daily", "weekly").to_arrow().num_rows == len(right(lake, FINER))
+        assert lake.view("weekly").refresh().nothing
+    assert shown(lake, "daily-old-1") == right(lake, COUNTS)
+
+
+def test_old_name_of_a_swap_that_was_cut_short_refreshes_the_view(tmp_path):
+    lake = filled(tmp_path / "lake")
+    with mock.patch("floodmark.ledger.names.give", side_effect=Crash), pytest.raises(Crash):
+        refresh(lake)
+    assert not lake.view("daily-old-1").refresh().nothing
+    assert shown(lake) == right(lake, FINER)
+    assert [dataset.name for dataset in lake] == NAMES
+
+
+def test_crash_of_the_machine_while_taking_the_place_loses_neither_old_rows_nor_new_ones(tmp_path):
+    """Also where what was written last is lost, or torn."""
+    filled(tmp_path / "run" / "lake")
+    recorder = RecordingFileSystem(tmp_path / "run")
+    refresh(open_lake(tmp_path / "run" / "lake", recorder))
+    recorder.mark("refreshed")
+    outcomes, seen = set(), set()
+    for number, state in enumerate(crash_states(recorder.recording)):
+        if (state.digest, bool(state.acknowledged)) in seen:
+            continue
+        seen.add((state.digest, bool(state.acknowledged)))
+        folder = tmp_path / f"state{number}"
+        state.materialise(folder)
+        is_new = check_ends_well(open_lake(folder / "lake", HastyFileSystem()))
+        assert is_new or not state.acknowledged, state.story
+        outcomes.add(is_new)
+        shutil.rmtree(folder)
+    assert outcomes == {False, True}

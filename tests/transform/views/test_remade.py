@@ -1,0 +1,323 @@
+"""A view whose key or types change is made anew under its name: readers have the old rows until all new ones are there.
+
+DuckDB answers the queries here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import floodmark as fm
+from floodmark.errors import FloodmarkError
+from floodmark.ledger.dataset import Dataset
+from floodmark.transform.views import attempt, refresh, succession
+from floodmark.transform.views.errors import NotAView, SourceGone, ViewChanged
+from transform.views.remade_worlds import (
+    COUNTS,
+    FINER,
+    MOST,
+    ON_VIEW,
+    TEXTS,
+    datasets,
+    in_order,
+    make_lake,
+    open_lake,
+    right,
+    shown,
+    without_spark,
+    write,
+)
+from transform.worlds import in_this_process
+
+
+@pytest.fixture(autouse=True)
+def _here() -> Iterator[None]:
+    with without_spark():
+        yield
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> fm.Lake:
+    return make_lake(tmp_path / "lake")
+
+
+@pytest.mark.parametrize(
+    ("query", "why"), [(FINER, "its key changed"), (TEXTS, "column 'n' has another type")], ids=["key", "type"]
+)
+def test_another_key_or_type_is_derived_once_and_takes_the_name(lake, query, why):
+    before = shown(lake)
+    view = lake.view("daily", sql=query)
+    assert shown(lake) == before == in_order(view.to_arrow())
+    assert (view.definition.sql, view.plan_refresh().stale) == (query, f"{why}, so that it is made anew")
+    report = view.refresh()
+    assert (report.stale, report.kept_as) == (f"{why}, so that it is made anew", "daily-old-1")
+    assert shown(lake) == right(lake, query)
+    assert shown(lake, "daily-old-1") == before
+    assert view.refresh().nothing
+    assert view.verify().ok
+    assert lake["daily-old-1"].verify().ok
+
+
+def test_new_view_is_refreshed_by_what_changed_from_then_on(lake):
+    lake.view("daily", sql=FINER).refresh()
+    write(lake, [(2, "a", 7), (9, "c", 1)])
+    report = lake.view("daily").refresh()
+    assert not report.is_whole
+    assert report.kept_as is None
+    assert shown(lake) == right(lake, FINER)
+
+
+def test_view_that_is_open_follows_its_name_and_the_old_rows_are_no_view(lake):
+    view, rows = lake.view("daily"), lake["daily"]
+    before = shown(lake)
+    lake.view("daily", sql=TEXTS).refresh()
+    assert view.schema.field("n").type == pa.string()
+    assert view.id == lake["daily"].id != rows.id
+    assert view.changes_arrow().num_rows == len(right(lake, TEXTS))
+    assert rows.to_arrow().num_rows == len(before)
+    assert [one.name for one in lake.views()] == ["daily"]
+    with pytest.raises(NotAView, match="rows that view 'daily' had") as caught:
+        lake.view("daily-old-1")
+    assert "drop" in caught.value.hint
+
+
+def test_view_that_is_made_anew_under_a_question_answers_for_the_one_or_the_other(lake, monkeypatch):
+    """The key index of the new rows must not say which of the old ones are current."""
+    write(lake, [(2, "b", 2), (5, "c", 1)])
+    lake.view("daily").refresh()
+    lake.view("daily", sql=FINER)
+    view, real = lake.view("daily"), Dataset._dead
+
+    def dead(self: Dataset, *given: object) -> object:
+        monkeypatch.setattr(Dataset, "_dead", real)
+        open_lake(Path(lake.store.url.removeprefix("file://"))).view("daily").refresh()
+        return real(self, *given)
+
+    monkeypatch.setattr(Dataset, "_dead", dead)
+    assert in_order(view.to_arrow()) in (right(lake, COUNTS), right(lake, FINER))
+    assert lake["daily-old-1"].count() == len(right(lake, COUNTS))
+
+
+def test_old_rows_can_be_dropped_and_the_next_ones_take_the_next_free_name(lake):
+    lake.view("daily", sql=TEXTS).refresh()
+    assert lake.view("daily", sql=FINER).refresh().kept_as == "daily-old-2"
+    lake.drop("daily-old-1")
+    assert lake.view("daily", sql=COUNTS).refresh().kept_as == "daily-old-1"
+    assert shown(lake) == right(lake, COUNTS)
+    assert [one.name for one in lake] == ["daily", "daily-old-1", "daily-old-2", "flights"]
+
+
+def test_name_that_is_taken_or_too_long_is_not_used_for_old_rows(lake):
+    lake.create("daily-old-1")
+    assert lake.view("daily", sql=TEXTS).refresh().kept_as == "daily-old-2"
+    long = "d" * 100
+    lake.view(long, sql=COUNTS).refresh()
+    assert lake.view(long, sql=TEXTS).refresh().kept_as == f"{'d' * 94}-old-1"
+
+
+def test_old_definition_again_before_the_refresh_leaves_nothing_of_the_new_one(lake):
+    before, head = datasets(lake), lake["daily"].id
+    lake.view("daily", sql=FINER)
+    assert len(datasets(lake)) == len(before) + 1
+    view = lake.view("daily", sql=COUNTS)
+    assert view.definition.sql == COUNTS
+    assert datasets(lake) == before
+    assert view.refresh().nothing
+    assert lake["daily"].id == head
+
+
+def test_definition_that_the_old_rows_allow_is_committed_to_them_after_all(lake):
+    before = datasets(lake)
+    lake.view("daily", sql=FINER)
+    report = lake.view("daily", sql=MOST).refresh()
+    assert (report.stale, report.kept_as) == ("its definition changed", None)
+    assert datasets(lake) == before
+    assert shown(lake) == right(lake, MOST)
+
+
+def test_yet_another_definition_takes_the_place_of_the_one_that_was_to_be(lake):
+    lake.view("daily", sql=FINER)
+    made = datasets(lake)
+    lake.view("daily", sql=TEXTS)
+    assert datasets(lake) == made
+    assert lake.view("daily").refresh().stale.startswith("column 'n'")
+    assert shown(lake) == right(lake, TEXTS)
+
+
+def test_successor_that_was_filled_and_not_installed_is_replaced_or_dropped(lake, monkeypatch):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    count = len(datasets(lake))
+    for query in (TEXTS, COUNTS):
+        lake.view("daily", sql=FINER)
+        with monkeypatch.context() as patched:
+            patched.setattr(refresh, "install", stop)
+            with pytest.raises(KeyboardInterrupt):
+                lake.view("daily").refresh()
+        assert shown(lake) == right(lake, COUNTS)
+        lake.view("daily", sql=query)
+        assert len(datasets(lake)) == count + (query == TEXTS)
+    assert lake.view("daily").refresh().nothing
+
+
+def test_filled_successor_takes_its_place_without_being_derived_again(lake, monkeypatch):
+    lake.view("daily", sql=FINER)
+    with monkeypatch.context() as patched:
+        patched.setattr(refresh, "install", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            lake.view("daily").refresh()
+    assert shown(lake) == right(lake, COUNTS)
+    plan = lake.view("daily").plan_refresh()
+    assert (plan.nothing_to_do, plan.moved) == (False, "it was made anew, and has yet to take its place")
+    monkeypatch.setattr(attempt.Attempt, "run", lambda _: 1 / 0)
+    report = lake.view("daily").refresh()
+    assert (report.nothing, report.kept_as, report.new) == (False, "daily-old-1", 0)
+    assert shown(lake) == right(lake, FINER)
+
+
+def test_definition_that_is_declared_while_the_successor_is_filled_wins(lake, monkeypatch):
+    real = attempt.Attempt.run
+
+    def run(self: attempt.Attempt) -> object:
+        monkeypatch.setattr(attempt.Attempt, "run", real)
+        report = real(self)
+        lake.view("daily", sql=COUNTS)
+        return report
+
+    monkeypatch.setattr(attempt.Attempt, "run", run)
+    view = lake.view("daily", sql=FINER)
+    report = view.refresh()
+    assert report.kept_as is None
+    assert view.definition.sql == COUNTS
+    assert shown(lake) == right(lake, COUNTS)
+    assert [one.name for one in lake] == ["daily", "flights"]
+
+
+def test_two_refreshes_at_once_make_one_view(lake, monkeypatch):
+    """The second comes in between the first one's work and its taking the place."""
+    real = refresh._installed
+
+    def installed(*given: object) -> object:
+        monkeypatch.setattr(refresh, "_installed", real)
+        found = succession.find(lake, "daily")
+        assert found.replaces is not None
+        succession.install(lake, "daily", found.replaces, found.worked.state.dataset_id)
+        return real(*given)
+
+    monkeypatch.setattr(refresh, "_installed", installed)
+    assert lake.view("daily", sql=FINER).refresh().kept_as == "daily-old-1"
+    assert shown(lake) == right(lake, FINER)
+    assert [one.name for one in lake] == ["daily", "daily-old-1", "flights"]
+
+
+def test_view_with_a_computed_column_is_refused(lake, plus_one):
+    lake["daily"].add_column("m", plus_one, ["n"])
+    head = lake["daily"].head
+    with pytest.raises(ViewChanged, match="computed column 'm' would be lost"):
+        lake.view("daily", sql=TEXTS)
+    assert lake["daily"].head == head
+    lake.view("daily", sql=MOST).refresh()
+    lake["daily"].drop_column("m")
+    lake.view("daily", sql=TEXTS).refresh()
+    assert shown(lake) == right(lake, TEXTS)
+
+
+@pytest.fixture
+def plus_one() -> fm.Udf:
+    def plus(n: int) -> int:
+        return n + 1
+
+    return fm.udf(returns="int64", version="1")(plus)
+
+
+@pytest.mark.parametrize("query", [FINER, TEXTS], ids=["key", "type"])
+def test_view_on_a_view_that_is_made_anew_follows_and_is_made_anew_too(lake, query):
+    lake.view("copy", sql=ON_VIEW).refresh()
+    lake.view("daily", sql=query)
+    assert lake.view("copy").refresh().nothing
+    lake.view("daily").refresh()
+    assert lake.view("copy").sources == ("daily",)
+    assert not lake.view("copy").plan_refresh().nothing_to_do
+    assert lake.view("copy").refresh().kept_as == "copy-old-1"
+    assert shown(lake, "copy") == right(lake, query)
+    write(lake, [(2, "a", 7), (9, "c", 1)])
+    lake.view("daily").refresh()
+    assert not lake.view("copy").refresh().is_whole
+    assert shown(lake, "copy") == right(lake, query)
+
+
+def test_view_on_a_view_finds_it_even_when_the_old_rows_are_dropped(lake):
+    lake.view("copy", sql=ON_VIEW).refresh()
+    lake.view("daily", sql=FINER).refresh()
+    lake.view("daily", sql=TEXTS).refresh()
+    lake.drop("daily-old-1")
+    lake.drop("daily-old-2")
+    lake.view("copy").refresh()
+    assert shown(lake, "copy") == right(lake, TEXTS)
+    lake.drop("daily")
+    with pytest.raises(SourceGone):
+        lake.view("copy").refresh()
+
+
+def test_view_is_renamed_or_dropped_together_with_what_is_to_take_its_place(lake):
+    lake.view("daily", sql=FINER)
+    lake.rename("daily", "weekly")
+    assert lake.view("weekly").refresh().kept_as == "weekly-old-1"
+    assert shown(lake, "weekly") == right(lake, FINER)
+    lake.view("weekly", sql=TEXTS)
+    lake.drop("weekly")
+    lake.drop("weekly-old-1")
+    assert len(datasets(lake)) == 1
+
+
+def test_renamed_view_is_followed_by_views_on_it(lake):
+    lake.view("copy", sql=ON_VIEW).refresh()
+    lake.rename("daily", "weekly")
+    lake.view("weekly", sql=FINER).refresh()
+    assert lake.view("copy").sources == ("weekly",)
+    lake.view("copy").refresh()
+    assert shown(lake, "copy") == right(lake, FINER)
+
+
+def test_another_process_reads_old_rows_or_new_ones_and_can_go_on(lake, tmp_path):
+    lake.view("daily", sql=FINER)
+    other = open_lake(tmp_path / "lake")
+    assert other.view("daily").definition.sql == FINER
+    assert shown(other) == right(lake, COUNTS)
+    assert other.view("daily").refresh().kept_as == "daily-old-1"
+    assert shown(lake) == right(lake, FINER)
+
+
+def test_old_rows_can_be_a_source_of_their_own_view(lake):
+    lake.view("daily", sql=FINER).refresh()
+    lake.rename("daily", "fine")
+    lake.rename("daily-old-1", "daily")
+    before = shown(lake)
+    lake.view("copy", sql=ON_VIEW).refresh()
+    assert shown(lake, "copy") == before
+    assert lake.view("copy").refresh().nothing
+
+
+def test_declaring_needs_a_view(lake):
+    lake.view("daily", sql=FINER).refresh()
+    with pytest.raises(FloodmarkError, match="cannot become a view"):
+        lake.view("daily-old-1", sql=COUNTS)
+
+
+def test_step_on_a_view_that_is_made_anew_processes_everything_once(lake):
+    def copied(rows: pa.Table) -> pa.Table:
+        return rows.select(["g", "n"])
+
+    step = fm.BatchTransform(copied, ["daily"], ["sums"], name="sums", keys=["g"])
+    with in_this_process():
+        step.run(lake)
+        write(lake, [(1, "c", 1)])
+        lake.view("daily", sql=FINER).refresh()
+        lake.view("daily", sql=MOST).refresh()
+        step.run(lake)
+    assert shown(lake, "sums") == right(lake, MOST)
