@@ -46,7 +46,8 @@ def test_what_a_function_returns_is_kept_in_full():
 def test_columns_of_functions_are_left_out_of_the_query_and_shown_to_people():
     made = full()
     assert made.query == "select id as `id` from `images` as `images` where (id > 10)"
-    assert made.shown_query == "select id as `id`, `brightness`(`image`) as `b` from `images` as `images` where (id > 10)"
+    shown = "select id as `id`, `brightness`(`image`) as `b` from `images` as `images` where (id > 10)"
+    assert made.shown_query == shown
     assert made.composed(["floodmark_offset"]).startswith("select id as `id`, `floodmark_offset` from")
 
 
