@@ -26,8 +26,8 @@ from floodmark.ledger.snapshot import Snapshot
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.views.analysis import Analysis, Kind
 from floodmark.transform.views.definition import Definition, define
-from floodmark.transform.views.errors import BadView, NotAView, never_refreshed
-from floodmark.transform.views.stored import Stored, is_view, require_stored
+from floodmark.transform.views.errors import BadView, NotAView, ViewChanged, never_refreshed
+from floodmark.transform.views.stored import Stored, is_view, predecessors, require_stored
 from floodmark.transform.views.succession import is_settled, source_name, succeeded_by, worked
 
 if TYPE_CHECKING:
@@ -184,7 +184,21 @@ class View(Dataset):
         return self._steadily(partial(super()._current_scan, as_of, columns))
 
     def _changes(self, since: int | None, until: int | None) -> Scan:
-        return self._steadily(partial(super()._changes, since, until))
+        found = self._steadily(partial(super()._changes, since, until))
+        self._check_offset(since)
+        return found
+
+    def _check_offset(self, since: int | None) -> None:
+        """Refuse an offset that was taken from the view before it was made anew, where it shows: nothing would come."""
+        state = self.snapshot().state
+        last = -1 if state.last_offset is None else state.last_offset
+        if since is not None and since > last and predecessors(state):
+            raise ViewChanged(
+                f"view {self._name!r} has no offset {since} yet: it was made anew, and offsets begin at 0 again",
+                hint="read all of it once, then go on from its last offset; View.id is another one when this happens",
+                view=self._name,
+                offset=since,
+            )
 
     def _pinned(self) -> Pinned:
         return self._steadily(super()._pinned)

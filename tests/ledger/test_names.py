@@ -7,6 +7,7 @@ from threading import Barrier, Thread
 import pytest
 
 import floodmark as fm
+from floodmark.ledger import names
 from floodmark.ledger.errors import BadName, DatasetExists, UnknownDataset
 from floodmark.ledger.names import DamagedName
 from ledger.worlds import numbers
@@ -159,3 +160,13 @@ def test_damaged_name_file_is_named(lake):
     lake.store.local_path("names/trips").write_text("{}")
     with pytest.raises(DamagedName, match="names/trips"):
         lake["trips"]
+
+
+def test_name_is_given_from_one_dataset_to_another_and_from_nobody_else(lake):
+    one, two, three = (lake.create(name).id for name in ("one", "two", "three"))
+    assert names.give(lake.store, "One", one, two)
+    assert names.find(lake.store, "one") == names.Entry("one", two)
+    assert names.give(lake.store, "one", one, two)
+    assert not names.give(lake.store, "one", one, three)
+    assert not names.give(lake.store, "nobody", one, two)
+    assert names.find(lake.store, "one").id == two

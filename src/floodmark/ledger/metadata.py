@@ -39,7 +39,7 @@ def commit_events(
 
 
 def refuse_derivative(snapshot: Snapshot, name: str, doing: str, hint: str) -> None:
-    """Refuse to do to a derivative what only its step can do: its blocks come from transactions of the transform."""
+    """Refuse to do to a derivative what only its step or query can do: its blocks come from their transactions."""
     if snapshot.state.dataset_kind is DatasetKind.DERIVATIVE:
         raise ReadOnlyDataset(f"dataset {name!r} is derived from others: {doing}", hint=hint)
 
@@ -47,7 +47,10 @@ def refuse_derivative(snapshot: Snapshot, name: str, doing: str, hint: str) -> N
 def advanced_watermark(name: str, wanted: Nanos, snapshot: Snapshot) -> Sequence[MetadataEvent]:
     """What moves the watermark to a time; nothing when it is there already."""
     refuse_derivative(
-        snapshot, name, "its watermark follows those of its inputs", "advance theirs, then run the step that makes it"
+        snapshot,
+        name,
+        "its watermark follows those of its inputs",
+        "advance theirs, then run the step, or refresh the view",
     )
     present = snapshot.state.watermark
     if present is not None and wanted < present:
@@ -61,7 +64,10 @@ def advanced_watermark(name: str, wanted: Nanos, snapshot: Snapshot) -> Sequence
 def evolved(name: str, wanted: pa.Schema, snapshot: Snapshot) -> Sequence[MetadataEvent]:
     """What adds columns, or gives a whole new schema; nothing when the dataset has them so."""
     refuse_derivative(
-        snapshot, name, "its columns are those of its results", "let the step's function return the new column"
+        snapshot,
+        name,
+        "its columns are those of its results",
+        "let the function of the step return the new column, or give the view a definition that has it",
     )
     layout = snapshot.require_layout(name)
     if set(layout.data.names) <= set(wanted.names):

@@ -46,7 +46,7 @@ def purge(
             snapshot,
             name,
             "its chain has no way to say that records were purged",
-            "purge its inputs; to make room here, drop it and run the step that makes it again",
+            "purge its inputs; to make room here, drop it, then run the step, or declare the view, again",
         )
         snapshot.require_layout(name)
         done = plan_purge(snapshot, purge_end(snapshot, name, before))

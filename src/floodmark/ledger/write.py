@@ -101,7 +101,7 @@ class Write(ABC):
         if snapshot.state.dataset_kind is DatasetKind.DERIVATIVE:
             raise ReadOnlyDataset(
                 f"dataset {self.name!r} is derived from others and takes no outside data",
-                hint="write to its inputs, then run the step that makes it",
+                hint="write to its inputs, then run the step, or refresh the view",
             )
 
     def _lost(self) -> CommitConflict:

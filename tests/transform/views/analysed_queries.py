@@ -176,6 +176,31 @@ IN_PARTS = [
     join("with c as (select g, n from t where n > 1) select c.g, d.n from c join c d on c.g = d.g", "g", "g …"),
     join("select distinct t.id, e.w from t join e on t.id = e.id", "id", "id w"),
     join("select x.id, x.w, g from (select id, w from e where w > 1) x left join t on x.id = t.id", "id", "id …"),
+    # What an inner join or a filter below says is equal goes on being so
+    join("select t.id, e.w, h.w hw from t join e on t.id = e.id left join h on e.id = h.id", "id", "id …"),
+    join("select t.id, e.w from t join e on t.id = e.id left semi join h on h.id = e.id", "id", "id …"),
+    join("select t.id, e.w from t join e on t.id <=> e.id left anti join h on h.id <=> e.id and h.w > 2", "id", "id …"),
+    join("select t.id, h.w from h right join (t join e on t.id = e.id) on h.id = e.id", "id", "id …"),
+    join(
+        "select x.i, u.k, u.w from (select t.id i, e.id j, e.id l from t, e where t.id = e.id) x "
+        "left join `u-x` u on x.l = u.id",
+        "i",
+        "i …",
+    ),
+    join(
+        "select x.i, h.w, c "
+        "from (select t.id i, e.id j, count(*) c from t join e on t.id = e.id group by t.id, e.id) x "
+        "left join h on x.j = h.id",
+        "i",
+        "i …",
+    ),
+    join(
+        "with x as (select t.id i, e.id j, e.w from t join e on t.id = e.id) "
+        "select x.i, x.w, h.w hw from x left join h on x.j = h.id",
+        "i",
+        "i …",
+    ),
+    join("select t.id, u.k, e.w from t join `u-x` u on t.id = u.id left join e on e.id = u.id", "id", "id …"),
 ]
 
 WHOLE = {
@@ -217,6 +242,10 @@ WHOLE = {
     "select t.id, w, g from t full join e on t.id = e.id": "equal (=)",
     "select t.id, u.w from t left join e on t.id = e.id left join `u-x` u on u.id = e.id": "equal (=)",
     "select t.c, w from t join e on t.c = e.w": "equal (=)",
+    "select h.w, t.id from h left join (t join e on t.id = e.id) on h.w = e.w left join `u-x` u on u.id = e.id": "=",
+    "select t.id, h.w from t full join e on t.id = e.id left join h on h.id = e.id": "equal (=)",
+    "select t.id, h.w from t left join e on t.id = e.id and t.k = e.k left join h on h.w = e.w": "equal (=)",
+    "select u.id, h.w from t join `u-x` u on t.n = u.w left join h on h.id = t.id": "equal (=)",
     "select t.id, coalesce(t.id, e.id, 0) i from t full join e on t.id = e.id": "equal (=)",
     "select a.id, b.n from t a join t b on a.id = cast(b.n as int)": "itself",
     "select a.n, b.k from t a join (select id, k, n + 0 n from t) b on a.n = b.n": "itself",

@@ -35,7 +35,12 @@ Rows = list[dict[str, Any]]
 
 
 def analysed(
-    lake: LakeLike, definition: Definition, *, view: str | None = None, known: Analysis | None = None
+    lake: LakeLike,
+    definition: Definition,
+    *,
+    view: str | None = None,
+    known: Analysis | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Analysis:
     """What Spark would say of the queries above."""
     query = definition.query

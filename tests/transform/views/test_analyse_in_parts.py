@@ -13,8 +13,9 @@ import pytest
 from floodmark.transform.views.analyse import analyse
 from floodmark.transform.views.analysis import COPY, OFFSET, ROW, Analysis
 from floodmark.transform.views.definition import Definition
-from floodmark.transform.views.identity import isolated, register, with_identity
+from floodmark.transform.views.identity import register, with_identity
 from floodmark.transform.views.local_frame import local_frame
+from floodmark.transform.views.settings import isolated
 from transform.views.analysed_queries import IN_PARTS, SOURCES, Case, world
 
 if TYPE_CHECKING:

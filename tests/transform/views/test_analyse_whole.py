@@ -15,7 +15,7 @@ from floodmark.transform.views.analyse import analyse, table_names
 from floodmark.transform.views.analysis import COPY, ROW, Analysis, SourceSchema
 from floodmark.transform.views.definition import Definition, define
 from floodmark.transform.views.errors import BadView
-from floodmark.transform.views.identity import isolated
+from floodmark.transform.views.settings import isolated
 from transform.views.analysed_queries import SOURCES, WHOLE
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ What Spark would say of a query, a stand-in says here, so that it can be counted
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +52,13 @@ class Analyser:
     known: Analysis | None = None
 
     def __call__(
-        self, lake: fm.Lake, definition: Definition, *, view: str | None = None, known: Analysis | None = None
+        self,
+        lake: fm.Lake,
+        definition: Definition,
+        *,
+        view: str | None = None,
+        known: Analysis | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> Analysis:
         self.calls += 1
         self.known = known

@@ -303,9 +303,22 @@ def test_old_rows_can_be_a_source_of_their_own_view(lake):
     assert lake.view("copy").refresh().nothing
 
 
-def test_declaring_needs_a_view(lake):
+def test_offset_from_before_is_refused_where_it_would_give_nothing(lake):
+    view = lake.view("daily")
+    for value in range(3):
+        write(lake, [(1, "a", value), (7 + value, "a", 1)])
+        view.refresh()
+    before = view.last_offset
+    assert view.changes_arrow(since=before).num_rows == 0
     lake.view("daily", sql=FINER).refresh()
-    with pytest.raises(FloodmarkError, match="cannot become a view"):
+    with pytest.raises(ViewChanged, match=f"no offset {before} yet: it was made anew"):
+        view.changes_arrow(since=before)
+    assert view.changes_arrow(since=view.last_offset).num_rows == 0
+
+
+def test_old_rows_cannot_become_a_view_again(lake):
+    lake.view("daily", sql=FINER).refresh()
+    with pytest.raises(FloodmarkError, match="cannot become a view: it is the rows that view 'daily' had"):
         lake.view("daily-old-1", sql=COUNTS)
 
 
@@ -313,7 +326,7 @@ def test_step_on_a_view_that_is_made_anew_processes_everything_once(lake):
     def copied(rows: pa.Table) -> pa.Table:
         return rows.select(["g", "n"])
 
-    step = fm.BatchTransform(copied, ["daily"], ["sums"], name="sums", keys=["g"])
+    step = fm.BatchTransform(copied, ["daily"], ["sums"], ["g"], name="sums")
     with in_this_process():
         step.run(lake)
         write(lake, [(1, "c", 1)])
@@ -321,3 +334,16 @@ def test_step_on_a_view_that_is_made_anew_processes_everything_once(lake):
         lake.view("daily", sql=MOST).refresh()
         step.run(lake)
     assert shown(lake, "sums") == right(lake, MOST)
+
+
+def test_view_that_cannot_be_filled_yet_shows_its_old_rows(lake):
+    """It is to be made from a view that nobody has refreshed."""
+    lake.view("copy", sql=COUNTS).refresh()
+    lake.drop("daily")
+    lake.view("daily", sql=FINER)
+    lake.view("copy", sql=ON_VIEW)
+    assert lake.view("copy").refresh().nothing
+    assert shown(lake, "copy") == right(lake, COUNTS)
+    lake.view("daily").refresh()
+    assert lake.view("copy").refresh().kept_as == "copy-old-1"
+    assert shown(lake, "copy") == right(lake, FINER)

@@ -16,11 +16,11 @@ import pytest
 
 import floodmark as fm
 from compute.counting import Calls
-from compute.worlds import TENFOLD
+from compute.worlds import HUNDREDFOLD, TENFOLD
 from faults.recording import HastyFileSystem
 from floodmark.storage.local import LocalStore
 from transform.views.view_oracle import Scratch, assert_same, bag, objects_of
-from transform.views.view_worlds import CASES, ViewWorld, make_view_world, open_lake
+from transform.views.view_worlds import CASES, FLIGHTS, ViewWorld, make_view_world, open_lake
 from transform.worlds import in_this_process
 
 pytestmark = pytest.mark.spark
@@ -316,9 +316,33 @@ def test_rows_that_wait_for_a_computed_column_and_go_again_never_show(world):
     view.refresh()
     assert world.tuples("computed") == [("a", 10)]
     assert view.refresh().nothing
+    world.source("flights", (3, "a", 0, 3))
+    flights.delete([3])
     flights.delete([1])
+    world.source("flights", (4, "b", 0, 4))  # this one waits, and those before it do not matter any more
     view.refresh()
     assert world.tuples("computed") == []
+    assert view.refresh().waiting == 1
+
+
+def test_computed_column_with_another_function_is_shown_as_before_until_all_its_values_are_there(world):
+    flights = world.source("flights", (1, "a", 0, 1), (2, "b", 0, 2))
+    udf, other = TENFOLD.udf(world.calls), HUNDREDFOLD.udf(world.calls)
+    flights.add_column("c", udf)
+    flights.backfill("c", udf=udf)
+    view = world.lake.view("computed", sql="select id, c from flights")
+    view.refresh()
+    flights.alter_column("c", other)
+    world.source("flights", (3, "a", 0, 3))
+    view.refresh()
+    flights.backfill("c", "id = 1", udf=other)
+    view.refresh()
+    assert world.tuples("computed") == [(1, 10), (2, 20)]
+    flights.backfill("c", udf=other)
+    report = view.refresh()
+    assert (report.new, report.changed) == (1, 2)
+    assert world.tuples("computed") == [(1, 100), (2, 200), (3, 300)]
+    assert view.refresh().nothing
 
 
 # Columns that come later
@@ -330,6 +354,8 @@ def test_column_that_a_source_gets_later_shows_where_the_query_asks_for_all(worl
         world.declare(name)
         world.refresh(name)
     flights.evolve({"extra0": "int64"})
+    assert world.refresh("starred").changed == 0
+    assert world.lake["starred"].schema.names == [*FLIGHTS.columns, "extra0"]
     udf = TENFOLD.udf(world.calls)
     flights.add_column("c", udf)
     flights.backfill("c", udf=udf)

@@ -42,7 +42,6 @@ from transform.views.view_worlds import (
     COMPUTED,
     GROUPS,
     JOINS,
-    ODD,
     ON_VIEWS,
     ROWS,
     SOURCES,
@@ -63,7 +62,6 @@ THEMES = {
     "joins": [one.name for one in JOINS],
     "whole": [one.name for one in WHOLE],
     "views": [one.name for one in ON_VIEWS],
-    "odd": [one.name for one in ODD],
     "computed": [one.name for one in COMPUTED],
 }
 MOST_CHANGES = 40

@@ -89,6 +89,7 @@ class Analysis:
     identity: bool  # whether `with_identity` goes over the result
     inject: Mapping[str, tuple[tuple[str, str], ...]]  # alias → (name in the query's table, the source's column)
     schemas: str  # `schemas_digest` of the sources as they were
+    settings: Mapping[str, str] = field(default_factory=dict)  # those of Spark that decide what the query means
 
     @property
     def lookup(self) -> tuple[str, ...]:
@@ -111,7 +112,7 @@ class Analysis:
     @property
     def _outcome(self) -> tuple[Any, ...]:
         keys = sorted((s.dataset_id, s.keys) for s in self.sources)
-        return self.kind, self.columns, self.t, self.key, self.hidden, self.identity, keys
+        return self.kind, self.columns, self.t, self.key, self.hidden, self.identity, keys, dict(self.settings)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -126,6 +127,7 @@ class Analysis:
             "identity": self.identity,
             "inject": {alias: [list(pair) for pair in pairs] for alias, pairs in self.inject.items()},
             "schemas": self.schemas,
+            "settings": dict(self.settings),
         }
 
     @classmethod
@@ -148,6 +150,7 @@ class Analysis:
                 for alias, pairs in said["inject"].items()
             },
             schemas=said["schemas"],
+            settings={str(name): str(value) for name, value in said["settings"].items()},
         )
 
 

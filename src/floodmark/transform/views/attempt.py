@@ -155,7 +155,7 @@ class Attempt:
 
     @cached_property
     def _session(self) -> IsolatedSession:
-        return IsolatedSession(self.lake.runtime.session)
+        return IsolatedSession(self.lake.runtime.session, self.pinned.analysis.settings)
 
     @cached_property
     def _runner(self) -> Runner:

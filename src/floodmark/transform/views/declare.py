@@ -9,14 +9,14 @@ import difflib
 from dataclasses import replace
 
 from floodmark.chain.events import DatasetKind
-from floodmark.chain.state import input_ids
+from floodmark.chain.state import ChainState, input_ids
 from floodmark.ledger import names
 from floodmark.ledger.create import create_view
-from floodmark.ledger.errors import BadQuery, DatasetExists
+from floodmark.ledger.errors import DatasetExists
 from floodmark.ledger.layout import vocabulary
 from floodmark.transform.errors import OutputTaken
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.views.analyse import analyse_in
+from floodmark.transform.views.analyse import analyse_in, named_in_errors
 from floodmark.transform.views.analysis import Analysis, schemas_digest
 from floodmark.transform.views.definition import Definition
 from floodmark.transform.views.errors import BadView, SourceGone
@@ -41,16 +41,12 @@ def declare(lake: LakeLike, name: str, definition: Definition) -> None:
     known = _known(lake, name)
     if known is not None and known.definition == definition and _still_holds(lake, name, known):
         return
-    _check_source(lake, name, definition)
     before = None if known is None else _renamed(lake, known.analysis)
-    try:
-        wanted = Stored(definition, analyse_in(lake, definition, view=name, known=before))
+    with named_in_errors(name):
+        _check_source(lake, name, definition)
+        settings = None if known is None or known.definition != definition else known.analysis.settings
+        wanted = Stored(definition, analyse_in(lake, definition, view=name, known=before, settings=settings))
         check_has_sources(wanted)
-    except (BadView, BadQuery) as error:
-        if "view" in error.facts:
-            raise
-        facts = {**error.facts, "view": name}
-        raise type(error)(f"view {name!r}: {error.message}", hint=error.hint, **facts) from error
     if known is None:
         try:
             create_view(
@@ -75,15 +71,20 @@ def _known(lake: LakeLike, name: str) -> Stored | None:
     state = find(lake, name).worked.state
     found = stored(state)
     if found is None:
-        is_derived = state.dataset_kind is DatasetKind.DERIVATIVE
         raise OutputTaken(
-            f"{name!r} cannot become a view: it is "
-            + ("the output of a step" if is_derived else "a dataset that data is written to"),
+            f"{name!r} cannot become a view: it is {_what(state)}",
             hint=f"give the view another name, or drop {name!r} first",
             step=name,
             output=name,
         )
     return found
+
+
+def _what(state: ChainState) -> str:
+    if (to := succeeded_by(state)) is not None:
+        return f"the rows that view {to.name!r} had before it was made anew"
+    is_derived = state.dataset_kind is DatasetKind.DERIVATIVE
+    return "the output of a step" if is_derived else "a dataset that data is written to"
 
 
 def _still_holds(lake: LakeLike, name: str, known: Stored) -> bool:

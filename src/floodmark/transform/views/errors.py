@@ -32,6 +32,13 @@ class SourceGone(ViewError):
     source: str
 
 
+class OtherSettings(ViewError):
+    """A session in which the query of a view would mean something else, and whose settings cannot be changed."""
+
+    setting: str
+    value: str
+
+
 class QueryFailed(ViewError):
     """Spark could not answer the query of a view over the data that there is."""
 

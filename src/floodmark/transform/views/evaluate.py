@@ -35,18 +35,22 @@ _ONE_TASK = {
 
 
 class IsolatedSession(Session):
-    """A session beside the lake's, with its settings: tables can be registered in it, and nobody else sees them."""
+    """A session beside the lake's: tables can be registered in it, and nobody else sees them.
 
-    def __init__(self, beside: Session) -> None:
+    It has `settings` for what queries mean, or else those of the lake's session, and the latter for all the rest.
+    """
+
+    def __init__(self, beside: Session, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self._beside = beside
+        self._meaning = settings
         self._isolated: Any = None
 
     def get(self) -> Any:
-        from floodmark.transform.views.identity import isolated
+        from floodmark.transform.views.settings import isolated
 
         if self._isolated is None:
-            self._isolated = isolated(self._beside.get())
+            self._isolated = isolated(self._beside.get(), self._meaning)
         return self._isolated
 
     def expect_little(self) -> None:
@@ -81,8 +85,11 @@ class Evaluator:
                 handed = {alias: local_frame(table, spark) for alias, table in small.items()}
                 return SparkFrame(self._answer(large | handed))
             self.session.expect_little()
-            # In one part, so that Spark knows that nothing has to be moved for groups and joins.
-            answer = self._answer({alias: local_frame(table, spark).coalesce(1) for alias, table in small.items()})
+            frames = {alias: local_frame(table, spark) for alias, table in small.items()}
+            if self.analysis.kind != "rows":
+                # In one part, so that Spark knows that nothing has to be moved for groups and joins.
+                frames = {alias: frame.coalesce(1) for alias, frame in frames.items()}
+            answer = self._answer(frames)
             if self.analysis.kind in ("rows", "groups"):  # not more rows than there were
                 return Frame(answer.toArrow())
             held = answer.limit(HELD_ROWS + 1).toArrow()

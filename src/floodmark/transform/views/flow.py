@@ -4,7 +4,8 @@ A column `a` of an operator has a *trace*: a column for some tables below it, su
 values in any set S, and all rows of the others, give exactly the operator's rows with `a` in S. Every rule here keeps
 that true. Where a trace names all tables, restricting the tables is restricting the result. Two laws carry the rules:
 
-- traces of columns that are equal in every row can be united, as restricting by one and then by the other shows;
+- traces of columns that are equal in every row can be united, as restricting by one and then by the other shows (so
+  what an inner join or a filter says is equal is remembered: an operator above may give one of them a longer trace);
 - columns with traces to all tables can be taken together: T may be any number of them.
 
 An operator that is not known ends it (`NotInParts`): the query is then answered as a whole.
@@ -12,7 +13,7 @@ An operator that is not known ends it (`NotInParts`): the query is then answered
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from floodmark.transform.views.plan_tree import Node
@@ -54,6 +55,7 @@ class Flow:
     traces: Mapping[str, Trace] = field(default_factory=dict)
     halves: Mapping[frozenset[str], Trace] = field(default_factory=dict)  # of full joins: what both coalesce to
     keys: tuple[frozenset[str], ...] = ()  # each: columns that no two rows have in common
+    same: tuple[frozenset[str], ...] = ()  # each: columns that are equal in every row; no column is in two
     did: frozenset[str] = frozenset()  # "join", "group"
 
 
@@ -61,14 +63,25 @@ Pairs = tuple[tuple[str, str], ...]
 """Pairs of ids of columns that are equal."""
 
 
-def united(traces: Mapping[str, Trace], equal: Pairs) -> dict[str, Trace]:
+def united(traces: Mapping[str, Trace], same: Iterable[frozenset[str]]) -> dict[str, Trace]:
     """Traces where these columns are equal in every row."""
     made = dict(traces)
-    for _ in equal:  # each round may let one more pair see what another one found
-        for a, b in equal:
-            if a in made and b in made and (union := union_of(made[a], made[b])) is not None:
-                made[a] = made[b] = union
+    for columns in same:
+        traced = sorted(columns & traces.keys())
+        for a in traced:
+            for b in traced:
+                made[a] = union_of(made[a], traces[b]) or made[a]
     return made
+
+
+def classes(same: Iterable[Collection[str]]) -> tuple[frozenset[str], ...]:
+    """Columns that are equal in every row, from some that are known to be: what equals one of them equals all."""
+    found: list[frozenset[str]] = []
+    for columns in same:
+        touching = [known for known in found if known & set(columns)]
+        found = [known for known in found if known not in touching]
+        found.append(frozenset(columns).union(*touching))
+    return tuple(found)
 
 
 def union_of(one: Trace, other: Trace) -> Trace | None:

@@ -1,4 +1,4 @@
-"""Sessions of a view's own, and columns that tell apart the rows of a result that has no key."""
+"""Tables that a query can name, and columns that tell apart the rows of a result that has no key."""
 
 from __future__ import annotations
 
@@ -8,32 +8,7 @@ from typing import TYPE_CHECKING
 from floodmark.transform.views.analysis import COPY, ROW
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-
-_BETWEEN = "\x1e"
-
-
-def isolated(spark: SparkSession) -> SparkSession:
-    """A session with no views or functions but its own, and with the settings of the given one.
-
-    Spark Connect has no such thing: there it is the given one.
-    """
-    if not hasattr(spark, "_jsparkSession"):
-        return spark
-    made = spark.newSession()
-    ours = _settings(made)
-    for name, value in _settings(spark).items():
-        if name.startswith("spark.sql.") and ours.get(name) != value and made.conf.isModifiable(name):
-            made.conf.set(name, value)
-    return made
-
-
-def _settings(spark: SparkSession) -> dict[str, str]:
-    """What was set in a session, in one call: `conf.getAll` makes one for each."""
-    text = spark._jsparkSession.sessionState().conf().getAllConfs().mkString(_BETWEEN)
-    pairs = [said.partition(" -> ") for said in str(text).split(_BETWEEN)]
-    return {name: value for name, arrow, value in pairs if arrow}
+    from pyspark.sql import DataFrame
 
 
 def register(alias: str, frame: DataFrame) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from floodmark.transform.views.flow import MOST_KEYS, Flow, NotInParts, Pairs, Trace, union_of, united
+from floodmark.transform.views.flow import MOST_KEYS, Flow, NotInParts, Pairs, Trace, classes, union_of, united
 from floodmark.transform.views.plan_tree import Node
 
 
@@ -26,17 +26,19 @@ def join_type(node: Node) -> str:
 
 
 def _inner(left: Flow, right: Flow, equal: Pairs) -> Flow:
-    traces = united({**left.traces, **right.traces}, equal)
-    return _both(left, right, traces, (*_keys(left, right, equal), *_keys(right, left, equal)))
+    same = classes([*left.same, *right.same, *equal])
+    traces = united({**left.traces, **right.traces}, same)
+    made = _both(left, right, traces, (*_keys(left, right, equal), *_keys(right, left, equal)))
+    return replace(made, same=same)
 
 
 def _left(left: Flow, right: Flow, equal: Pairs) -> Flow:
     # What the right side yields may be null for want of a partner: nothing is known of its columns above.
-    return _both(left, right, _partnered(left, right, equal), _keys(left, right, equal))
+    return replace(_both(left, right, _partnered(left, right, equal), _keys(left, right, equal)), same=left.same)
 
 
 def _right(left: Flow, right: Flow, equal: Pairs) -> Flow:
-    return _both(left, right, _partnered(right, left, equal), _keys(right, left, equal))
+    return replace(_both(left, right, _partnered(right, left, equal), _keys(right, left, equal)), same=right.same)
 
 
 def _full(left: Flow, right: Flow, equal: Pairs) -> Flow:
@@ -49,7 +51,7 @@ def _full(left: Flow, right: Flow, equal: Pairs) -> Flow:
 
 def _semi(left: Flow, right: Flow, equal: Pairs) -> Flow:
     made = _both(left, right, _partnered(left, right, equal), left.keys)
-    return replace(made, output=left.output)
+    return replace(made, output=left.output, same=left.same)
 
 
 _JOINS: Mapping[str, Callable[[Flow, Flow, Pairs], Flow]] = {
@@ -79,7 +81,7 @@ def _partnered(kept: Flow, partner: Flow, equal: Pairs) -> dict[str, Trace]:
     for a, b in _across(kept, partner, equal):
         if a in traces and b in partner.traces:
             traces[a] = union_of(traces[a], partner.traces[b]) or traces[a]
-    return traces
+    return united(traces, kept.same)
 
 
 def _keys(kept: Flow, partner: Flow, equal: Pairs) -> tuple[frozenset[str], ...]:

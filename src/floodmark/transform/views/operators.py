@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from floodmark.transform.views.flow import MOST_KEYS, Attribute, Flow, NotInParts, Table, Trace, equalities, united
+from floodmark.transform.views.flow import (
+    MOST_KEYS,
+    Attribute,
+    Flow,
+    NotInParts,
+    Table,
+    Trace,
+    classes,
+    equalities,
+    united,
+)
 from floodmark.transform.views.joins import join_type, joined
 from floodmark.transform.views.plan_tree import Node
 
@@ -60,7 +70,8 @@ class _Reading:
         below = self.of(node.only)
         if (condition := node.expression("condition")) is None:
             raise NotInParts(_unknown(node.name))
-        return replace(below, traces=united(below.traces, equalities(condition)))
+        same = classes([*below.same, *equalities(condition)])
+        return replace(below, traces=united(below.traces, same), same=same)
 
     def projected(self, node: Node) -> Flow:
         below = self.of(node.only)
@@ -82,6 +93,7 @@ class _Reading:
             traces=traces,
             halves={pair: trace for pair, trace in below.halves.items() if pair <= there},
             keys=_renamed(below.keys, renamed),
+            same=_still_same(below.same, renamed),
         )
 
     def distinct(self, node: Node) -> Flow:
@@ -105,7 +117,12 @@ class _Reading:
         said = [(_bare(item), made.id) for item, made in zip(items, output, strict=True)]
         shown = [next((i for bare, i in said if _same(bare, e)), None) for e in by]
         keys = () if None in shown else (frozenset(i for i in shown if i is not None),)
-        return Flow(output, below.tables, traces, keys=keys, did=below.did | {"group"})
+        grouped: dict[str, list[str]] = {}
+        for item, made in zip(items, output, strict=True):
+            if (source := _plain(item)) in plain and source is not None:
+                grouped.setdefault(source, []).append(made.id)
+        same = _still_same(below.same, grouped)
+        return Flow(output, below.tables, traces, keys=keys, same=same, did=below.did | {"group"})
 
     def joined(self, node: Node) -> Flow:
         left, right = (self.of(child) for child in node.children)
@@ -137,6 +154,7 @@ class _Reading:
             made.tables,
             {renamed[i]: trace for i, trace in made.traces.items() if i in renamed},
             keys=_renamed(made.keys, {old: [new] for old, new in renamed.items()}),
+            same=_still_same(made.same, {old: [new] for old, new in renamed.items()}),
             did=made.did,
         )
 
@@ -162,6 +180,12 @@ _RULES: Mapping[str, Callable[[_Reading, Node], Flow]] = {
 def _renamed(keys: Iterable[frozenset[str]], names: Mapping[str, Sequence[str]]) -> tuple[frozenset[str], ...]:
     """Keys by what their columns are called above, without those that have lost one."""
     return tuple(frozenset(names[i][0] for i in key) for key in keys if all(i in names for i in key))
+
+
+def _still_same(same: Iterable[frozenset[str]], names: Mapping[str, Sequence[str]]) -> tuple[frozenset[str], ...]:
+    """Columns that are equal by what they are called above; one that is there under two names equals itself."""
+    above = classes([*names.values(), *[[name for i in columns for name in names.get(i, ())] for columns in same]])
+    return tuple(columns for columns in above if len(columns) > 1)
 
 
 def _bare(item: Node) -> Node:

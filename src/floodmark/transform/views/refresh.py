@@ -119,7 +119,8 @@ def _renew(lake: LakeLike, outdated: Outdated) -> None:
     from floodmark.transform.views.stored import Stored
 
     name, known = outdated.name, outdated.stored
-    wanted = Stored(known.definition, analyse_in(lake, known.definition, view=name, known=known.analysis))
+    analysed = analyse_in(lake, known.definition, view=name, known=known.analysis, settings=known.analysis.settings)
+    wanted = Stored(known.definition, analysed)
     redefine(lake, name, wanted, instead_of=known.definition)
 
 

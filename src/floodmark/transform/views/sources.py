@@ -105,11 +105,17 @@ def _dataset(lake: LakeLike, view: str, use: SourceUse) -> Any:
     if found is None:
         raise SourceGone(
             f"view {view!r} is made from {use.alias!r}, which is not there any more",
-            hint=f"restore it, or drop {view!r}; the rows that it has can still be read",
+            hint=_when_gone(lake, view, use.alias),
             view=view,
             source=use.alias,
         )
     return lake[found]
+
+
+def _when_gone(lake: LakeLike, view: str, alias: str) -> str:
+    if alias in lake:
+        return f"there is another dataset {alias!r} now: declare {view!r} again, and it is made from that one"
+    return f"create {alias!r} and declare {view!r} again, or drop {view!r}; the rows that it has can still be read"
 
 
 def pin_sources(lake: LakeLike, view: str, analysis: Analysis) -> tuple[PinnedSource, ...]:

@@ -18,6 +18,7 @@ from floodmark.transform.views.plan_tree import Node, parse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_ONE_EXPRESSION = "give one expression, such as upper(carrier) or delay > 10; put ` around odd names of columns"
 QUOTING = "tables are datasets; put ` around a name with '-' or '.' in it"
 
 
@@ -39,7 +40,7 @@ def check_expression(spark: SparkSession, what: str, text: str) -> None:
         with explained():
             spark._jsparkSession.sessionState().sqlParser().parseExpression(text)
     except BadQuery as error:
-        raise BadQuery(f"{what}: {text!r} is no SQL expression: {error.message}", hint=error.hint) from error
+        raise BadQuery(f"{what}: {text!r} is no SQL expression: {error.message}", hint=_ONE_EXPRESSION) from error
 
 
 @dataclass(frozen=True)
