@@ -144,7 +144,8 @@ class View(Dataset):
         """
         from floodmark.transform.views.refresh import refresh
 
-        return refresh(self._lake, self._name_now, retry_errors=retry_errors, udfs=tuple(udfs))
+        name, cache = self._name_now, self._key_cache
+        return refresh(self._lake, name, retry_errors=retry_errors, udfs=tuple(udfs), cache=cache)
 
     def plan_refresh(self) -> ViewPlan:
         """What `refresh` would do now: which records, groups or keys it touches, and why. Starts no Spark."""

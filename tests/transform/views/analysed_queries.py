@@ -244,6 +244,7 @@ WHOLE = {
     "select t.c, w from t join e on t.c = e.w": "equal (=)",
     "select h.w, t.id from h left join (t join e on t.id = e.id) on h.w = e.w left join `u-x` u on u.id = e.id": "=",
     "select t.id, h.w from t full join e on t.id = e.id left join h on h.id = e.id": "equal (=)",
+    "select t.id, u.w from t left join e on t.id = e.id join `u-x` u on u.id <=> e.id": "equal (=)",  # null is no t.id
     "select t.id, h.w from t left join e on t.id = e.id and t.k = e.k left join h on h.w = e.w": "equal (=)",
     "select u.id, h.w from t join `u-x` u on t.n = u.w left join h on h.id = t.id": "equal (=)",
     "select t.id, coalesce(t.id, e.id, 0) i from t full join e on t.id = e.id": "equal (=)",

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from floodmark.errors import FloodmarkError
+from floodmark.ledger.keys import files
+from floodmark.ledger.keys.key_index import NEWEST
 from floodmark.transform.views import attempt
 from floodmark.transform.views.errors import NeverRefreshed
 from floodmark.transform.views.publish import Publisher
@@ -143,7 +145,7 @@ def test_somebody_who_commits_meanwhile_makes_it_start_again(tmp_path: Path, mon
         if not raced:
             raced.append(True)
             write(source, {13: 13})
-            again = Publisher(self.pinned, self.runtime, self.folder, self.progress)
+            again = Publisher(self.pinned, self.runtime, self.folder, self.progress, {})
             publish(again, *args)  # type: ignore[arg-type]
         return publish(self, *args)  # type: ignore[arg-type]
 
@@ -234,3 +236,20 @@ def test_nothing_to_do_imports_nothing_heavy(tmp_path: Path) -> None:
     lake = lake_without_spark(tmp_path)
     view_of(lake, orders(lake)).refresh()
     subprocess.run([sys.executable, "-c", NOTHING_TO_DO, str(tmp_path)], check=True, timeout=120)
+
+
+def test_view_that_is_held_keeps_its_key_index_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = lake_without_spark(tmp_path)
+    source = orders(lake)
+    view = view_of(lake, source)
+    opened: list[str] = []
+    plain = files.open_run
+    monkeypatch.setattr(files, "open_run", lambda file, *rest: (opened.append(file.name), plain(file, *rest))[1])
+    with Answers().instead_of_spark():
+        for amount in (11, 12, 13):
+            write(source, {amount: amount})
+            view.refresh()
+        mine = {file.name for segment in view._key_cache[NEWEST].manifest.segments for file in segment.runs}
+        assert shown(view) == {11: 22, 12: 24, 13: 26}
+    assert mine
+    assert all(opened.count(name) <= 1 for name in mine)

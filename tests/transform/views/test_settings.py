@@ -12,9 +12,9 @@ import pytest
 
 from floodmark import Lake, View
 from floodmark.engine import Session
-from floodmark.ledger.errors import BadQuery
 from floodmark.ledger.runtime import Runtime
 from floodmark.transform.views.errors import OtherSettings
+from floodmark.transform.views.evaluate import IsolatedSession
 from floodmark.transform.views.settings import isolated, meaning_in
 
 if TYPE_CHECKING:
@@ -115,11 +115,33 @@ def test_settings_that_say_how_work_is_done_are_those_of_the_session_at_hand(ope
 
 
 @pytest.mark.spark
-def test_query_is_not_filled_in_from_settings(opened: Opened) -> None:
-    lake = opened({"spark.sql.my.column": "id"})
-    lake.create("log", schema=SCHEMA)
-    with pytest.raises(BadQuery, match="view 'v'"):
-        lake.view("v", sql="select ${spark.sql.my.column} from log")
+def test_settings_of_the_whole_process_do_not_count_either(spark: SparkSession) -> None:
+    kept = meaning_in(isolated(spark))
+    everywhere = spark.sparkContext._jsc.sc().conf()
+    everywhere.set("spark.sql.legacy.sizeOfNull", "false")
+    try:
+        assert meaning_in(isolated(spark, kept)) == kept
+    finally:
+        everywhere.remove("spark.sql.legacy.sizeOfNull")
+
+
+@pytest.mark.spark
+def test_query_is_not_filled_in_from_settings(spark: SparkSession) -> None:
+    text = "${spark.sql.session.timeZone}"
+    assert isolated(spark).sql(f"select '{text}' as said").collect()[0].said == text
+
+
+class _Far(Session):
+    """A session on a cluster."""
+
+    is_local = False  # type: ignore[assignment]
+
+    def get(self) -> Any:
+        raise AssertionError("Spark was started")
+
+
+def test_tasks_run_where_those_of_the_lake_do_and_nothing_is_started_to_find_out() -> None:
+    assert IsolatedSession(_Far()).is_local is False
 
 
 class _Remote:

@@ -7,7 +7,7 @@ import pytest
 from transform.views.view_histories import THEMES, history, weights
 
 SEED = 1
-STEPS = 15
+STEPS = 12
 
 
 @pytest.mark.spark

@@ -17,10 +17,9 @@ import pytest
 import floodmark as fm
 from compute.counting import Calls
 from compute.worlds import HUNDREDFOLD, TENFOLD
-from faults.recording import HastyFileSystem
 from floodmark.storage.local import LocalStore
 from transform.views.view_oracle import Scratch, assert_same, bag, objects_of
-from transform.views.view_worlds import CASES, FLIGHTS, ViewWorld, make_view_world, open_lake
+from transform.views.view_worlds import CASES, FLIGHTS, HastyAtHome, ViewWorld, make_view_world, open_lake
 from transform.worlds import in_this_process
 
 pytestmark = pytest.mark.spark
@@ -96,6 +95,63 @@ def test_another_filter_calls_only_for_rows_that_were_never_computed(world):
     assert [row[0] for row in world.tuples("called")] == [1, 5]
     world.declare("called", 0)
     assert world.refresh("called").called == 0
+
+
+def test_function_of_another_version_is_called_for_all_rows_once(world):
+    world.source("flights", *[(i, "a", 0, i) for i in range(6)])
+    world.declare("called", 0)  # v > 2, times ten
+    world.refresh("called")
+    world.declare("called", 2)  # times a hundred
+    assert world.refresh("called").called == 3
+    assert [row[-1] for row in world.tuples("called")] == [300, 400, 500]
+    world.declare("called", 0)
+    assert world.refresh("called").called == 0
+    assert [row[-1] for row in world.tuples("called")] == [30, 40, 50]
+
+
+# Definitions
+
+
+def test_changed_definition_is_derived_once_and_only_the_difference_is_written(world, scratch):
+    world.source("flights", (1, "a", 0, 3), (2, "b", 0, 5), (3, "c", None, 1), (4, "d", 0, 7))
+    world.declare("kept", 0)
+    world.refresh("kept")
+    world.declare("kept", 1)
+    assert [row["id"] for row in world.rows("kept")] == [1, 2, 4]  # as it was until the refresh
+    report = world.refresh("kept")
+    assert (report.new, report.changed, report.retracted) == (1, 0, 1)
+    world.declare("kept", 2)  # with one more column
+    assert world.refresh("kept").is_whole
+    assert_right(world, scratch, "kept", world.version("kept").sql, "flights")
+    world.declare("kept", 0)  # and without it again
+    world.refresh("kept")
+    assert "hour" not in world.lake["kept"].schema.names
+    assert_right(world, scratch, "kept", world.version("kept").sql, "flights")
+
+
+def test_definition_that_changes_during_a_refresh_is_what_the_view_ends_with(world, scratch, tmp_path):
+    world.source("flights", (1, "a", 0, 3), (2, "b", 0, 5), (3, "c", None, 1))
+    world.declare("kept", 0)
+    world.refresh("kept")
+    for left in (25, 45, 65):
+        world.declare("kept", 0)
+        world.source("flights", (1, "a", 0, left))
+        store = MeddlingStore(tmp_path / "lake", HastyAtHome())
+        store.meddle, store.left = partial(world.declare, "kept", 1), left
+        world.refresh("kept", fm.Lake(store, runtime=world.lake.runtime))
+        world.refresh("kept")
+        assert_right(world, scratch, "kept", world.version("kept").sql, "flights")
+
+
+def test_watermark_of_the_sources_is_that_of_the_view(world):
+    world.source("flights", (1, "a", 0, 3))
+    world.declare("kept")
+    world.refresh("kept")
+    world.lake["flights"].advance_watermark("2090-01-01")
+    report = world.refresh("kept")
+    assert (report.new, report.changed) == (0, 0)
+    assert world.lake["kept"].watermark == world.lake["flights"].watermark
+    assert world.refresh("kept").nothing
 
 
 # Filters
@@ -399,7 +455,7 @@ def test_source_that_moves_during_a_refresh_is_seen_as_before_or_as_after(world,
     for number, left in enumerate([1, 4, 9, 16, 30, 60]):
         world.source("flights", (1, "b", 1, 50 + number))
         before = bag(scratch.rows(world.lake, sql, sources))
-        store = MeddlingStore(tmp_path / "lake", HastyFileSystem())
+        store = MeddlingStore(tmp_path / "lake", HastyAtHome())
         other = ViewWorld(open_lake(tmp_path, session), world.calls)
         store.meddle = partial(other.source, "flights", (2, "a", 0, 70 + number), (3, "c", 1, 70 + number))
         store.left = left

@@ -339,7 +339,10 @@ ODD = [  # of whatever kind they turn out to be, as long as they are right
     case("other_side", "", "flights weather", "select w.g, f.id from flights f left join weather w on f.g = w.g"),
     case("half_of_full", "", "notes weather", "select n.g, n.y, w.t from notes n full join weather w on n.g = w.g"),
     case(
-        "right_joined", "", "flights weather", "select w.g, f.id, w.t from flights f right join weather w on f.g = w.g"
+        "right_joined",
+        "join",
+        "flights weather",
+        "select w.g, f.id, w.t from flights f right join weather w on f.g = w.g",
     ),
     case("in_subquery", "", "flights weather", "select id, v from flights where g in (select g from weather)"),
     case("with_itself", "", "flights", "select a.id, b.id as other from flights a join flights b on a.g = b.g"),

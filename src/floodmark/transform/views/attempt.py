@@ -6,9 +6,10 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -56,6 +57,7 @@ class Attempt:
     pinned: PinnedView
     udfs: tuple[Udf, ...]
     retry_errors: bool
+    cache: dict[str, Any] = field(repr=False)  # what is open of the view's key index
 
     def run(self) -> Refreshed:
         """Compute what there is to compute, and commit it."""
@@ -64,7 +66,7 @@ class Attempt:
         progress.start(f"refreshing {pinned.name}", None)
         try:
             with staging_area(pinned.snapshot.objects.store) as folder:
-                publisher = Publisher(pinned, runtime, folder, progress)
+                publisher = Publisher(pinned, runtime, folder, progress, self.cache)
                 if (stale := self._stale) is not None or pinned.analysis.kind == "whole":
                     return self._everything(publisher, stale)
                 return self._touched(publisher)

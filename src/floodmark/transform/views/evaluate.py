@@ -53,6 +53,11 @@ class IsolatedSession(Session):
             self._isolated = isolated(self._beside.get(), self._meaning)
         return self._isolated
 
+    @property
+    def is_local(self) -> bool:
+        """Where its tasks run: that is up to the lake's session, and known before either is started."""
+        return self._beside.is_local
+
     def expect_little(self) -> None:
         """Use as few tasks as can be from now on."""
         if self.get() is not self._beside.get():  # Spark Connect has but one, whose settings are not ours

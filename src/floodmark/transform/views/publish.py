@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -43,6 +44,7 @@ class Publisher:
     runtime: Runtime
     folder: Path  # for unfinished files
     progress: Progress
+    cache: dict[str, Any] = field(repr=False)  # what is open of the view's key index
 
     def publish_some(self, answer: Answer, keys: pa.Table, note: Note, failures: Failures) -> Commit:
         """The rows of these keys (values of T) are those of the answer from now on; all others stay."""
@@ -68,7 +70,7 @@ class Publisher:
 
     def _written(self, way: Callable[..., Written], what: Answer | Results, note: Note, failures: Failures) -> Commit:
         pinned, moved = self.pinned, self._moves(note, failures)
-        written = way(pinned.name, self.runtime, pinned.snapshot, what, moved, self.progress, {})
+        written = way(pinned.name, self.runtime, pinned.snapshot, what, moved, self.progress, self.cache)
         failures.discard(None if pinned.note is None else pinned.note.errors, pinned.snapshot.objects)
         return written.commit
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from floodmark.compute.errors import CheckpointCoverageError
 from floodmark.engine.shipping import NotShippable
@@ -31,11 +31,18 @@ _TRIES = 20
 """How often a refresh starts again, when somebody else commits or replaces what it was reading."""
 
 
-def refresh(lake: LakeLike, name: str, *, retry_errors: bool = False, udfs: Sequence[Udf] = ()) -> Refreshed:
+def refresh(
+    lake: LakeLike,
+    name: str,
+    *,
+    retry_errors: bool = False,
+    udfs: Sequence[Udf] = (),
+    cache: dict[str, Any] | None = None,
+) -> Refreshed:
     """Bring a view up to date; where there is nothing to do, little is read and nothing written.
 
     With `retry_errors`, functions are called again for rows that they failed for. `udfs` are functions of the view
-    that this process does not know otherwise.
+    that this process does not know otherwise. `cache` is what the last refresh has left open of the view's key index.
     """
     began = time.monotonic()
     pinned = pin_view(lake, name)
@@ -65,7 +72,9 @@ def refresh(lake: LakeLike, name: str, *, retry_errors: bool = False, udfs: Sequ
 
             if pinned.replaces is not None and pinned.note is None and pinned.definition.udfs:
                 carry_values(pinned.replaces, pinned.snapshot)
-            attempt = Attempt(lake, pinned, tuple(udfs), retry_errors)
+            # What is made anew is another dataset, of which nothing is open yet.
+            known = cache if cache is not None and pinned.replaces is None else {}
+            attempt = Attempt(lake, pinned, tuple(udfs), retry_errors, known)
             try:
                 report = _installed(lake, pinned, attempt.run())
                 return replace(report, seconds=time.monotonic() - began)
