@@ -94,7 +94,7 @@ class Dataset(ledger.Dataset):
 
     def find_garbage(self) -> Garbage:
         """Checkpoints and files that no computed column needs any more and that are a week old: what gc removes."""
-        from floodmark.transform.views.kept import used_by  # late: reading a dataset needs nothing of views
+        from floodmark.transform.views.defined.kept import used_by  # late: reading a dataset needs nothing of views
 
         snapshot = self.snapshot()
         dead = self._dead(snapshot, snapshot.next_offset)

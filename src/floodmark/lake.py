@@ -208,7 +208,7 @@ class Lake:
 
     def _heir(self, name: str) -> DatasetId | None:
         """The dataset that is being made to take the place of this one; one that is made is let take it first."""
-        from floodmark.transform.views.succession import finish, successor_of
+        from floodmark.transform.views.defined.succession import finish, successor_of
 
         try:
             snapshot = self[name].snapshot()

@@ -24,11 +24,11 @@ from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import AsOf
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.views.analysis import Analysis, Kind
-from floodmark.transform.views.definition import Definition, define
+from floodmark.transform.views.analysed.analysis import Analysis, Kind
+from floodmark.transform.views.defined.definition import Definition, define
+from floodmark.transform.views.defined.stored import Stored, is_view, predecessors, require_stored
+from floodmark.transform.views.defined.succession import is_settled, source_name, succeeded_by, worked
 from floodmark.transform.views.errors import BadView, NotAView, ViewChanged, never_refreshed
-from floodmark.transform.views.stored import Stored, is_view, predecessors, require_stored
-from floodmark.transform.views.succession import is_settled, source_name, succeeded_by, worked
 
 if TYPE_CHECKING:
     from floodmark.compute.functions.udf import Udf
@@ -242,7 +242,7 @@ def all_of(lake: LakeLike) -> list[View]:
 
 def declared(lake: LakeLike, name: str, *, source: Any, select: Any, where: Any, sql: Any) -> View:
     """The view of this name with this definition, made if it is not there yet."""
-    from floodmark.transform.views.declare import declare
+    from floodmark.transform.views.defined.declare import declare
 
     names.check_name(name)
     declare(lake, name, define(name, sql=sql, source=_source(lake, name, source), select=select, where=where))

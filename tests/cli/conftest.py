@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from floodmark import Dataset, Lake
 from floodmark.cli.app import floodmark
 from floodmark.compute import columns
-from floodmark.transform.views import functions
+from floodmark.transform.views.defined import functions
 
 VISION = """\
 import pyarrow as pa

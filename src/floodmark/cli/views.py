@@ -18,7 +18,7 @@ from floodmark.ledger.errors import UnknownDataset
 if TYPE_CHECKING:
     from floodmark.compute.functions.udf import Udf
     from floodmark.lake import Lake
-    from floodmark.transform.views.analysis import Kind
+    from floodmark.transform.views.analysed.analysis import Kind
     from floodmark.view import View
 
 

@@ -30,7 +30,7 @@ from floodmark.transform.errors import BadStep, KeysChanged, OutputTaken
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.specs import OutputSpec
-from floodmark.transform.views.stored import is_view
+from floodmark.transform.views.defined.stored import is_view
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.transform.views.analysis import SourceSchema
+from floodmark.transform.views.analysed.analysis import SourceSchema
 
 SOURCES: Mapping[str, SourceSchema] = {
     source.name: source

@@ -16,12 +16,12 @@ from floodmark.engine import Session
 from floodmark.ledger.create import create_view
 from floodmark.ledger.incoming import Frame
 from floodmark.ledger.runtime import Runtime
-from floodmark.transform.views.analysis import Analysis, SourceUse, schemas_digest
-from floodmark.transform.views.definition import define
+from floodmark.transform.views.analysed.analysis import Analysis, SourceUse, schemas_digest
+from floodmark.transform.views.defined.definition import define
+from floodmark.transform.views.defined.stored import Stored
 from floodmark.transform.views.evaluate import Evaluator
-from floodmark.transform.views.rows import Large, Small
-from floodmark.transform.views.sources import schema_of
-from floodmark.transform.views.stored import Stored
+from floodmark.transform.views.reading.rows import Large, Small
+from floodmark.transform.views.reading.sources import schema_of
 
 QUERY = "select id, amount * 2 as twice from orders where amount > 10"
 COLUMNS = pa.schema([("id", pa.int64()), ("twice", pa.int64())])

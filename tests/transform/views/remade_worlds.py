@@ -16,13 +16,14 @@ from floodmark.ledger.incoming import Frame
 from floodmark.ledger.runtime import Runtime
 from floodmark.storage.local import LocalStore
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.views import analyse, declare
-from floodmark.transform.views.analysis import Analysis, SourceUse, schemas_digest
-from floodmark.transform.views.definition import Definition
+from floodmark.transform.views.analysed import analyse
+from floodmark.transform.views.analysed.analysis import Analysis, SourceUse, schemas_digest
+from floodmark.transform.views.defined import declare
+from floodmark.transform.views.defined.definition import Definition
+from floodmark.transform.views.defined.succession import source_name
 from floodmark.transform.views.evaluate import Evaluator
-from floodmark.transform.views.rows import Small
-from floodmark.transform.views.sources import schema_of
-from floodmark.transform.views.succession import source_name
+from floodmark.transform.views.reading.rows import Small
+from floodmark.transform.views.reading.sources import schema_of
 from transform.views.refresh_worlds import NoSession
 
 COUNTS = "select g, count(*) as n from flights group by g"

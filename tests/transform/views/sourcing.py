@@ -11,10 +11,10 @@ from floodmark.compute.runner import Runner
 from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.lake import Lake
-from floodmark.transform.views.analysis import Analysis, Kind, SourceUse
-from floodmark.transform.views.rows import Small, rows_of
-from floodmark.transform.views.sources import PinnedSource, pin_sources
-from floodmark.transform.views.touched import Touched, touched
+from floodmark.transform.views.analysed.analysis import Analysis, Kind, SourceUse
+from floodmark.transform.views.reading.rows import Small, rows_of
+from floodmark.transform.views.reading.sources import PinnedSource, pin_sources
+from floodmark.transform.views.reading.touched import Touched, touched
 
 Row = tuple[Any, ...]
 

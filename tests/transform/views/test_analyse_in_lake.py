@@ -10,8 +10,8 @@ from floodmark import Lake
 from floodmark.engine import Session
 from floodmark.ledger.errors import UnknownDataset
 from floodmark.ledger.runtime import Runtime
-from floodmark.transform.views.analyse import analyse_in
-from floodmark.transform.views.definition import Definition
+from floodmark.transform.views.analysed.analyse import analyse_in
+from floodmark.transform.views.defined.definition import Definition
 from floodmark.transform.views.errors import BadView
 
 pytestmark = pytest.mark.spark

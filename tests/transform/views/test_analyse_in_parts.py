@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from floodmark.transform.views.analyse import analyse
-from floodmark.transform.views.analysis import COPY, OFFSET, ROW, Analysis
-from floodmark.transform.views.definition import Definition
-from floodmark.transform.views.identity import register, with_identity
+from floodmark.transform.views.analysed.analyse import analyse
+from floodmark.transform.views.analysed.analysis import COPY, OFFSET, ROW, Analysis
+from floodmark.transform.views.analysed.identity import register, with_identity
+from floodmark.transform.views.analysed.settings import isolated
+from floodmark.transform.views.defined.definition import Definition
 from floodmark.transform.views.local_frame import local_frame
-from floodmark.transform.views.settings import isolated
 from transform.views.analysed_queries import IN_PARTS, SOURCES, Case, world
 
 if TYPE_CHECKING:

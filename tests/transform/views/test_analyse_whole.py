@@ -11,11 +11,11 @@ import pytest
 from floodmark import udf
 from floodmark.errors import FloodmarkError
 from floodmark.ledger.errors import BadQuery, DuplicateColumns, ReservedColumn, UnsupportedType
-from floodmark.transform.views.analyse import analyse, table_names
-from floodmark.transform.views.analysis import COPY, ROW, Analysis, SourceSchema
-from floodmark.transform.views.definition import Definition, define
+from floodmark.transform.views.analysed.analyse import analyse, table_names
+from floodmark.transform.views.analysed.analysis import COPY, ROW, Analysis, SourceSchema
+from floodmark.transform.views.analysed.settings import isolated
+from floodmark.transform.views.defined.definition import Definition, define
 from floodmark.transform.views.errors import BadView
-from floodmark.transform.views.settings import isolated
 from transform.views.analysed_queries import SOURCES, WHOLE
 
 if TYPE_CHECKING:

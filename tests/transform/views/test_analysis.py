@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from floodmark.transform.views.analysis import Analysis, SourceSchema, SourceUse, schemas_digest
+from floodmark.transform.views.analysed.analysis import Analysis, SourceSchema, SourceUse, schemas_digest
 
 USE = SourceUse("t", "did:t", (("i", "id"),), ("id", "n"), ("n",))
 ANALYSIS = Analysis(

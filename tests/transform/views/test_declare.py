@@ -28,13 +28,13 @@ from floodmark.ledger.incoming import Frame
 from floodmark.ledger.merge.derive import Moves, derive_snapshot
 from floodmark.ledger.metadata import commit_events
 from floodmark.transform.errors import BadMeta, OutputTaken
-from floodmark.transform.views import declare as declaring
-from floodmark.transform.views.analysis import Analysis, SourceUse, schemas_digest
+from floodmark.transform.views.analysed.analysis import Analysis, SourceUse, schemas_digest
 from floodmark.transform.views.columns import layout_of
-from floodmark.transform.views.definition import Definition
+from floodmark.transform.views.defined import declare as declaring
+from floodmark.transform.views.defined.definition import Definition
+from floodmark.transform.views.defined.stored import is_view, stored
 from floodmark.transform.views.errors import BadView, NeverRefreshed, NotAView
-from floodmark.transform.views.sources import schema_of
-from floodmark.transform.views.stored import is_view, stored
+from floodmark.transform.views.reading.sources import schema_of
 from ledger.worlds import blocks
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])

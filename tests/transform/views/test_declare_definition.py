@@ -10,10 +10,10 @@ import pytest
 
 import floodmark as fm
 from floodmark.compute.errors import UnknownFunction
-from floodmark.transform.views import sql_text
-from floodmark.transform.views.definition import Definition, define
+from floodmark.transform.views.defined import sql_text
+from floodmark.transform.views.defined.definition import Definition, define
+from floodmark.transform.views.defined.functions import function_of
 from floodmark.transform.views.errors import BadView
-from floodmark.transform.views.functions import function_of
 
 
 @fm.udf(returns=pa.list_(pa.float32()), nullable=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.transform.views.flow import classes, united
+from floodmark.transform.views.analysed.flow import classes, united
 
 PAIRS = st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=3), max_size=6)
 

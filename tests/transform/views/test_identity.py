@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from floodmark.transform.views.analysis import COPY, ROW
-from floodmark.transform.views.identity import with_identity
+from floodmark.transform.views.analysed.analysis import COPY, ROW
+from floodmark.transform.views.analysed.identity import with_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

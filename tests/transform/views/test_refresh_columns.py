@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.transform.views.analysis import Analysis
+from floodmark.transform.views.analysed.analysis import Analysis
 from floodmark.transform.views.columns import layout_of, made_as
 from floodmark.transform.views.errors import ViewChanged
 from transform.views.refresh_worlds import lake_without_spark, orders, view_of

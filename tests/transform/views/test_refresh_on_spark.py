@@ -13,10 +13,11 @@ import pytest
 import floodmark as fm
 from floodmark.engine import Session
 from floodmark.ledger.runtime import Runtime
-from floodmark.transform.views import attempt, evaluate, rows
+from floodmark.transform.views import attempt, evaluate
 from floodmark.transform.views.errors import QueryFailed
 from floodmark.transform.views.evaluate import IsolatedSession
 from floodmark.transform.views.local_frame import local_frame
+from floodmark.transform.views.reading import rows
 
 pytestmark = pytest.mark.spark
 

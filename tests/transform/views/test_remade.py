@@ -14,7 +14,8 @@ import pytest
 import floodmark as fm
 from floodmark.errors import FloodmarkError
 from floodmark.ledger.dataset import Dataset
-from floodmark.transform.views import attempt, refresh, succession
+from floodmark.transform.views import attempt, refresh
+from floodmark.transform.views.defined import succession
 from floodmark.transform.views.errors import NotAView, SourceGone, ViewChanged
 from transform.views.remade_worlds import (
     COUNTS,

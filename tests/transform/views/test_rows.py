@@ -16,9 +16,9 @@ from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.ledger.keys.key_index import KeyIndex
 from floodmark.transform.rows import gather
-from floodmark.transform.views import found as finding
-from floodmark.transform.views.rows import Small, rows_at, rows_of, whole_of
-from floodmark.transform.views.touched import keys_at
+from floodmark.transform.views.reading import found as finding
+from floodmark.transform.views.reading.rows import Small, rows_at, rows_of, whole_of
+from floodmark.transform.views.reading.touched import keys_at
 from transform.views.sourcing import analysis, as_rows, naive_rows, naive_touched, small_rows, touched_in, use
 
 INT, TEXT = pa.int64(), pa.string()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.ledger.keys import hashing
-from floodmark.transform.views.matching import Wanted
+from floodmark.transform.views.reading.matching import Wanted
 
 FEW = {
     pa.int8(): [-128, -1, 0, 5, 127],

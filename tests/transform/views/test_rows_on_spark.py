@@ -9,8 +9,8 @@ import pytest
 
 from floodmark import Lake
 from floodmark.engine import Session
-from floodmark.transform.views import rows as reading
-from floodmark.transform.views.rows import Large, Small, rows_of, whole_of
+from floodmark.transform.views.reading import rows as reading
+from floodmark.transform.views.reading.rows import Large, Small, rows_of, whole_of
 from transform.views.sourcing import analysis, naive_rows, naive_touched, touched_in, use
 
 pytestmark = pytest.mark.spark

@@ -13,9 +13,9 @@ import pytest
 from floodmark import Lake, View
 from floodmark.engine import Session
 from floodmark.ledger.runtime import Runtime
+from floodmark.transform.views.analysed.settings import isolated, meaning_in
 from floodmark.transform.views.errors import OtherSettings
 from floodmark.transform.views.evaluate import IsolatedSession
-from floodmark.transform.views.settings import isolated, meaning_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ import pytest
 import floodmark as fm
 from floodmark import Lake
 from floodmark.transform.views.errors import SourceGone
-from floodmark.transform.views.sources import datasets_of, pin_sources, schema_of
+from floodmark.transform.views.reading.sources import datasets_of, pin_sources, schema_of
 from transform.views.sourcing import analysis, use
 
 INT = pa.int64()

@@ -12,10 +12,10 @@ import floodmark as fm
 from compute.counting import Calls
 from compute.worlds import HUNDREDFOLD, World
 from floodmark.engine import Session
-from floodmark.transform.views import rows as reading
-from floodmark.transform.views.analysis import Analysis
-from floodmark.transform.views.rows import Large, rows_at, rows_of, whole_of
-from floodmark.transform.views.sources import PinnedSource, pin_sources
+from floodmark.transform.views.analysed.analysis import Analysis
+from floodmark.transform.views.reading import rows as reading
+from floodmark.transform.views.reading.rows import Large, rows_at, rows_of, whole_of
+from floodmark.transform.views.reading.sources import PinnedSource, pin_sources
 from transform.views.sourcing import analysis, as_rows, small_rows, touched_in, use
 
 INT = pa.int64()

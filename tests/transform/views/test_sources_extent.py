@@ -19,7 +19,7 @@ from floodmark.dataset import Dataset
 from floodmark.ledger.keys.records import NOT_THERE
 from floodmark.ledger.merge import derive as deriving
 from floodmark.transform.changed.inputs import pin_dataset
-from floodmark.transform.views.extent import Computed, complete, extent
+from floodmark.transform.views.reading.extent import Computed, complete, extent
 from ledger.merge.derived_worlds import World, row
 
 ROWS = 4

@@ -22,7 +22,7 @@ import pyarrow as pa
 import floodmark as fm
 from compute.worlds import TENFOLD
 from floodmark.transform.views import evaluate
-from floodmark.transform.views import rows as touched_rows
+from floodmark.transform.views.reading import rows as touched_rows
 from transform.crashing import Crash, DyingFileSystem
 from transform.views.view_oracle import (
     APPEND,

@@ -25,7 +25,7 @@ from faults.recording import HastyFileSystem
 from floodmark.storage.files import OsFileSystem
 from floodmark.storage.local import LocalStore
 from floodmark.transform.views.evaluate import Evaluator
-from floodmark.transform.views.rows import Small
+from floodmark.transform.views.reading.rows import Small
 
 Row = dict[str, Any]
 

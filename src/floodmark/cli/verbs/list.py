@@ -39,7 +39,7 @@ class Listed:
     def of(cls, dataset: Dataset) -> Listed:
         from floodmark.ledger.commit import to_datetime
         from floodmark.ledger.strategy import strategy_of
-        from floodmark.transform.views.stored import is_view
+        from floodmark.transform.views.defined.stored import is_view
 
         snapshot = dataset.snapshot()
         state = snapshot.state

@@ -25,19 +25,19 @@ from floodmark.ledger.staging import staging_area
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.views import failures
 from floodmark.transform.views.computed import Computed, Computing
-from floodmark.transform.views.definition import UdfColumn
+from floodmark.transform.views.defined.definition import UdfColumn
+from floodmark.transform.views.defined.functions import function_of
 from floodmark.transform.views.evaluate import Evaluator, IsolatedSession, empty_answer
 from floodmark.transform.views.failing import failing
 from floodmark.transform.views.failures import Failures
-from floodmark.transform.views.functions import function_of
 from floodmark.transform.views.local_frame import local_frame
 from floodmark.transform.views.note import Note
 from floodmark.transform.views.pinned import PinnedView
 from floodmark.transform.views.publish import Answer, Publisher
+from floodmark.transform.views.reading.rows import Large, Small, rows_at, rows_of, whole_of
+from floodmark.transform.views.reading.sources import PinnedSource
+from floodmark.transform.views.reading.touched import keys_at, touched
 from floodmark.transform.views.report import Refreshed
-from floodmark.transform.views.rows import Large, Small, rows_at, rows_of, whole_of
-from floodmark.transform.views.sources import PinnedSource
-from floodmark.transform.views.touched import keys_at, touched
 
 MOST = 0.5
 """When more than this part of a source's rows is new, everything is derived: finding what was touched does not pay."""

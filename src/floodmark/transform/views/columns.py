@@ -12,7 +12,7 @@ import pyarrow as pa
 from floodmark.ledger.layout import Layout, check_distinct, derive, vocabulary
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
-from floodmark.transform.views.analysis import Analysis
+from floodmark.transform.views.analysed.analysis import Analysis
 from floodmark.transform.views.errors import ViewChanged
 
 

@@ -24,9 +24,9 @@ from floodmark.ledger.parts import Part
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.stage import incoming_schema, stage
 from floodmark.storage.slices import Vocabulary
-from floodmark.transform.views.analysis import OFFSET
-from floodmark.transform.views.definition import UdfColumn
-from floodmark.transform.views.sources import PinnedSource
+from floodmark.transform.views.analysed.analysis import OFFSET
+from floodmark.transform.views.defined.definition import UdfColumn
+from floodmark.transform.views.reading.sources import PinnedSource
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from floodmark.engine import Session
 from floodmark.ledger.incoming import Frame, SparkFrame
-from floodmark.transform.views.analysis import COPY, OFFSET, ROW, Analysis
-from floodmark.transform.views.definition import quoted
+from floodmark.transform.views.analysed.analysis import COPY, OFFSET, ROW, Analysis
+from floodmark.transform.views.defined.definition import quoted
 from floodmark.transform.views.failing import failing
 from floodmark.transform.views.local_frame import local_frame
-from floodmark.transform.views.rows import Large, Small
+from floodmark.transform.views.reading.rows import Large, Small
 
 HELD_ROWS = 1 << 18
 """So many rows of sources, and of answers, are held in memory."""
@@ -47,7 +47,7 @@ class IsolatedSession(Session):
         self._isolated: Any = None
 
     def get(self) -> Any:
-        from floodmark.transform.views.settings import isolated
+        from floodmark.transform.views.analysed.settings import isolated
 
         if self._isolated is None:
             self._isolated = isolated(self._beside.get(), self._meaning)
@@ -101,7 +101,7 @@ class Evaluator:
             return Frame(held) if held.num_rows <= HELD_ROWS else SparkFrame(answer)
 
     def _answer(self, frames: Mapping[str, Any]) -> Any:
-        from floodmark.transform.views.identity import register, with_identity
+        from floodmark.transform.views.analysed.identity import register, with_identity
 
         for alias, frame in frames.items():
             register(alias, frame)

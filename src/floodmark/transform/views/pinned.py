@@ -10,14 +10,14 @@ from floodmark.ledger.layout import Layout
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.positions import NOTHING, least_watermark
-from floodmark.transform.views.analysis import Analysis, schemas_digest
+from floodmark.transform.views.analysed.analysis import Analysis, schemas_digest
 from floodmark.transform.views.columns import layout_of, made_as
-from floodmark.transform.views.definition import Definition
+from floodmark.transform.views.defined.definition import Definition
+from floodmark.transform.views.defined.redefine import misfit
+from floodmark.transform.views.defined.stored import Stored, require_stored
+from floodmark.transform.views.defined.succession import find
 from floodmark.transform.views.note import Note, note_of
-from floodmark.transform.views.redefine import misfit
-from floodmark.transform.views.sources import PinnedSource, datasets_of, pin_source, schema_of
-from floodmark.transform.views.stored import Stored, require_stored
-from floodmark.transform.views.succession import find
+from floodmark.transform.views.reading.sources import PinnedSource, datasets_of, pin_source, schema_of
 
 
 @dataclass(frozen=True)

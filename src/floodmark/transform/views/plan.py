@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.positions import NOTHING
 from floodmark.transform.views.pinned import Outdated, PinnedView, pin_view
-from floodmark.transform.views.sources import datasets_of
+from floodmark.transform.views.reading.sources import datasets_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from floodmark.transform.views.analysis import Kind
-    from floodmark.transform.views.sources import PinnedSource
+    from floodmark.transform.views.analysed.analysis import Kind
+    from floodmark.transform.views.reading.sources import PinnedSource
 
 _SHOWN = 10
 
@@ -85,7 +85,7 @@ def plan_refresh(lake: LakeLike, name: str) -> ViewPlan:
     if not records:
         return plan
     from floodmark.compute.runner import Runner
-    from floodmark.transform.views.touched import touched
+    from floodmark.transform.views.reading.touched import touched
 
     found = touched(pinned.sources, analysis, pinned.positions, Runner(lake.runtime.session))
     return replace(plan, keys=found.keys.num_rows, sample=_sample(found.keys))

@@ -27,7 +27,7 @@ from floodmark.ledger.stage import discard_remote, stage
 from floodmark.ledger.strategy import Strategy
 from floodmark.ledger.write import Written
 from floodmark.transform.positions import block_at, moves
-from floodmark.transform.views.definition import quoted
+from floodmark.transform.views.defined.definition import quoted
 from floodmark.transform.views.failures import Failures
 from floodmark.transform.views.note import Note
 from floodmark.transform.views.pinned import PinnedView

@@ -20,9 +20,9 @@ from floodmark.storage.errors import StorageError
 from floodmark.transform.errors import BadMeta, InputMoved
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.turns import turn
+from floodmark.transform.views.defined.succession import carry_values, install
 from floodmark.transform.views.pinned import Outdated, PinnedView, pin_view
 from floodmark.transform.views.report import Refreshed
-from floodmark.transform.views.succession import carry_values, install
 
 if TYPE_CHECKING:
     from floodmark.compute.functions.udf import Udf
@@ -123,9 +123,9 @@ def _installed(lake: LakeLike, pinned: PinnedView, report: Refreshed) -> Refresh
 
 def _renew(lake: LakeLike, outdated: Outdated) -> None:
     """Analyse a query again whose sources have other columns now, and keep what it comes to."""
-    from floodmark.transform.views.analyse import analyse_in
-    from floodmark.transform.views.redefine import redefine
-    from floodmark.transform.views.stored import Stored
+    from floodmark.transform.views.analysed.analyse import analyse_in
+    from floodmark.transform.views.defined.redefine import redefine
+    from floodmark.transform.views.defined.stored import Stored
 
     name, known = outdated.name, outdated.stored
     analysed = analyse_in(lake, known.definition, view=name, known=known.analysis, settings=known.analysis.settings)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from floodmark.transform.views.analysis import Kind
+    from floodmark.transform.views.analysed.analysis import Kind
 
 
 @dataclass(frozen=True)

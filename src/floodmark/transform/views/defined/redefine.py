@@ -16,11 +16,11 @@ from floodmark.ledger.metadata import Build, commit_events
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.errors import StorageError
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.views import succession
 from floodmark.transform.views.columns import layout_of
-from floodmark.transform.views.definition import Definition
+from floodmark.transform.views.defined import succession
+from floodmark.transform.views.defined.definition import Definition
+from floodmark.transform.views.defined.stored import Stored, definition_events, notes_of_heir, require_stored
 from floodmark.transform.views.errors import ViewChanged
-from floodmark.transform.views.stored import Stored, definition_events, notes_of_heir, require_stored
 
 _TRIES = 20
 

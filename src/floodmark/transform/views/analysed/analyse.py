@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.ledger.errors import BadData, BadName, BadQuery, UnknownDataset
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.views import spark_sql
-from floodmark.transform.views.analysing import analyse
-from floodmark.transform.views.analysis import Analysis, SourceSchema, schemas_digest
-from floodmark.transform.views.definition import Definition
+from floodmark.transform.views.analysed import spark_sql
+from floodmark.transform.views.analysed.analysing import analyse
+from floodmark.transform.views.analysed.analysis import Analysis, SourceSchema, schemas_digest
+from floodmark.transform.views.analysed.settings import isolated
+from floodmark.transform.views.defined.definition import Definition
+from floodmark.transform.views.defined.succession import source_name
 from floodmark.transform.views.errors import BadView
-from floodmark.transform.views.settings import isolated
-from floodmark.transform.views.sources import schema_of
-from floodmark.transform.views.succession import source_name
+from floodmark.transform.views.reading.sources import schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

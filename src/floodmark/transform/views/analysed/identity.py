@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from floodmark.transform.views.analysis import COPY, ROW
+from floodmark.transform.views.analysed.analysis import COPY, ROW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,11 +18,11 @@ from floodmark.ledger.keys.records import I64
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import Selection
 from floodmark.ledger.spark_read import spark_frame
-from floodmark.transform.views.analysis import Analysis
-from floodmark.transform.views.found import Found, Limits, TooMany, find_rows, read_rows
+from floodmark.transform.views.analysed.analysis import Analysis
 from floodmark.transform.views.local_frame import local_frame
-from floodmark.transform.views.sources import PinnedSource
-from floodmark.transform.views.touched import Touched, shape_of
+from floodmark.transform.views.reading.found import Found, Limits, TooMany, find_rows, read_rows
+from floodmark.transform.views.reading.sources import PinnedSource
+from floodmark.transform.views.reading.touched import Touched, shape_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,7 +11,7 @@ from floodmark.compute.values import prefix_of
 from floodmark.ledger.create import dataset_objects
 from floodmark.ledger.snapshot import Snapshot, load_at
 from floodmark.transform.changed.inputs import PinnedInput
-from floodmark.transform.views.stored import stored
+from floodmark.transform.views.defined.stored import stored
 
 
 def used_by(snapshot: Snapshot) -> tuple[Used, ...]:

@@ -16,13 +16,11 @@ from floodmark.ledger.errors import DatasetExists
 from floodmark.ledger.layout import vocabulary
 from floodmark.transform.errors import OutputTaken
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.views.analyse import analyse_in, named_in_errors
-from floodmark.transform.views.analysis import Analysis, schemas_digest
-from floodmark.transform.views.definition import Definition
-from floodmark.transform.views.errors import BadView, SourceGone
-from floodmark.transform.views.redefine import redefine
-from floodmark.transform.views.sources import datasets_of, schema_of
-from floodmark.transform.views.stored import (
+from floodmark.transform.views.analysed.analyse import analyse_in, named_in_errors
+from floodmark.transform.views.analysed.analysis import Analysis, schemas_digest
+from floodmark.transform.views.defined.definition import Definition
+from floodmark.transform.views.defined.redefine import redefine
+from floodmark.transform.views.defined.stored import (
     Stored,
     check_has_sources,
     definition_events,
@@ -30,7 +28,9 @@ from floodmark.transform.views.stored import (
     require_stored,
     stored,
 )
-from floodmark.transform.views.succession import SucceededBy, find, succeeded_by
+from floodmark.transform.views.defined.succession import SucceededBy, find, succeeded_by
+from floodmark.transform.views.errors import BadView, SourceGone
+from floodmark.transform.views.reading.sources import datasets_of, schema_of
 
 __all__ = ["Stored", "declare", "definition_events", "is_view", "require_stored", "stored"]
 

@@ -17,8 +17,8 @@ from floodmark.compute.stored.catalog import FunctionRef
 from floodmark.ledger.errors import DuplicateColumns, LedgerError
 from floodmark.ledger.layout import check_column_name, check_distinct
 from floodmark.storage.slices import Vocabulary
-from floodmark.transform.views import functions, sql_text
-from floodmark.transform.views.analysis import OFFSET, RESERVED_PREFIX
+from floodmark.transform.views.analysed.analysis import OFFSET, RESERVED_PREFIX
+from floodmark.transform.views.defined import functions, sql_text
 from floodmark.transform.views.errors import BadView
 
 _FORMS = "give sql='select …', or source= with select= and where="

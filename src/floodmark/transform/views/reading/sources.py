@@ -22,11 +22,11 @@ from floodmark.ledger.strategy import strategy_of
 from floodmark.transform.changed.inputs import PinnedInput, pin_dataset
 from floodmark.transform.lakes import DatasetLike, LakeLike
 from floodmark.transform.positions import block_at
-from floodmark.transform.views.analysis import Analysis, SourceSchema, SourceUse
+from floodmark.transform.views.analysed.analysis import Analysis, SourceSchema, SourceUse
+from floodmark.transform.views.defined.stored import stored
+from floodmark.transform.views.defined.succession import source_name
 from floodmark.transform.views.errors import SourceGone
-from floodmark.transform.views.extent import Computed, extent
-from floodmark.transform.views.stored import stored
-from floodmark.transform.views.succession import source_name
+from floodmark.transform.views.reading.extent import Computed, extent
 
 
 @dataclass(frozen=True)

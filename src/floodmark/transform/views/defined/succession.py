@@ -31,8 +31,8 @@ from floodmark.ledger.strategy import noted, strategy_of, to_derived_attachments
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import Store
 from floodmark.transform.lakes import LakeLike
+from floodmark.transform.views.defined.stored import VIEW_NOTE, lasting_notes, predecessors
 from floodmark.transform.views.errors import ViewChanged
-from floodmark.transform.views.stored import VIEW_NOTE, lasting_notes, predecessors
 
 _SUCCESSOR = "successor"
 _SUCCEEDED_BY = "succeeded_by"

@@ -10,8 +10,8 @@ from floodmark.chain.state import ChainState
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, declare, noted, strategy_of, to_derived_attachments
 from floodmark.transform.errors import BadMeta
-from floodmark.transform.views.analysis import Analysis
-from floodmark.transform.views.definition import Definition
+from floodmark.transform.views.analysed.analysis import Analysis
+from floodmark.transform.views.defined.definition import Definition
 from floodmark.transform.views.errors import BadView, NotAView, ViewChanged
 
 ENGINE = "spark"

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from floodmark.transform.views.plan_tree import Node
+from floodmark.transform.views.analysed.plan_tree import Node
 
 Trace = frozenset[tuple[int, str]]
 """Pairs of a table's number in the plan and its column."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from floodmark.ledger.errors import BadQuery
-from floodmark.transform.views import spark_sql
-from floodmark.transform.views.analysis import (
+from floodmark.transform.views.analysed import spark_sql
+from floodmark.transform.views.analysed.analysis import (
     COPY,
     COPY_TYPE,
     KEY_PREFIX,
@@ -28,7 +28,7 @@ from floodmark.transform.views.analysis import (
     SourceUse,
     schemas_digest,
 )
-from floodmark.transform.views.classify import (
+from floodmark.transform.views.analysed.classify import (
     Classified,
     Query,
     classify,
@@ -38,12 +38,12 @@ from floodmark.transform.views.classify import (
     tables_of,
     takes_any_order,
 )
-from floodmark.transform.views.definition import Definition, UdfColumn
+from floodmark.transform.views.analysed.result_columns import check_names, result_columns, udf_field
+from floodmark.transform.views.analysed.settings import meaning_in
+from floodmark.transform.views.analysed.splice import spliced
+from floodmark.transform.views.analysed.used import named_columns, used_columns
+from floodmark.transform.views.defined.definition import Definition, UdfColumn
 from floodmark.transform.views.errors import BadView
-from floodmark.transform.views.result_columns import check_names, result_columns, udf_field
-from floodmark.transform.views.settings import meaning_in
-from floodmark.transform.views.splice import spliced
-from floodmark.transform.views.used import named_columns, used_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from floodmark.transform.views.flow import MOST_KEYS, Flow, NotInParts, Pairs, Trace, classes, union_of, united
-from floodmark.transform.views.plan_tree import Node
+from floodmark.transform.views.analysed.flow import MOST_KEYS, Flow, NotInParts, Pairs, Trace, classes, union_of, united
+from floodmark.transform.views.analysed.plan_tree import Node
 
 
 def joined(left: Flow, right: Flow, kind: str, equal: Pairs) -> Flow:

@@ -27,7 +27,7 @@ from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.shape import Shape
 from floodmark.transform.rows.gather import ROW_BY_KEY, cheaper, rows_per_key
 from floodmark.transform.rows.locate import by_index
-from floodmark.transform.views.matching import Wanted
+from floodmark.transform.views.reading.matching import Wanted
 
 PIECE_BYTES = 64 << 20
 """Rows that are read with all their columns at a time: whoever wants some columns need not hold the others."""

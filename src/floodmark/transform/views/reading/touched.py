@@ -17,9 +17,9 @@ from floodmark.ledger.keys.records import I64, Hashes
 from floodmark.transform.changed.changes import ChangedKeys, changed_keys, distinct
 from floodmark.transform.changed.shape import InputShape, Shape
 from floodmark.transform.positions import NOTHING
-from floodmark.transform.views.analysis import Analysis
-from floodmark.transform.views.found import read_rows
-from floodmark.transform.views.sources import PinnedSource
+from floodmark.transform.views.analysed.analysis import Analysis
+from floodmark.transform.views.reading.found import read_rows
+from floodmark.transform.views.reading.sources import PinnedSource
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from floodmark.ledger.errors import BadQuery
 from floodmark.ledger.spark_types import spark_schema
-from floodmark.transform.views.identity import register
-from floodmark.transform.views.plan_tree import Node, parse
+from floodmark.transform.views.analysed.identity import register
+from floodmark.transform.views.analysed.plan_tree import Node, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,8 @@ from floodmark.ledger.layout import check_column_name
 from floodmark.ledger.spark_types import arrow_schema
 from floodmark.ledger.types import canonical, check_supported
 from floodmark.storage.slices import Vocabulary
-from floodmark.transform.views.analysis import RESERVED_PREFIX, SourceSchema
-from floodmark.transform.views.definition import UdfColumn
+from floodmark.transform.views.analysed.analysis import RESERVED_PREFIX, SourceSchema
+from floodmark.transform.views.defined.definition import UdfColumn
 from floodmark.transform.views.errors import BadView
 
 

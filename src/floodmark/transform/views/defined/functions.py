@@ -9,7 +9,7 @@ from floodmark.compute.errors import UnknownFunction
 from floodmark.compute.functions.udf import Udf, known
 
 if TYPE_CHECKING:
-    from floodmark.transform.views.definition import UdfColumn
+    from floodmark.transform.views.defined.definition import UdfColumn
 
 _declared: dict[tuple[str, str], Udf] = {}
 """The functions that views of this process were declared with: a lambda has nobody else to keep it."""

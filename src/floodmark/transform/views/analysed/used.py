@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from floodmark.transform.views.flow import NotInParts
-from floodmark.transform.views.plan_tree import Node, UnreadablePlan, operators
+from floodmark.transform.views.analysed.flow import NotInParts
+from floodmark.transform.views.analysed.plan_tree import Node, UnreadablePlan, operators
 
 
 def used_columns(plan: Node) -> Mapping[str, set[str]] | None:

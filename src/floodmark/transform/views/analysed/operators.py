@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from floodmark.transform.views.flow import (
+from floodmark.transform.views.analysed.flow import (
     MOST_KEYS,
     Attribute,
     Flow,
@@ -17,8 +17,8 @@ from floodmark.transform.views.flow import (
     equalities,
     united,
 )
-from floodmark.transform.views.joins import join_type, joined
-from floodmark.transform.views.plan_tree import Node
+from floodmark.transform.views.analysed.joins import join_type, joined
+from floodmark.transform.views.analysed.plan_tree import Node
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from floodmark.transform.views.analysis import Kind, SourceSchema
-from floodmark.transform.views.flow import Flow, NotInParts, Trace, is_comparable
-from floodmark.transform.views.operators import Tables, flow_of
-from floodmark.transform.views.plan_tree import Node, UnreadablePlan, operators
+from floodmark.transform.views.analysed.analysis import Kind, SourceSchema
+from floodmark.transform.views.analysed.flow import Flow, NotInParts, Trace, is_comparable
+from floodmark.transform.views.analysed.operators import Tables, flow_of
+from floodmark.transform.views.analysed.plan_tree import Node, UnreadablePlan, operators
 
 
 @dataclass(frozen=True)

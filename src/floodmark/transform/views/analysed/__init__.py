@@ -1,0 +1,1 @@
+"""What a query means, and so how it can be refreshed."""

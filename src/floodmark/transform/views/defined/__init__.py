@@ -1,0 +1,1 @@
+"""What users declare as a view, and how the chain has it."""
