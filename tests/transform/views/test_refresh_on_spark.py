@@ -130,6 +130,20 @@ def test_new_column_of_a_source_shows_where_the_query_takes_all(lake: fm.Lake, o
     assert some.to_arrow().column_names == ["id", "c"]
 
 
+@pytest.mark.parametrize("kind", ["groups", "whole"])
+def test_new_column_that_a_query_does_not_use_is_noted_and_nothing_computed(
+    kind: str, lake: fm.Lake, orders: fm.Dataset
+) -> None:
+    view = lake.view("v", sql=QUERIES[kind])
+    view.refresh()
+    orders.evolve({"later": "string"})
+    before = len(list(view.log()))
+    report = view.refresh()
+    assert (report.commits, report.nothing, report.is_whole, report.changed) == (1, False, False, 0)
+    assert len(list(view.log())) > before
+    assert view.refresh().nothing
+
+
 def test_column_that_the_definition_drops_is_gone_until_it_is_back(lake: fm.Lake, orders: fm.Dataset) -> None:
     lake.view("v", sql="select id, amount, c from orders").refresh()
     view = lake.view("v", sql="select c, id from orders")

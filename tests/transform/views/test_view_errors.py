@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from floodmark import Lake
+from floodmark import Lake, udf
 from floodmark.engine import Session
 from floodmark.errors import FloodmarkError
 from floodmark.ledger.errors import (
@@ -102,3 +102,16 @@ def test_view_takes_no_data_and_says_that_it_is_refreshed(lake: Lake) -> None:
         with pytest.raises(ReadOnlyDataset) as caught:
             write()
         assert hint in caught.value.hint
+
+
+@udf(returns="int64")
+def length(v: str) -> int:
+    return len(v)
+
+
+def test_a_column_of_a_function_in_where_is_for_a_view_on_this_one(lake: Lake) -> None:
+    with pytest.raises(BadQuery) as caught:
+        lake.view("v", source="a", select={"id": "id", "n": length}, where="n > 1")
+    assert "a view on this one" in (caught.value.hint or "")
+    assert "floodmark_" not in str(caught.value)
+    assert "`id`" in str(caught.value)

@@ -51,7 +51,7 @@ def refresh(
     problem: Exception = InputMoved(
         f"the columns of the sources of view {name!r} kept changing", hint="refresh it again", input=name
     )
-    stood, is_first = 0, True
+    stood, renewed, is_first = 0, 0, True
     with turn(pinned.snapshot.objects, f"another refresh of {name}", lake.runtime.progress()):
         for _ in range(_TRIES):
             if not is_first or _is_outrun(pinned):
@@ -59,9 +59,11 @@ def refresh(
             is_first = False
             if isinstance(pinned, Outdated):
                 _renew(lake, pinned)
+                renewed += 1
                 continue
             if _is_nothing(pinned, retry_errors):
-                return _nothing(pinned, began)
+                found = _nothing(pinned, began)
+                return replace(found, why=None, commits=renewed) if renewed else found
             if pinned.is_made_anew and pinned.is_derived:
                 try:
                     return _installed(lake, pinned, _nothing(pinned, began))

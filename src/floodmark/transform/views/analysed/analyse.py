@@ -75,7 +75,14 @@ def _analysed(
             raise BadView(f"view {view!r} would be made from itself", hint="name another dataset", view=view)
         found[alias] = schema_of(dataset)
     _check_once(found)
-    return analyse(spark, definition, found)
+    try:
+        return analyse(spark, definition, found)
+    except BadQuery as error:
+        meant = [column.name for column in definition.udfs if f"`{column.name}`" in error.message]
+        if not meant:
+            raise
+        hint = f"a function computes {meant[0]!r}, after the query: use it in a view on this one"
+        raise BadQuery(error.message, hint=hint, **error.facts) from error
 
 
 def _check_once(sources: Mapping[str, SourceSchema]) -> None:

@@ -111,7 +111,14 @@ def _sentence(text: str) -> str:
     said, _, rest = text.strip().partition(" SQLSTATE")
     place = re.search(r"line (\d+)\W*pos (\d+)", rest)
     sentence = re.sub(r"^\[[A-Z_.]+\] ", "", said).partition("\n")[0].strip()
+    sentence = re.sub(r"( Did you mean one of the following\? )\[(.*?)\]\.", _suggested, sentence)
     return sentence if place is None else f"{sentence} (line {place[1]}, column {int(place[2]) + 1})"
+
+
+def _suggested(found: re.Match[str]) -> str:
+    """Spark's suggestions without columns of ours, which nobody means."""
+    kept = [name for name in found[2].split(", ") if not name.startswith("`floodmark_")]
+    return f"{found[1]}[{', '.join(kept)}]." if kept else ""
 
 
 def _is_statement(spark: SparkSession, node: Any) -> bool:
