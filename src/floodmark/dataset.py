@@ -193,7 +193,8 @@ class Dataset(ledger.Dataset):
         """Check every block against the rules and every file against its hashes, those of computed columns too."""
         found = super().verify()
         try:
-            purged = self.snapshot().purged_before
+            purged, dataset_id = self.snapshot().purged_before, str(self.id)
         except FloodmarkError:  # the chain cannot be read, which was found out already
-            purged = 0
-        return replace(found, problems=(*found.problems, *column_problems(self._columns_objects, purged, str(self.id))))
+            purged, dataset_id = 0, ""
+        problems = column_problems(self._columns_objects, purged, dataset_id)
+        return replace(found, problems=(*found.problems, *problems))
