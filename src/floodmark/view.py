@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from floodmark.chain.ids import DatasetId
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.stored.gc import Garbage
 from floodmark.dataset import Dataset
@@ -18,8 +19,6 @@ from floodmark.ledger.create import dataset_objects
 from floodmark.ledger.errors import UnknownDataset
 from floodmark.ledger.fold import Fold
 from floodmark.ledger.layout import Layout
-from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import AsOf
 from floodmark.ledger.snapshot import Snapshot
@@ -27,7 +26,14 @@ from floodmark.transform.lakes import LakeLike
 from floodmark.transform.views.analysed.analysis import Analysis, Kind
 from floodmark.transform.views.defined.definition import Definition, define
 from floodmark.transform.views.defined.stored import Stored, is_view, predecessors, require_stored
-from floodmark.transform.views.defined.succession import is_settled, source_name, succeeded_by, worked
+from floodmark.transform.views.defined.succession import (
+    find,
+    is_settled,
+    last_in_line,
+    source_name,
+    succeeded_by,
+    worked,
+)
 from floodmark.transform.views.errors import BadView, NotAView, ViewChanged, never_refreshed
 
 if TYPE_CHECKING:
@@ -45,9 +51,10 @@ class View(Dataset):
     and to the definition meanwhile.
     """
 
-    def __init__(self, name: str, objects: DatasetObjects, runtime: Runtime, lake: LakeLike) -> None:
-        super().__init__(name, objects, runtime)
+    def __init__(self, name: str, dataset_id: DatasetId, lake: LakeLike) -> None:
+        super().__init__(name, dataset_objects(lake.store, dataset_id), lake.runtime)
         self._lake = lake
+        self._followed = dataset_id  # known when nothing is left that could be asked for it
 
     def __repr__(self) -> str:
         return f"View({self._name!r}, {self._objects.store.url!r})"
@@ -96,12 +103,24 @@ class View(Dataset):
 
     def snapshot(self) -> Snapshot:
         """The view as of its present head: of the dataset that took its place, if it was made anew since."""
-        found = super().snapshot()
-        while (to := succeeded_by(found.state)) is not None and is_settled(self._lake.store, found, to):
-            self._latest, self._cache, self._key_cache = None, {}, {}
-            self._objects = dataset_objects(self._lake.store, to.id)
-            found = super().snapshot()
-        return found
+        while True:
+            try:
+                found = super().snapshot()
+            except UnknownDataset:  # dropped: the view, or only its old rows, which nobody needs
+                last = last_in_line(self._lake, str(self._followed), self._name)
+                if last is None:
+                    raise
+                self._follow(last.id)
+                continue
+            to = succeeded_by(found.state)
+            if to is None or not is_settled(self._lake.store, found, to):
+                return found
+            self._follow(to.id)
+
+    def _follow(self, to: DatasetId) -> None:
+        self._latest, self._cache, self._key_cache = None, {}, {}
+        self._objects = dataset_objects(self._lake.store, to)
+        self._followed = to
 
     def _steadily(self, ask: Callable[[], T]) -> T:
         """Ask again when the view was made anew under the question: offsets and keys are others from then on."""
@@ -110,6 +129,7 @@ class View(Dataset):
             try:
                 found = ask()
             except FloodmarkError:
+                self.snapshot()  # follows, should what was asked have been old rows, dropped since
                 if self._objects is before:
                     raise
                 continue
@@ -118,15 +138,28 @@ class View(Dataset):
 
     @property
     def _stored(self) -> Stored:
-        return require_stored(self._name, worked(self._lake, self._name, self.snapshot()).state)
+        while True:
+            shown = self.snapshot()
+            try:
+                found = worked(self._lake, self._name, shown)
+            except UnknownDataset:  # what was to take its place was discarded, or took it and was replaced itself
+                if self.snapshot().head == shown.head:
+                    raise
+                continue
+            if found is not shown or succeeded_by(shown.state) is None:
+                return require_stored(self._name, found.state)
 
     @property
     def _name_now(self) -> str:
         """What it is called now: whoever has it open need not know of a rename."""
-        found = _name_now(self._lake, self)
-        if found is None:
-            raise self._gone()
-        return found
+        while True:
+            before = self.id
+            found = _name_now(self._lake, self)
+            if self.id != before:  # made anew meanwhile: that may be the name of the old rows
+                continue
+            if found is None:
+                raise self._gone()
+            return found
 
     def _called(self) -> dict[str, str]:
         """The names of the sources by dataset id."""
@@ -213,31 +246,37 @@ class View(Dataset):
 def opened(lake: LakeLike, name: str) -> View:
     """The view of this name; `NotAView` when that is a dataset that is none."""
     try:
-        entry = names.find(lake.store, name)
+        found = find(lake, name)
     except UnknownDataset as error:
         hint = f"{error.hint}; lake.view({name!r}, sql=…) declares a view"
         raise UnknownDataset(error.message, hint=hint, name=name) from error
-    there = Dataset(entry.name, dataset_objects(lake.store, entry.id), lake.runtime).snapshot()
-    if (to := succeeded_by(there.state)) is not None and is_settled(lake.store, there, to):
+    if (to := succeeded_by(found.shown.state)) is not None and found.replaces is None:
+        last = last_in_line(lake, str(found.id), to.name)
+        now = "" if last is None else f"; the view is lake.view({last.name!r})"
         raise NotAView(
-            f"{entry.name!r} has the rows that view {to.name!r} had before it was made anew",
-            hint=f"read it with lake[{entry.name!r}], or drop it; the view is lake.view({to.name!r})",
-            view=entry.name,
+            f"{found.name!r} has the rows that view {to.name!r} had before it was made anew",
+            hint=f"read it with lake[{found.name!r}], or drop it{now}",
+            view=found.name,
         )
-    require_stored(entry.name, worked(lake, entry.name, there).state)
-    return View(entry.name, there.objects, lake.runtime, lake)
+    require_stored(found.name, found.worked.state)
+    return View(found.name, found.id, lake)
 
 
 def all_of(lake: LakeLike) -> list[View]:
     """The views of a lake in alphabetical order."""
-    found: list[View] = []
+    views: list[View] = []
     for entry in names.entries(lake.store):
-        there = Dataset(entry.name, dataset_objects(lake.store, entry.id), lake.runtime).snapshot()
-        to = succeeded_by(there.state)
-        is_swapping = to is not None and to.name.lower() == entry.name.lower()  # and it stands for the old rows yet
-        if is_view(there.state) or is_swapping:
-            found.append(View(entry.name, there.objects, lake.runtime, lake))
-    return found
+        try:
+            found = find(lake, entry.name)
+        except UnknownDataset:
+            if names.exists(lake.store, entry.name):
+                raise
+            continue  # dropped since it was listed
+        to = succeeded_by(found.shown.state)
+        has_place = to is None or to.name.lower() == found.name.lower()  # in a swap the old rows have another name, too
+        if has_place and is_view(found.worked.state):
+            views.append(View(found.name, found.id, lake))
+    return views
 
 
 def declared(lake: LakeLike, name: str, *, source: Any, select: Any, where: Any, sql: Any) -> View:

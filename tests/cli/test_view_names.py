@@ -9,6 +9,9 @@ from typing import Any, cast
 import pytest
 
 from floodmark.cli.views import in_order
+from floodmark.transform.views.defined import declare
+from floodmark.transform.views.defined.definition import Definition
+from floodmark.transform.views.errors import BadView
 
 
 @dataclass(frozen=True)
@@ -92,3 +95,25 @@ def test_dataset_that_cannot_be_read_is_named(run, flights, folder, command):
     (found,) = run(*command, "--json").json[field]
     assert found["view"] in ("flights", "weather")
     assert set(found["error"]) == {"type", "message", "hint"}
+
+
+def test_file_with_a_byte_order_mark_is_read_without_it(run, flights, folder, monkeypatch):
+    """Editors on Windows write one. What would go to Spark is looked at here."""
+    asked = []
+
+    def analyse(_: object, definition: Definition, **__: object) -> None:
+        asked.append(definition.sql)
+        raise BadView("enough", hint="")
+
+    monkeypatch.setattr(declare, "analyse_in", analyse)
+    (folder / "daily.sql").write_bytes("select 'größe' s from flights".encode("utf-8-sig"))
+    run("view", "daily", "--file", "daily.sql")
+    assert asked == ["select 'größe' s from flights"]
+
+
+def test_file_that_is_no_utf_8_is_said_to_be_none(run, flights, folder):
+    (folder / "daily.sql").write_bytes("select * from flights".encode("utf-16"))
+    answer = run("view", "daily", "--file", "daily.sql")
+    assert (answer.code, answer.out) == (2, "")
+    assert "daily.sql is no text in UTF-8" in answer.err
+    assert "Traceback" not in answer.err

@@ -13,7 +13,9 @@ import pytest
 
 import floodmark as fm
 from floodmark.errors import FloodmarkError
+from floodmark.ledger import names
 from floodmark.ledger.dataset import Dataset
+from floodmark.ledger.errors import UnknownDataset
 from floodmark.transform.views import attempt, refresh
 from floodmark.transform.views.defined import succession
 from floodmark.transform.views.errors import NotAView, SourceGone, ViewChanged
@@ -101,6 +103,24 @@ def test_view_that_is_made_anew_under_a_question_answers_for_the_one_or_the_othe
     monkeypatch.setattr(Dataset, "_dead", dead)
     assert in_order(view.to_arrow()) in (right(lake, COUNTS), right(lake, FINER))
     assert lake["daily-old-1"].count() == len(right(lake, COUNTS))
+
+
+def test_view_that_is_open_follows_even_when_the_old_rows_are_dropped(lake, tmp_path):
+    read, unread, other = lake.view("daily"), lake.view("daily"), open_lake(tmp_path / "lake")
+    read.to_arrow()
+    other.view("daily", sql=TEXTS).refresh()
+    other.view("daily", sql=FINER).refresh()
+    other.drop("daily-old-1")  # the one that the views know
+    other.rename("daily", "days")
+    for view in (read, unread):
+        assert in_order(view.to_arrow()) == right(lake, FINER)
+        assert view.definition.sql == FINER
+        assert view.refresh().nothing
+    other.drop("days")
+    with pytest.raises(UnknownDataset, match="is gone"):
+        read.to_arrow()
+    with pytest.raises(UnknownDataset, match="is gone"):  # never the old rows in place of a view that was dropped
+        unread.refresh()
 
 
 def test_old_rows_can_be_dropped_and_the_next_ones_take_the_next_free_name(lake):
@@ -265,6 +285,27 @@ def test_view_on_a_view_finds_it_even_when_the_old_rows_are_dropped(lake):
         lake.view("copy").refresh()
 
 
+def test_view_on_a_view_finds_it_under_another_name_when_the_old_rows_are_dropped(lake):
+    lake.view("copy", sql=ON_VIEW).refresh()
+    lake.view("daily", sql=FINER).refresh()
+    lake.view("daily", sql=TEXTS).refresh()
+    lake.drop("daily-old-1")
+    lake.rename("daily", "days")
+    assert lake.view("copy").sources == ("days",)
+    lake.view("copy").refresh()
+    assert shown(lake, "copy") == right(lake, TEXTS)
+
+
+def test_old_rows_do_not_stand_in_for_a_source_that_was_made_anew_and_dropped(lake):
+    lake.view("copy", sql=ON_VIEW).refresh()
+    lake.view("daily", sql=FINER).refresh()
+    lake.view("daily", sql=TEXTS).refresh()
+    lake.drop("daily-old-1")
+    lake.drop("daily")
+    with pytest.raises(SourceGone):
+        lake.view("copy").refresh()
+
+
 def test_view_is_renamed_or_dropped_together_with_what_is_to_take_its_place(lake):
     lake.view("daily", sql=FINER)
     lake.rename("daily", "weekly")
@@ -302,6 +343,31 @@ def test_old_rows_can_be_a_source_of_their_own_view(lake):
     lake.view("copy", sql=ON_VIEW).refresh()
     assert shown(lake, "copy") == before
     assert lake.view("copy").refresh().nothing
+
+
+@pytest.mark.parametrize("becomes", ["fine", None], ids=["renamed", "dropped"])
+def test_old_rows_under_the_name_of_the_view_are_no_view(lake, becomes):
+    lake.view("daily", sql=FINER).refresh()
+    if becomes is None:
+        lake.drop("daily")
+    else:
+        lake.rename("daily", becomes)
+    lake.rename("daily-old-1", "daily")
+    assert [view.name for view in lake.views()] == ([] if becomes is None else [becomes])
+    with pytest.raises(NotAView, match="rows that view 'daily' had") as caught:
+        lake.view("daily")
+    assert ("the view is lake.view('fine')" in caught.value.hint) == (becomes == "fine")
+    assert "the view is lake.view('daily')" not in caught.value.hint
+
+
+def test_view_is_listed_once_while_its_names_are_swapped(lake, monkeypatch):
+    lake.view("daily", sql=FINER)
+    with monkeypatch.context() as patched:
+        patched.setattr(names, "give", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            lake.view("daily").refresh()
+    assert "daily-old-1" in lake
+    assert [view.name for view in lake.views()] == ["daily"]
 
 
 def test_offset_from_before_is_refused_where_it_would_give_nothing(lake):

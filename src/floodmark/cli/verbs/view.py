@@ -54,9 +54,17 @@ def view(call: Call, name: str | None, sql: str | None, file: str | None, errors
     elif errors:
         _show_errors(call, views.open_view(lake, name))
     elif sql is not None or file is not None:
-        _declare(call, lake, name, sql if sql is not None else Path(str(file)).read_text("utf-8"))
+        _declare(call, lake, name, sql if sql is not None else _query_in(Path(str(file))))
     else:
         _describe(call, lake, views.open_view(lake, name))
+
+
+def _query_in(file: Path) -> str:
+    """The text of a file, without the mark that some editors put before it."""
+    try:
+        return file.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file} is no text in UTF-8 (byte {error.start}): save it as UTF-8.") from error
 
 
 def _declare(call: Call, lake: Lake, name: str, sql: str) -> None:

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
+from floodmark.chain.ed25519 import SEED_SIZE
 from floodmark.chain.events import MetadataEvent
-from floodmark.ledger.create import create_unnamed_view
+from floodmark.chain.ids import DatasetId
+from floodmark.chain.state import EMPTY
+from floodmark.ledger.create import create_unnamed_view, dataset_objects, remove
 from floodmark.ledger.dataset import Dataset
 from floodmark.ledger.errors import CommitConflict, UnknownDataset
 from floodmark.ledger.metadata import Build, commit_events
@@ -79,21 +83,33 @@ def _commit(lake: LakeLike, name: str, wanted: Stored, found: succession.Found) 
 
 def _make_heir(lake: LakeLike, name: str, wanted: Stored, shown: Snapshot) -> None:
     """Make the dataset that is to take a view's place, and say so on the view's chain."""
-    heir = create_unnamed_view(
-        lake.store,
-        lake.runtime,
-        strategy=wanted.strategy,
-        transform=wanted.transform,
-        notes=notes_of_heir(wanted, shown.state),
-    )
+    seed = lake.runtime.random_bytes(SEED_SIZE)
+    runtime = replace(lake.runtime, random_bytes=lambda _: seed)
+    heir = DatasetId.generate(runtime.random_bytes)  # known before it is made: half of one has to be removed, too
+    notes = notes_of_heir(wanted, shown.state)
+    try:
+        create_unnamed_view(lake.store, runtime, strategy=wanted.strategy, transform=wanted.transform, notes=notes)
+    except CommitConflict:  # the id is somebody else's
+        raise
+    except BaseException:
+        _remove(lake, name, shown, heir)
+        raise
     try:
         _commit_on(lake, name, shown, lambda now: succession.begin(now, heir))
     except BaseException:
-        with suppress(StorageError):  # the failure itself says more than one to clean up
-            now = Dataset(name, shown.objects, lake.runtime).snapshot()
-            if succession.successor_of(now.state) != heir:  # a commit that failed may have been made all the same
-                succession.discard(lake.store, heir)
+        _remove(lake, name, shown, heir)
         raise
+
+
+def _remove(lake: LakeLike, name: str, shown: Snapshot, heir: DatasetId) -> None:
+    """Remove a successor that could not be made. Nobody knows of it, so no turn is waited for: a full disk has none."""
+    with suppress(StorageError):  # the failure itself says more than one to clean up
+        try:
+            state = Dataset(name, shown.objects, lake.runtime).snapshot().state
+        except UnknownDataset:  # the view was dropped meanwhile
+            state = EMPTY
+        if succession.successor_of(state) != heir:  # a commit that failed may have been made all the same
+            remove(dataset_objects(lake.store, heir))
 
 
 def _commit_on(lake: LakeLike, name: str, seen: Snapshot, build: Build) -> None:

@@ -21,6 +21,7 @@ from floodmark.chain.ids import DatasetId
 from floodmark.chain.state import ChainState
 from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored.objects import ColumnObjects
+from floodmark.errors import FloodmarkError
 from floodmark.ledger import names
 from floodmark.ledger.create import dataset_objects, remove
 from floodmark.ledger.dataset import Dataset
@@ -56,8 +57,14 @@ class Found:
     The two differ only while a view is made anew.
     """
 
+    name: str  # as it was spelled when it was given
     shown: Snapshot = field(repr=False)
     worked: Snapshot = field(repr=False)
+
+    @property
+    def id(self) -> DatasetId:
+        """The dataset that the name stands for."""
+        return _id(self.shown)
 
     @property
     def replaces(self) -> Snapshot | None:
@@ -81,14 +88,25 @@ def succeeded_by(state: ChainState) -> SucceededBy | None:
 
 
 def find(lake: LakeLike, name: str) -> Found:
-    """What a name of a view stands for."""
+    """What a name of a view stands for.
+
+    It is looked up again when it has come to stand for another dataset than the one that was read meanwhile.
+    """
     for _ in range(_TRIES):
-        shown = lake[name].snapshot()
+        entry = names.find(lake.store, name)
+        objects = dataset_objects(lake.store, entry.id)
+        shown: Snapshot | None = None
         try:
-            return Found(shown, worked(lake, name, shown))
+            shown = Dataset(entry.name, objects, lake.runtime).snapshot()
+            found = Found(entry.name, shown, worked(lake, name, shown))
         except UnknownDataset:
-            if lake[name].snapshot().head == shown.head:
+            head = None if shown is None else shown.head
+            if names.find(lake.store, name).id == entry.id and objects.read_head() == head:
                 raise
+            continue
+        is_replaced = succeeded_by(shown.state) is not None and found.replaces is None
+        if not is_replaced or names.stands_for(lake.store, name, entry.id):
+            return found
     raise CommitConflict(f"view {name!r} was declared anew again and again", hint="try again")
 
 
@@ -118,16 +136,40 @@ def source_name(lake: LakeLike, dataset_id: str, alias: str) -> str | None:
     called = {str(entry.id): entry.name for entry in names.entries(lake.store)}
     current = called.get(dataset_id)
     while current is not None:
-        to = succeeded_by(lake[current].snapshot().state)
+        try:
+            to = succeeded_by(lake[current].snapshot().state)
+        except UnknownDataset:  # dropped, since the names were read
+            current = None
+            break
         if to is None:
             return current
         if str(to.id) not in called:  # its names are being swapped; or it was dropped since
             current = current if dataset_objects(lake.store, to.id).read_head() is not None else None
             break
         current = called[str(to.id)]
-    if current is None and named is not None and dataset_id in predecessors(lake[named.name].snapshot().state):
-        return named.name
+    if current is None and (last := last_in_line(lake, dataset_id, alias)) is not None:
+        return last.name
     return current
+
+
+def last_in_line(lake: LakeLike, dataset_id: str, likely: str) -> names.Entry | None:
+    """The dataset that has the place of one that is gone: its own chain says so, whatever it is called now.
+
+    The likely name is looked at first: mostly it is the one.
+    """
+    first = _alias(lake.store, likely)
+    others = (entry for entry in names.entries(lake.store) if first is None or entry.id != first.id)
+    for entry in itertools.chain(() if first is None else (first,), others):
+        try:
+            there = Dataset(entry.name, dataset_objects(lake.store, entry.id), lake.runtime).snapshot()
+        except FloodmarkError:  # dropped meanwhile, or damaged, which is said to whoever asks for that one
+            continue
+        if dataset_id not in predecessors(there.state):
+            continue
+        to = succeeded_by(there.state)
+        if to is None or not is_settled(lake.store, there, to):  # else it is only old rows, too
+            return entry
+    return None
 
 
 def _alias(store: Store, alias: str) -> names.Entry | None:
