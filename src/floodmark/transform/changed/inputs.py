@@ -30,6 +30,7 @@ from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.errors import BadSpec, InputMoved
 from floodmark.transform.lakes import DatasetLike, LakeLike
 from floodmark.transform.specs import InputSpec
+from floodmark.transform.views.defined.stored import stored
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,20 @@ class PinnedInput:
     @cached_property
     def strategy(self) -> Strategy:
         return strategy_of(self.snapshot.state)
+
+    @cached_property
+    def shown(self) -> pa.Schema | None:
+        """The columns that anybody sees, None before the first write; a view has them from its definition."""
+        if self.layout is not None:
+            return self.layout.shown
+        view = stored(self.snapshot.state)
+        return None if view is None else view.analysis.columns
+
+    @property
+    def shown_key(self) -> tuple[str, ...]:
+        """What anybody sees of its key: that of a view may be made of hidden columns, in part or as a whole."""
+        key = self.strategy.key
+        return key if self.shown is None else tuple(name for name in key if name in self.shown.names)
 
     @property
     def index(self) -> KeyIndex | None:

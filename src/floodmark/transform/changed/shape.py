@@ -163,13 +163,7 @@ def _shared(
     pinned: Sequence[PinnedInput], specs: Sequence[InputSpec], outputs: Sequence[OutputKeys]
 ) -> tuple[str, ...]:
     """The default: what all keys share; if nothing, the inputs' keys one after the other."""
-    keys = [_renamed(spec, given.strategy.key) for spec, given in zip(specs, pinned, strict=True)]
-    for spec, key in zip(specs, keys, strict=True):
-        if not key:
-            raise BadKeys(
-                f"input {spec.name!r} is append-only, so the step's transform keys are not known",
-                hint="give transform_keys=: the columns by which rows belong together",
-            )
+    keys = [_own_key(spec, given) for spec, given in zip(specs, pinned, strict=True)]
     known = [*keys, *(output.key for output in outputs if output.key is not None)]
     shared = tuple(name for name in keys[0] if all(name in key for key in known))
     if shared:
@@ -178,16 +172,30 @@ def _shared(
     if inputs_share or len(keys) < 2:
         raise BadKeys(
             f"the keys of inputs and outputs share no column: {' / '.join(', '.join(key) for key in known)}",
-            hint="give transform_keys=, and keys= of OutputSpec so that they contain them",
+            hint="give transform_keys=, and key= of OutputSpec so that it contains them; or drop an output that has "
+            "another key, and the next run makes it anew",
         )
     crossed = [name for key in keys for name in key]
     return tuple(dict.fromkeys(crossed))
 
 
-def _renamed(spec: InputSpec, key: tuple[str, ...]) -> tuple[str, ...]:
-    """An input's key under the names of the transform keys."""
+def _own_key(spec: InputSpec, given: PinnedInput) -> tuple[str, ...]:
+    """An input's key under the names of the transform keys; hidden columns are part of it only where keys= has them."""
     alias = {column: name for name, column in (spec.keys or {}).items()}
-    return tuple(alias.get(column, column) for column in key)
+    key = given.strategy.key
+    if not key:
+        raise BadKeys(
+            f"input {spec.name!r} is append-only, so the step's transform keys are not known",
+            hint="give transform_keys=: the columns by which rows belong together",
+        )
+    own = tuple(alias.get(column, column) for column in key if column in alias or column in given.shown_key)
+    if not own:
+        columns = ", ".join(given.shown.names) if given.shown is not None else ""
+        raise BadKeys(
+            f"view {spec.name!r} has no key of its own columns, so the step's transform keys are not known",
+            hint=f"name transform_keys=[…]: those of {columns} by which rows belong together",
+        )
+    return own
 
 
 def _aliases(spec: InputSpec, given: PinnedInput, names: tuple[str, ...]) -> dict[str, str]:
@@ -207,24 +215,31 @@ def _aliases(spec: InputSpec, given: PinnedInput, names: tuple[str, ...]) -> dic
             if columns is None or column in columns:
                 found[name] = column
             elif name in alias:
-                raise BadKeys(f"input {spec.name!r} has no column {column!r}", hint=f"it has {', '.join(columns)}")
+                raise BadKeys(f"input {spec.name!r} has no column {column!r}", hint=f"it has {_said(given)}")
     return found
 
 
 def _known_columns(given: PinnedInput) -> Sequence[str] | None:
-    """The columns of an input; before its first write those of its key, None when it has none (any may come)."""
-    if given.layout is not None:
-        return list(given.layout.data.names)
+    """The columns of an input; before its first write those of its key, None when it has none (any may come).
+
+    Hidden ones are among them where they are part of the key; what a view once had is not there any more.
+    """
+    if given.shown is not None:
+        return list(dict.fromkeys([*given.shown.names, *given.strategy.key]))
     return given.strategy.key or None
+
+
+def _said(given: PinnedInput) -> str:
+    """The columns of an input as its users know them."""
+    return ", ".join(given.strategy.key if given.shown is None else given.shown.names)
 
 
 def _check_parts(names: tuple[str, ...], has: Sequence[Mapping[str, str]], pinned: Sequence[PinnedInput]) -> None:
     for given, part in zip(pinned, has, strict=True):
         if not part:
-            columns = _known_columns(given) or ()
             raise BadKeys(
                 f"input {given.name!r} has none of the transform keys {', '.join(names)}",
-                hint=f"it has {', '.join(columns)}: give InputSpec({given.name!r}, keys={{{names[0]!r}: 'column'}})",
+                hint=f"it has {_said(given)}: give InputSpec({given.name!r}, keys={{{names[0]!r}: 'column'}})",
             )
     if any(len(part) == len(names) for part in has):
         return
@@ -272,7 +287,9 @@ def _input(spec: InputSpec, given: PinnedInput, part: Mapping[str, str], schema:
     if given.layout is None:
         columns = pa.schema([pa.field(column, schema.field(name).type) for name, column in part.items()])
     else:
-        wanted = given.layout.shown.names if spec.columns is None else [*part.values(), *spec.columns]
+        # Who makes a hidden column a transform key sees it: what the function returns must have it.
+        shown, own = given.layout.shown.names, part.values()
+        wanted = [*shown, *own] if spec.columns is None else [*own, *spec.columns]
         columns = pa.schema([_optional(given.layout.data.field(name)) for name in dict.fromkeys(wanted)])
     key, lookup = given.strategy.key, given.strategy.lookup
     is_full = len(part) == len(schema)

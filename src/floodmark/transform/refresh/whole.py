@@ -152,10 +152,12 @@ def output_key(step: DatatableTransform, output: Output, inputs: Sequence[Pinned
         )
     if made:
         return made
-    shared = [name for name in inputs[0].strategy.key if all(name in given.strategy.key for given in inputs)]
+    shared = [name for name in inputs[0].shown_key if all(name in given.shown_key for given in inputs)]
     if not shared:
+        hidden = [given.name for given in inputs if given.strategy.key and not given.shown_key]
+        why = f"view {hidden[0]!r} has none of its own columns" if hidden else "its inputs share none"
         raise BadStep(
-            f"step {step.name!r} cannot make {output.name!r}: it has no key, and its inputs share none",
+            f"step {step.name!r} cannot make {output.name!r}: it has no key, and {why}",
             hint=f"say which columns identify a row: OutputSpec({output.name!r}, key=['id'])",
             step=step.name,
             output=output.name,
