@@ -19,7 +19,10 @@ from floodmark.ledger.errors import BadName, DatasetExists, LedgerError, Unknown
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import Store
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+LONGEST = 100
+"""How many characters a name may have."""
+
+_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{LONGEST - 1}}}")
 _FOLDER = "names"
 
 _log = logging.getLogger(__name__)
@@ -42,7 +45,7 @@ def check_name(name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadName(
             f"{name!r} cannot name a dataset",
-            hint="use letters, digits, '_', '-' and '.', starting with a letter, a digit or '_', at most 100",
+            hint=f"use letters, digits, '_', '-' and '.', starting with a letter, a digit or '_', at most {LONGEST}",
             name=name,
         )
     return name

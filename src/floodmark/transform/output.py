@@ -9,26 +9,25 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from floodmark.chain.events import Checkpoint, DatasetKind, SetTransform
-from floodmark.chain.hashes import Multihash
+from floodmark.chain.events import DatasetKind, SetTransform
 from floodmark.chain.ids import DatasetId
 from floodmark.chain.state import input_ids
 from floodmark.ledger.create import derived_layout
 from floodmark.ledger.dataset import Dataset
 from floodmark.ledger.errors import DatasetExists
 from floodmark.ledger.layout import fields_from, vocabulary
-from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.errors import BadStep, KeysChanged, OutputTaken
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.lakes import LakeLike
+from floodmark.transform.noted import Noted
 from floodmark.transform.specs import OutputSpec
 from floodmark.transform.views.defined.stored import is_view
 
@@ -193,12 +192,12 @@ def shape_of(output: Output, keys: pa.Schema) -> OutputShape:
 
 # Whose an output is
 
-_FOLLOWS = "floodmark.follows"
-
 
 @dataclass(frozen=True)
-class Follows:
+class Follows(Noted):
     """The note that is the checkpoint of an output that is not the first: whose results it has."""
+
+    KIND = "floodmark.follows"
 
     primary: str
     step: str
@@ -206,17 +205,6 @@ class Follows:
     """Of the step with all that is declared of it, as the meta has it; the chain knows the function's alone."""
     asked: str | None = None
     """The run that processed keys which were not pending: nobody would come back to them if it were cut short."""
-
-    def to_bytes(self) -> bytes:
-        return json.dumps({"kind": _FOLLOWS, **asdict(self)}, sort_keys=True).encode()
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        data = self.to_bytes()
-        return Checkpoint(Multihash.sha3_256(data), len(data))
-
-    def put(self, objects: DatasetObjects) -> None:
-        objects.store.put_if_absent(objects.checkpoint_key(self.checkpoint.physical_hash), self.to_bytes())
 
 
 def follows(output: Output) -> Follows | None:
@@ -226,7 +214,7 @@ def follows(output: Output) -> Follows | None:
     objects = output.snapshot.objects
     try:
         note: Any = json.loads(objects.store.get(objects.checkpoint_key(output.snapshot.state.checkpoint)))
-        return Follows(**note) if note.pop("kind") == _FOLLOWS else None
+        return Follows(**note) if note.pop("kind") == Follows.KIND else None
     except (ObjectNotFound, ValueError, KeyError, TypeError):
         return None
 

@@ -66,7 +66,7 @@ def test_note_that_was_changed_is_not_believed(tmp_path: Path) -> None:
 
 def test_checkpoint_of_a_step_is_no_note_of_a_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     view = refreshed(tmp_path)
-    monkeypatch.setattr("floodmark.transform.views.note._KIND", "something else")
+    monkeypatch.setattr("floodmark.transform.views.note.Note.KIND", "something else")
     with pytest.raises(NotAView, match="holds the results of a step"):
         note_of(view.name, view.snapshot())
 

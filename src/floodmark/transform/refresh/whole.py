@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from floodmark.chain.events import Checkpoint, SetTransform, TransformInput, TransformSql
-from floodmark.chain.hashes import Multihash
-from floodmark.ledger.objects import DatasetObjects
+from floodmark.chain.events import SetTransform, TransformInput, TransformSql
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.changed.inputs import PinnedInput, pin
 from floodmark.transform.errors import BadMeta, BadStep, KeysChanged, OutputTaken
+from floodmark.transform.noted import Noted
 from floodmark.transform.output import Output, find_outputs
 from floodmark.transform.positions import NOTHING
 
@@ -24,12 +23,13 @@ if TYPE_CHECKING:
 
 ENGINE = "floodmark"
 RESET = "reset"
-_KIND = "floodmark.datatable"
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(Noted):
     """The checkpoint of an output: which step made it, by which version, and how that run went."""
+
+    KIND = "floodmark.datatable"
 
     step: str
     version: str
@@ -37,17 +37,6 @@ class Note:
     process_ts: int = 0  # milliseconds
     rows: int = 0
     seconds: float = 0.0
-
-    def to_bytes(self) -> bytes:
-        return json.dumps({"kind": _KIND, **asdict(self)}, sort_keys=True).encode()
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        data = self.to_bytes()
-        return Checkpoint(Multihash.sha3_256(data), len(data))
-
-    def put(self, objects: DatasetObjects) -> None:
-        objects.store.put_if_absent(objects.checkpoint_key(self.checkpoint.physical_hash), self.to_bytes())
 
     @staticmethod
     def of(output: Output) -> Note | None:
@@ -66,7 +55,7 @@ class Note:
             ) from error
         try:
             said: Any = json.loads(data)
-            return Note(**said) if said.pop("kind") == _KIND else None
+            return Note(**said) if said.pop("kind") == Note.KIND else None
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
 

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from floodmark.chain.events import Checkpoint
 from floodmark.chain.hashes import Multihash
-from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.errors import BadMeta
+from floodmark.transform.noted import Noted
 from floodmark.transform.views.errors import NotAView
-
-_KIND = "floodmark.view"
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(Noted):
     """How far each source was read, what was assumed of them, and how that refresh went.
 
     Sources go by their dataset ids. Positions are exact, where the chain names blocks.
     """
+
+    KIND = "floodmark.view"
 
     version: str  # of the definition and of what it came to
     positions: Mapping[str, int]  # the newest record that is accounted for, -1 for none
@@ -35,17 +34,6 @@ class Note:
     records: int = 0
     keys: int = 0
     seconds: float = 0.0
-
-    def to_bytes(self) -> bytes:
-        return json.dumps({"kind": _KIND, **asdict(self)}, sort_keys=True).encode()
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        data = self.to_bytes()
-        return Checkpoint(Multihash.sha3_256(data), len(data))
-
-    def put(self, objects: DatasetObjects) -> None:
-        objects.store.put_if_absent(objects.checkpoint_key(self.checkpoint.physical_hash), self.to_bytes())
 
 
 def note_of(name: str, snapshot: Snapshot) -> Note | None:
@@ -64,7 +52,7 @@ def note_of(name: str, snapshot: Snapshot) -> Note | None:
 
 def _read(name: str, data: bytes) -> Note:
     said: Any = json.loads(data)
-    if not isinstance(said, dict) or said.pop("kind", None) != _KIND:
+    if not isinstance(said, dict) or said.pop("kind", None) != Note.KIND:
         raise NotAView(
             f"{name!r} holds the results of a step, not of a view",
             hint="give the view another name",

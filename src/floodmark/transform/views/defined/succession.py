@@ -38,7 +38,6 @@ from floodmark.transform.views.errors import ViewChanged
 _SUCCESSOR = "successor"
 _SUCCEEDED_BY = "succeeded_by"
 _TRIES = 20
-_LONGEST = 100  # characters of a name
 _KEPT = re.compile(r".*-old-[0-9]+", re.IGNORECASE)
 
 
@@ -278,7 +277,7 @@ def _keep(store: Store, name: str, old: DatasetId) -> None:
     """Give the old rows a name of their own, unless a swap that was cut short has done so."""
     for number in itertools.count(1):
         suffix = f"-old-{number}"
-        kept = f"{name[: _LONGEST - len(suffix)]}{suffix}"
+        kept = f"{name[: names.LONGEST - len(suffix)]}{suffix}"
         if names.respell(store, kept, old):  # durable from now on, if it was not
             return
         if names.exists(store, kept):
