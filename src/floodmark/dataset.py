@@ -28,17 +28,17 @@ from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.stored.read import computed_columns
 from floodmark.compute.survey import BackfillPlan, survey
 from floodmark.errors import FloodmarkError
-from floodmark.ledger import dataset as ledger
 from floodmark.ledger.beside import Beside
 from floodmark.ledger.layout import fields_from
 from floodmark.ledger.purge import Purge
 from floodmark.ledger.scan import Where
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.verify import Verification
+from floodmark.timeline import dataset as timeline
 
 
-class Dataset(ledger.Dataset):
-    """An append-only sequence of records numbered 0, 1, 2, …, its current rows, and columns computed from them.
+class Dataset(timeline.Dataset):
+    """An append-only sequence of records numbered 0, 1, 2, …, its current rows, and what is derived from them.
 
     Made by `Lake.create` or found by `lake["name"]`. Every call looks at the present head; what a dataset object
     remembers only saves reading it again.
@@ -93,7 +93,17 @@ class Dataset(ledger.Dataset):
         return self._columns_objects.checkpoints
 
     def find_garbage(self) -> Garbage:
-        """Checkpoints and files that no computed column needs any more and that are a week old: what gc removes."""
+        """Checkpoints and files that nothing needs any more and that are a week old: what gc removes."""
+        found = self._columns_garbage()
+        return replace(found, files=(*found.files, *self._find_timeline_garbage().objects))
+
+    def collect_garbage(self) -> Garbage:
+        """Remove what `find_garbage` finds; says what went."""
+        removed = gc.remove(self._columns_objects, self._columns_garbage())
+        return replace(removed, files=(*removed.files, *self._collect_timeline_garbage().objects))
+
+    def _columns_garbage(self) -> Garbage:
+        """What computed columns do not need any more."""
         from floodmark.transform.views.defined.kept import used_by  # late: reading a dataset needs nothing of views
 
         snapshot = self.snapshot()
@@ -101,10 +111,6 @@ class Dataset(ledger.Dataset):
         known = (str(self.id), dead, self._runtime.clock())
         used = used_by(snapshot)
         return gc.find_garbage(self._columns_objects, *known, purged_before=snapshot.purged_before, used=used)
-
-    def collect_garbage(self) -> Garbage:
-        """Remove what `find_garbage` finds; says what went."""
-        return gc.remove(self._columns_objects, self.find_garbage())
 
     def column_errors(self, name: str) -> pa.Table:
         """The rows of a column that were skipped because its function failed: offset, error, attempts, time."""
@@ -165,7 +171,7 @@ class Dataset(ledger.Dataset):
         found = self.catalog
         return Pinned(self._name, str(self.id), self._columns_objects, layout, selection, dead, *bounds, found)
 
-    # What the ledger does, with computed columns
+    # What a ledger with a timeline does, with computed columns
 
     def _beside(self, snapshot: Snapshot) -> Beside | None:  # noqa: ARG002  columns belong to offsets, not to heads
         return computed_columns(self._objects, self.catalog)
@@ -190,7 +196,7 @@ class Dataset(ledger.Dataset):
         return done
 
     def verify(self) -> Verification:
-        """Check every block against the rules and every file against its hashes, those of computed columns too."""
+        """Check every block against the rules and every file against its hashes, those of derived things too."""
         found = super().verify()
         try:
             purged, dataset_id = self.snapshot().purged_before, str(self.id)

@@ -22,6 +22,8 @@ from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.strategy import Strategy, declare
 from floodmark.storage.opening import open_store
 from floodmark.storage.store import Store
+from floodmark.timeline import settings as timelines
+from floodmark.timeline.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +67,10 @@ class Lake:
         merge: str | None = None,
         compare: Sequence[str] | str | None = None,
         lookup: Sequence[str] | str | None = None,
+        partition_by: str | None = None,
+        row_group_size: int | None = None,
+        late_merge: str | None = None,
+        timeline: str | None = None,
         exist_ok: bool = False,
     ) -> Dataset:
         """Make a new dataset. Its columns are `schema`, or those of the first write.
@@ -72,17 +78,32 @@ class Lake:
         `event_time` names the column that says when an event happened. `key` names the columns that identify a row and
         `merge` says what a batch becomes: append (no key), ledger, snapshot, changelog or upsert (the default with a
         key). `compare` are the columns whose change counts in a snapshot; `lookup` is a prefix of the key by which rows
-        are found together. With `exist_ok` an existing dataset of this name is opened instead.
+        are found together.
+
+        With `partition_by` (hour, day, week, month or year) it keeps a timeline, its rows in the order of their event
+        times: in row groups of about `row_group_size` rows (100,000), with late rows merged in when that pays
+        (`late_merge="auto"`) or at once ("always"), by each write (`timeline="eager"`) or on demand ("lazy").
+
+        With `exist_ok` an existing dataset of this name is opened instead.
         """
         strategy = declare(merge, key, compare, lookup)
         declared = strategy if key is not None or merge is not None else None
+        settings = timelines.declare(partition_by, row_group_size, late_merge, timeline, event_time)
         if exist_ok and name in self:
-            return self._existing(name, event_time, declared)
+            return self._existing(name, event_time, declared, settings)
         try:
-            objects = create(self._store, self._runtime, name, event_time=event_time, schema=schema, strategy=strategy)
+            objects = create(
+                self._store,
+                self._runtime,
+                name,
+                event_time=event_time,
+                schema=schema,
+                strategy=strategy,
+                notes={} if settings is None else timelines.note(settings),
+            )
         except DatasetExists:
             if exist_ok:
-                return self._existing(name, event_time, declared)
+                return self._existing(name, event_time, declared, settings)
             raise
         return Dataset(name, objects, self._runtime)
 
@@ -142,7 +163,9 @@ class Lake:
 
         return view.all_of(self)
 
-    def _existing(self, name: str, event_time: str | None, declared: Strategy | None) -> Dataset:
+    def _existing(
+        self, name: str, event_time: str | None, declared: Strategy | None, settings: Settings | None
+    ) -> Dataset:
         dataset = self[name]
         if declared is not None and dataset.strategy != declared:
             raise DatasetExists(
@@ -154,6 +177,12 @@ class Lake:
             raise DatasetExists(
                 f"dataset {name!r} exists with the event time {dataset.event_time!r}, not {event_time!r}",
                 hint="leave out event_time to open it, or choose another name",
+                name=name,
+            )
+        if settings is not None and (kept := timelines.of(dataset.snapshot().state)) != settings:
+            raise DatasetExists(
+                f"dataset {name!r} exists with {'no timeline' if kept is None else kept}, not {settings}",
+                hint="leave out partition_by= and what goes with it to open it, or choose another name",
                 name=name,
             )
         return dataset

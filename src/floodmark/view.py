@@ -206,13 +206,12 @@ class View(Dataset):
         """How many rows there are; reads no data."""
         return self._steadily(super().count)
 
-    def fold(self) -> Fold:
+    def fold(self, partition: str | None = None) -> Fold:
         """Copy the living rows of small or half-dead slices into large files, from which reading is quick."""
-        return self._steadily(super().fold)
+        return self._steadily(partial(super().fold, partition))
 
-    def find_garbage(self) -> Garbage:
-        """Checkpoints and files that nothing needs any more and that are a week old: what gc removes."""
-        return self._steadily(super().find_garbage)
+    def _columns_garbage(self) -> Garbage:
+        return self._steadily(super()._columns_garbage)
 
     def _current_scan(self, as_of: AsOf, columns: Sequence[str] | None) -> Scan:
         return self._steadily(partial(super()._current_scan, as_of, columns))

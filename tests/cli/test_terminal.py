@@ -10,7 +10,10 @@ import struct
 import subprocess
 import sys
 import termios
+from datetime import UTC, datetime
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 
@@ -67,6 +70,20 @@ def test_table_is_drawn_only_where_nothing_of_it_is_cut_off(images, on_terminal)
     assert shown[:4] == drawn[:4]
     narrow = plain(on_terminal("columns", "images", columns=needed - 1)).splitlines()
     assert narrow[:2] == ["column    brightness", "type      double"]
+
+
+def test_pieces_have_colours_and_fit(run, folder, on_terminal):
+    run("init")
+    times = pa.array([datetime(2026, 11, 1, hour, tzinfo=UTC) for hour in range(24)], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"at": times}), folder / "day.parquet")
+    options = ("--event-time", "at", "--partition-by", "day", "--row-group-size", "6")
+    run("ingest", "ticks", "day.parquet", *options)
+    for columns in (80, 120):
+        shown = on_terminal("timeline", "ticks", "--pieces", columns=columns)
+        assert "\x1b[92m│█" in shown
+        (line,) = [line for line in plain(shown).splitlines() if line.startswith("settled")]
+        assert line.count("│") == 4
+        assert columns - 8 < len(line.rstrip()) < columns
 
 
 def test_log_has_colours_and_relative_times(trips, on_terminal):

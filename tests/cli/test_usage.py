@@ -24,7 +24,8 @@ def test_all_verbs_are_there_in_the_order_of_use(run):
     assert listed == VERBS
     assert sorted(listed) == sorted(
         [
-            *("init", "list", "ingest", "log", "tail", "changes", "history", "sql", "schema", "columns", "backfill"),
+            *("init", "list", "ingest", "log", "tail", "changes", "history", "timeline", "sql", "schema"),
+            *("columns", "backfill"),
             *("view", "refresh", "run", "plan", "status", "errors", "retry", "offsets", "reset"),
             *("checkpoints", "delete", "fold", "verify", "purge", "drop", "rename"),
         ]

@@ -22,7 +22,6 @@ from floodmark.compute.stored.column_file import (
     read_values,
     write_segment,
 )
-from floodmark.storage import slices
 from floodmark.storage.memory import MemoryStore
 from ledger.arrow_types import data_types
 from ledger.keyed.harm import HARM
@@ -158,7 +157,7 @@ def test_nothing_unfinished_is_left_when_the_values_end_in_an_error(objects, tmp
 
 @pytest.mark.parametrize("harm", HARM)
 def test_damage_is_an_error_or_changes_nothing(objects, harm, monkeypatch):
-    monkeypatch.setattr(slices, "ROW_GROUP_ROWS", 16)
+    monkeypatch.setattr(column_file, "ROW_GROUP_ROWS", 16)
     values = pa.array([None if n % 7 == 0 else n * 0.37 for n in range(40)])
     segment = write_segment(objects, field(), 0, [values])
     key = segment.key(objects)

@@ -57,6 +57,14 @@ def test_views_page(folder: Path, monkeypatch: pytest.MonkeyPatch, spark):
     run_page(DOCS / "views.md")
 
 
+@pytest.mark.spark
+def test_timeline_page(folder: Path, monkeypatch: pytest.MonkeyPatch, spark):
+    monkeypatch.setenv("COLUMNS", "80")
+    run_page(DOCS / "timeline.md")
+    assert (folder / "morning.svg").read_text("utf-8").startswith("<svg ")
+    assert (folder / "ticks.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_format_page(folder: Path):
     (folder / "one.csv").write_text("n\n1\n2\n")
     lake = Lake("lake")
@@ -90,6 +98,17 @@ def test_the_tree_of_the_format_page_has_all_that_is_derived(folder: Path):
     assert [name for name in sorted(folders) if f"\n      {name}/" not in tree] == []
     endings = {path.suffix for path in (info / "keys/files").iterdir()}
     assert [ending for ending in sorted(endings) if f"({ending})" not in tree] == []
+
+
+def test_the_tree_of_the_format_page_has_all_that_a_timeline_has(folder: Path):
+    ticks = Lake("lake").create("ticks", event_time="at", partition_by="day", row_group_size=4, late_merge="always")
+    for times in ([1, 2, 3, 4], [2, 3]):
+        ticks.write(pa.table({"at": pa.array(times, pa.timestamp("us", "UTC"))}))
+    tree = _tree()
+    (info,) = Path("lake").glob("datasets/*/info/timeline")
+    found = {path.relative_to(info).parts[0] for path in info.rglob("*") if path.is_file() and path.name[0] != "."}
+    assert found == {"root", "manifests", "files", "replaced"}
+    assert [name for name in sorted(found) if f"\n      timeline/{name}" not in tree] == []
 
 
 def test_links_between_pages_lead_somewhere():

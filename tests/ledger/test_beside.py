@@ -64,7 +64,7 @@ class Taking:
     def take(self, offsets):
         plain = [int(o) for o in offsets]
         made = {"ten": pa.array(map(ten, plain), pa.int64()), "said": pa.array(map(said, plain), pa.string())}
-        # One in two pieces, as columns from files often are.
+        # One in two chunks, as columns from files often are.
         return [
             pa.chunked_array([made[n].slice(0, 2), made[n].slice(2)]) if n == "ten" else made[n] for n in self.names
         ]
@@ -426,7 +426,7 @@ def test_filter_on_records_without_gaps_leaves_gaps(plain, where):
 
 
 def test_file_that_left_records_out_is_not_cut(monkeypatch):
-    """Five of its dead are gone and five are there: a piece with the second five would seem to have none."""
+    """Five of its dead are gone and five are there: a part with the second five would seem to have none."""
     monkeypatch.setattr(spark_read, "LEAST_BYTES", 1)
     monkeypatch.setattr(spark_read, "ROW_GROUP_ROWS", 5)
     selection = Selection(0, 20, (DataFile("f", 0, 20, 15, 100),), np.array([*range(5), *range(10, 15)], np.int64))
@@ -500,7 +500,7 @@ def test_tasks_together_read_what_the_scan_reads(dataset, monkeypatch, most):
 
 
 def test_large_file_is_cut_where_its_row_groups_end(tmp_path, clock, monkeypatch):
-    """A piece of whole row groups is read without looking at an offset."""
+    """A part of whole row groups is read without looking at an offset."""
     made = fm.Lake(tmp_path / "lake", runtime=fm.Runtime(clock=clock)).create("n")
     rows = 2 * ROW_GROUP_ROWS + 10
     made.write(numbers(0, rows))

@@ -34,6 +34,7 @@ from floodmark.cli.verbs import (
     sql,
     status,
     tail,
+    timeline,
     verify,
     view,
 )
@@ -82,6 +83,7 @@ for _verb in (
     tail.tail,
     changes.changes,
     history.history,
+    timeline.timeline,
     sql.sql,
     schema.schema,
     columns.columns,

@@ -35,6 +35,12 @@ class OtherStrategy(CommandError):
     name: str
 
 
+class OtherTimeline(CommandError):
+    """The dataset has no timeline, or another one than the one given."""
+
+    name: str
+
+
 class NoKey(CommandError):
     """A key was given for a dataset that has none, or not this one."""
 

@@ -85,8 +85,8 @@ class WholeColumns:
     def result(self) -> list[Column]:
         """A column each, when all are there."""
         columns: list[Column] = []
-        for data_type, pieces in zip(self._types, self._reading, strict=True):
-            found = [column for piece in pieces for column in piece.result()]
+        for data_type, stretches in zip(self._types, self._reading, strict=True):
+            found = [column for some in stretches for column in some.result()]
             columns.append(pa.chunked_array([c for f in found for c in _chunks(f)], data_type))
         return columns
 

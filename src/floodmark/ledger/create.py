@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -43,13 +44,20 @@ def dataset_objects(store: Store, dataset_id: DatasetId) -> DatasetObjects:
 
 
 def create(
-    store: Store, runtime: Runtime, name: str, *, event_time: str | None, schema: Any, strategy: Strategy
+    store: Store,
+    runtime: Runtime,
+    name: str,
+    *,
+    event_time: str | None,
+    schema: Any,
+    strategy: Strategy,
+    notes: Mapping[str, Any] = MappingProxyType({}),
 ) -> DatasetObjects:
-    """Publish the first blocks of a new dataset, then claim its name."""
+    """Publish the first blocks of a new dataset, with what is to be noted of it, then claim its name."""
     vocab = _checked_vocab(name, event_time, strategy)
     events: list[MetadataEvent] = [] if vocab is None else [vocab]
     events.append(AddPushSource(source_name=PUSH_SOURCE, read=ReadStepParquet(), merge=to_merge(strategy)))
-    if (attachments := to_attachments(strategy)) is not None:
+    if (attachments := to_attachments(strategy, notes)) is not None:
         events.append(attachments)
     if schema is not None:
         events += first_layout(fields_from(schema), vocab, strategy)[1]

@@ -15,6 +15,7 @@ from floodmark.ledger.conform import conform
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.parts import Part, SlicePart
+from floodmark.ledger.row_groups import even_rows
 from floodmark.ledger.staging import explained
 from floodmark.storage.slices import SYSTEM_TIME_TYPE, SliceFile, write_slice
 
@@ -29,15 +30,23 @@ class FinaliseTask:
     layout: Layout
     folder: Path
     objects: DatasetObjects
+    row_group_size: int | None = None
 
 
 def plan(
-    parts: Sequence[Part], start: int, system_time_ms: int, layout: Layout, folder: Path, objects: DatasetObjects
+    parts: Sequence[Part],
+    start: int,
+    system_time_ms: int,
+    layout: Layout,
+    folder: Path,
+    objects: DatasetObjects,
+    row_group_size: int | None,
 ) -> list[FinaliseTask]:
     """One task per part, with dense offsets from `start` on."""
     starts = accumulate((part.rows for part in parts), initial=start)
     return [
-        FinaliseTask(part, at, system_time_ms, layout, folder, objects) for part, at in zip(parts, starts, strict=False)
+        FinaliseTask(part, at, system_time_ms, layout, folder, objects, row_group_size)
+        for part, at in zip(parts, starts, strict=False)
     ]
 
 
@@ -60,6 +69,7 @@ def finalise(task: FinaliseTask) -> SliceFile:
                 start=task.start,
                 system_time_ms=task.system_time_ms,
                 known_digests=digests,
+                row_group_rows=even_rows(data.num_rows, task.row_group_size),
             )
         if task.objects.is_local:
             return slice_file

@@ -32,7 +32,7 @@ class TablePart:
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowGroups:
     """Some row groups of a Parquet file."""
 
     path: str
@@ -44,7 +44,7 @@ class ParquetPart:
     """Row groups of Parquet files, plain files or objects of a store."""
 
     rows: int
-    pieces: tuple[Piece, ...]
+    groups: tuple[RowGroups, ...]
     store: Store | None = None
     origin: str | None = None  # what was staged as these files
 
@@ -52,25 +52,25 @@ class ParquetPart:
     def where(self) -> str:
         if self.origin is not None:
             return self.origin
-        first, more = self.pieces[0].path, len({p.path for p in self.pieces}) - 1
+        first, more = self.groups[0].path, len({p.path for p in self.groups}) - 1
         return f"{first} and {more} more files" if more else first
 
     def load(self) -> pa.Table:
-        table = pa.concat_tables([self._read(p) for p in self.pieces], promote_options="default")
+        table = pa.concat_tables([self._read(p) for p in self.groups], promote_options="default")
         if table.num_rows != self.rows:
             raise UnreadableFile(
                 f"{self.where} changed while it was read: {self.rows} rows were announced, {table.num_rows} came",
                 hint="write it again when nobody is changing the file",
-                path=self.pieces[0].path,
+                path=self.groups[0].path,
             )
         return table
 
-    def _read(self, piece: Piece) -> pa.Table:
-        with open_parquet(piece.path, self.store) as file:
+    def _read(self, some: RowGroups) -> pa.Table:
+        with open_parquet(some.path, self.store) as file:
             try:
-                table = file.read_row_groups(list(piece.row_groups), use_threads=False)
+                table = file.read_row_groups(list(some.row_groups), use_threads=False)
             except (OSError, pa.ArrowInvalid) as error:
-                raise unreadable(piece.path, error) from error
+                raise unreadable(some.path, error) from error
             return _instants(table, file)
 
 
@@ -92,16 +92,18 @@ class SlicePart:
 Part = TablePart | ParquetPart | SlicePart
 
 
-def table_parts(table: pa.Table) -> list[TablePart]:
-    """A table cut into parts of bounded size."""
+def table_parts(table: pa.Table, row_group_size: int | None = None) -> list[TablePart]:
+    """A table cut into parts of bounded size; where row groups end, if that is given and they fit."""
     rows = max(1, int(table.num_rows * PART_BYTES / max(table.nbytes, 1)))
+    if row_group_size is not None and rows > row_group_size:
+        rows -= rows % row_group_size
     cuts = range(0, table.num_rows, rows)
     return [TablePart(min(rows, table.num_rows - at), table.slice(at, rows)) for at in cuts]
 
 
 def parquet_parts(paths: Sequence[str], store: Store | None = None, origin: str | None = None) -> Iterator[ParquetPart]:
     """Files cut and joined at row groups into parts of bounded size and one set of columns, in order."""
-    pieces: list[Piece] = []
+    chosen: list[RowGroups] = []
     rows = size = 0
     columns: list[tuple[str, pa.DataType]] = []
     for path in paths:
@@ -111,8 +113,8 @@ def parquet_parts(paths: Sequence[str], store: Store | None = None, origin: str 
             width = _row_width(file.schema_arrow)
             mine = [(f.name, f.type) for f in file.schema_arrow]
             if rows and mine != columns:
-                yield ParquetPart(rows, tuple(pieces), store, origin)
-                pieces, rows, size = [], 0, 0
+                yield ParquetPart(rows, tuple(chosen), store, origin)
+                chosen, rows, size = [], 0, 0
             columns = mine
             for i in range(metadata.num_row_groups):
                 group = metadata.row_group(i)
@@ -120,15 +122,15 @@ def parquet_parts(paths: Sequence[str], store: Store | None = None, origin: str 
                     continue
                 weight = max(group.total_byte_size, group.num_rows * width)
                 if rows and size + weight > PART_BYTES:
-                    pieces += [Piece(path, tuple(groups))] if groups else []
-                    yield ParquetPart(rows, tuple(pieces), store, origin)
-                    pieces, groups, rows, size = [], [], 0, 0
+                    chosen += [RowGroups(path, tuple(groups))] if groups else []
+                    yield ParquetPart(rows, tuple(chosen), store, origin)
+                    chosen, groups, rows, size = [], [], 0, 0
                 groups.append(i)
                 rows, size = rows + group.num_rows, size + weight
         if groups:
-            pieces.append(Piece(path, tuple(groups)))
+            chosen.append(RowGroups(path, tuple(groups)))
     if rows:
-        yield ParquetPart(rows, tuple(pieces), store, origin)
+        yield ParquetPart(rows, tuple(chosen), store, origin)
 
 
 def parquet_schema(path: str, store: Store | None = None) -> pa.Schema:

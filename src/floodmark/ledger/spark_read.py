@@ -89,7 +89,7 @@ def _stretches(selection: Selection) -> list[Selection]:
     """The selection cut into tasks of bounded size, between files and in large ones between row groups."""
     total = sum(f.size for f in selection.files)
     most = min(TASK_BYTES, max(LEAST_BYTES, total // TASKS))
-    return [piece for part in _groups(selection, most) for piece in _pieces(part, most)]
+    return [stretch for part in _groups(selection, most) for stretch in _cut(part, most)]
 
 
 def _groups(selection: Selection, most: int) -> Iterator[Selection]:
@@ -103,10 +103,10 @@ def _groups(selection: Selection, most: int) -> Iterator[Selection]:
         first, done = last, int(sizes[last - 1])
 
 
-def _pieces(part: Selection, most: int) -> Iterator[Selection]:
+def _cut(part: Selection, most: int) -> Iterator[Selection]:
     """One large file cut where its row groups end.
 
-    Not one from which records were left out: how many of the dead are in a piece of it, nobody knows.
+    Not one from which records were left out: how many of the dead are in a part of it, nobody knows.
     """
     file = part.files[0]
     count = -(-file.size // most)

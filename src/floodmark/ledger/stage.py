@@ -73,12 +73,19 @@ def incoming_schema(data: Incoming) -> pa.Schema:
             return next((schema for schema in guesses if len(schema)), pa.schema([]))
 
 
-def stage(data: Incoming, layout: Layout, folder: Path, objects: DatasetObjects, runtime: Runtime) -> Staged:
+def stage(
+    data: Incoming,
+    layout: Layout,
+    folder: Path,
+    objects: DatasetObjects,
+    runtime: Runtime,
+    row_group_size: int | None = None,
+) -> Staged:
     """The parts of the data. Columns are checked first; values when the parts are finalised."""
     match data:
         case Frame(table):
             check_columns(table.schema, layout, "the data")
-            return Staged(list(table_parts(table)), here())
+            return Staged(list(table_parts(table, row_group_size)), here())
         case Batches(reader):
             check_columns(reader.schema, layout, "the data")
             paths = [str(p) for p in write_parquet(iter(reader), folder)]

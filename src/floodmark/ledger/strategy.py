@@ -112,9 +112,14 @@ def to_merge(strategy: Strategy) -> MergeStrategy:
             return MergeStrategyUpsertStream(key)
 
 
-def to_attachments(strategy: Strategy) -> SetAttachments | None:
-    """The note that keeps a declared lookup prefix on the chain; None when there is nothing to keep."""
-    return None if strategy.lookup == strategy.key else _attached({"lookup": list(strategy.lookup)})
+def to_attachments(strategy: Strategy, notes: Mapping[str, Any] = MappingProxyType({})) -> SetAttachments | None:
+    """The note that keeps a declared lookup prefix on the chain; None when there is nothing to keep.
+
+    `notes` are further entries, which `noted` reads.
+    """
+    lookup = {} if strategy.lookup == strategy.key else {"lookup": list(strategy.lookup)}
+    note = {**notes, **lookup}
+    return _attached(note) if note else None
 
 
 def to_derived_attachments(

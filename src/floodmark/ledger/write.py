@@ -17,6 +17,7 @@ from floodmark.ledger.errors import CommitConflict, NothingToWrite, ReadOnlyData
 from floodmark.ledger.incoming import Frame, Incoming
 from floodmark.ledger.layout import Layout, derive, vocabulary
 from floodmark.ledger.parts import Part
+from floodmark.ledger.row_groups import row_group_size_of
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot, load_at
 from floodmark.ledger.stage import Staged, discard_remote, incoming_schema, stage
@@ -124,7 +125,7 @@ class Append(Write):
         if isinstance(self.data, Frame) and self.data.table.num_rows == 0:
             raise self._nothing()  # before its columns, which often have no types then
         layout, definitions = self._layout(snapshot)
-        staged = stage(self.data, layout, folder, objects, self.runtime)
+        staged = stage(self.data, layout, folder, objects, self.runtime, row_group_size_of(snapshot.state))
         if staged.rows == 0:
             raise self._nothing()
         self.progress.start(f"writing {self.name}", staged.rows)
@@ -155,7 +156,8 @@ class Append(Write):
     def _finalise(
         self, staged: Staged, parts: list[Part], snapshot: Snapshot, layout: Layout, system_time: int, folder: Path
     ) -> list[SliceFile]:
-        tasks = finalising.plan(parts, snapshot.next_offset, system_time // _MS, layout, folder, snapshot.objects)
+        at, size = system_time // _MS, row_group_size_of(snapshot.state)
+        tasks = finalising.plan(parts, snapshot.next_offset, at, layout, folder, snapshot.objects, size)
         slices: list[SliceFile] = staged.run(tasks, finalising.finalise, progress=self.progress, weight=_rows)
         return slices
 

@@ -81,6 +81,7 @@ def write_slice(
     system_time_ms: int,
     known_digests: Digests,
     ops: npt.NDArray[np.int32] | None = None,
+    row_group_rows: int = ROW_GROUP_ROWS,
 ) -> SliceFile:
     """Write `data` (its event time first) as the slice that begins at offset `start`.
 
@@ -105,7 +106,7 @@ def write_slice(
         pending = {name: hashing.submit(column_digests, table.column(name)) for name in to_hash}
         sink = _HashingFile(path)
         with sink, pq.ParquetWriter(sink, schema, **_parquet_options(data, vocab.reserved)) as writer:
-            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            writer.write_table(table, row_group_size=row_group_rows)
             fresh = {name: future.result() for name, future in pending.items()}
             digests = {**known_digests, **fresh}
             hexed = {name: [d.hex() for d in digests[name]] for name in table.column_names}
@@ -155,7 +156,7 @@ def _write_pages(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, opti
     sink = _PagesFile(path)
     with sink, pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
         for table in tables:
-            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
             rows += table.num_rows
         writer.add_key_value_metadata({HEADERS_KEY: sink.end_of_pages().encode()})
     tail = sink.size - sink.pages_end

@@ -237,7 +237,7 @@ def full(*_args, **_options):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("step", ["write_copy", "write_slice", "write_piece"])
+@pytest.mark.parametrize("step", ["write_copy", "write_slice", "write_addition"])
 def test_disk_that_is_full_before_the_commit_leaves_the_dataset_as_it_was(lake, monkeypatch, step):
     d = lake.create("d", key="id")
     d.write(pa.table({"id": [1, 2], "v": [0, 0]}))

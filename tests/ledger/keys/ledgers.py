@@ -13,9 +13,9 @@ import floodmark as fm
 from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.commit import data_events, plan_blocks, publish
 from floodmark.ledger.finalise import with_event_time
+from floodmark.ledger.keys.addition import write_addition
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.keys.key_index import KeyIndex
-from floodmark.ledger.keys.piece import write_piece
 from floodmark.ledger.keys.records import Hashes, Records
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
@@ -111,8 +111,8 @@ class Ledger:
 
     def extended(self, index: KeyIndex, snapshot: Snapshot, records: Sequence[Records]) -> KeyIndex:
         """The index after a commit, as a writer makes it."""
-        pieces = [write_piece(self.store.staging(), batch) for batch in records]
-        return index.extended(newest_block(snapshot), snapshot.next_offset, pieces)
+        additions = [write_addition(self.store.staging(), batch) for batch in records]
+        return index.extended(newest_block(snapshot), snapshot.next_offset, additions)
 
     def keys(self, some: Sequence[tuple[int, int]]) -> tuple[Hashes, Hashes | None]:
         """The hashes of keys (area, id) and, when a prefix is declared, of it."""

@@ -211,10 +211,10 @@ def tables(draw):
 
 
 @contextmanager
-def small_pieces():
-    """Pieces of three rows or items, so that every table and list is cut."""
+def small_batches():
+    """Batches of three rows or items, so that every table and list is cut."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hashing, "PIECE_ROWS", 3)
+        patch.setattr(hashing, "BATCH_ROWS", 3)
         yield
 
 
@@ -224,7 +224,7 @@ def test_each_row_hashes_as_its_description_says(table):
     expected = [
         naive_row({n: table.column(n)[i] for n in table.column_names}, table.schema) for i in range(table.num_rows)
     ]
-    with small_pieces():
+    with small_batches():
         assert pairs(hash_rows(table, table.column_names)) == expected
 
 
@@ -238,7 +238,7 @@ def test_order_of_columns_chunks_and_offsets_do_not_matter(table, data):
         at = data.draw(st.integers(0, table.num_rows))
         cut[name] = pa.chunked_array([*column[:at].chunks, *column[at:].chunks], column.type)
     names = data.draw(st.permutations(table.column_names))
-    with small_pieces():
+    with small_batches():
         assert pairs(hash_rows(table.slice(start, stop - start), table.column_names)) == expected[start:stop]
         assert pairs(hash_rows(pa.table(cut).select(names[::-1]), names)) == expected
         for batch in table.combine_chunks().to_batches():

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from floodmark.ledger.errors import BadIndex
 from floodmark.ledger.keys import run, shelf, tiers
+from floodmark.ledger.keys.addition import Addition, install, write_addition
 from floodmark.ledger.keys.files import KeyFiles
 from floodmark.ledger.keys.key_index import KeyIndex, empty, opened
 from floodmark.ledger.keys.manifest import Segment, Shape, decode
-from floodmark.ledger.keys.piece import Piece, install, write_piece
 from floodmark.ledger.keys.records import NOT_THERE, Hashes, Records
 from floodmark.ledger.keys.run import RunFile
 from floodmark.ledger.objects import DatasetObjects
@@ -43,8 +43,8 @@ def new_index(store: Store | None = None) -> KeyIndex:
     return empty(KeyFiles(objects, {}), Shape(("id",), ("id",)), 0)
 
 
-def pieces(index: KeyIndex, records: Sequence[tuple[int, Hash]], naive: Naive, cut: int) -> list[Piece]:
-    """The pieces of a commit of these records, which become those of two ranges of hashes."""
+def additions(index: KeyIndex, records: Sequence[tuple[int, Hash]], naive: Naive, cut: int) -> list[Addition]:
+    """The additions of a commit of these records, which become those of two ranges of hashes."""
     made = []
     for part in ([r for r in records if r[1][0] < cut], [r for r in records if r[1][0] >= cut]):
         start = naive.end
@@ -56,7 +56,7 @@ def pieces(index: KeyIndex, records: Sequence[tuple[int, Hash]], naive: Naive, c
             np.array([op for op, _ in part], np.int32),
             np.array([o if o < start else NOT_THERE for o in old], np.int64),
         )
-        made.append(write_piece(staging(index), batch))
+        made.append(write_addition(staging(index), batch))
     return made
 
 
@@ -104,7 +104,7 @@ def test_index_answers_as_a_dictionary_after_every_commit(history, fan_out, smal
         patched.setattr(tiers, "SMALLEST_TIER", smallest)
         index, naive = new_index(), Naive()
         for number, records in enumerate(history):
-            made = pieces(index, records, naive, cut=2**63)
+            made = additions(index, records, naive, cut=2**63)
             index = index.extended((number, BLOCK), naive.end, made)
             assert wrong(index, naive) is None
         store = index.files.objects.store
@@ -122,7 +122,7 @@ def test_many_hashes_over_many_pages_and_merges(small_tiers, tmp_path, monkeypat
     for number in range(12):
         chosen = random.choice(len(keys), 80)
         records = [(int(op), keys[at]) for op, at in zip(random.integers(0, 4, 80), chosen, strict=True)]
-        index = index.extended((number, BLOCK), naive.end + 80, pieces(index, records, naive, cut=2**62))
+        index = index.extended((number, BLOCK), naive.end + 80, additions(index, records, naive, cut=2**62))
     assert wrong(index, naive) is None
     assert max(len(segment.runs) for segment in index.manifest.segments) > 1
 
@@ -137,7 +137,7 @@ def test_index_without_records_knows_nothing():
 
 def test_key_that_is_asked_for_twice_is_answered_twice():
     index, naive = new_index(), Naive()
-    index = index.extended((0, BLOCK), 2, pieces(index, [(ADD, (1, 1)), (ADD, (2, 2))], naive, cut=0))
+    index = index.extended((0, BLOCK), 2, additions(index, [(ADD, (1, 1)), (ADD, (2, 2))], naive, cut=0))
     assert index.find(hashes([(2, 2), (1, 1), (2, 2)])).offset.tolist() == [1, 0, 1]
 
 
@@ -189,14 +189,14 @@ def test_retracted_key_is_forgotten_only_when_nothing_older_is_left(small_tiers,
     monkeypatch.setattr(tiers, "SMALLEST_TIER", 4)
     index, naive = new_index(), Naive()
     first = [(ADD, (number, 0)) for number in range(20)]
-    index = index.extended((0, BLOCK), 20, pieces(index, first, naive, cut=0))
+    index = index.extended((0, BLOCK), 20, additions(index, first, naive, cut=0))
     for number in (3, 4):  # merged with each other, above the first
-        index = index.extended((number, BLOCK), naive.end + 1, pieces(index, [(RETRACT, (number, 0))], naive, cut=0))
+        index = index.extended((number, BLOCK), naive.end + 1, additions(index, [(RETRACT, (number, 0))], naive, cut=0))
     assert [segment.entries for segment in index.manifest.segments] == [2, 20]
     assert wrong(index, naive) is None
     assert index.find(hashes([(3, 0)])).seen.all()
     rest = [(RETRACT, (number, 0)) for number in range(5, 20)]
-    index = index.extended((9, BLOCK), naive.end + 15, pieces(index, rest, naive, cut=0))
+    index = index.extended((9, BLOCK), naive.end + 15, additions(index, rest, naive, cut=0))
     assert [segment.entries for segment in index.manifest.segments] == [3]
     assert wrong(index, naive) is None
     assert not index.find(hashes([(3, 0)])).seen.any()
@@ -211,7 +211,7 @@ def test_merge_takes_about_a_chunk_at_a_time(monkeypatch, tmp_path):
     monkeypatch.setattr(tiers, "newest", lambda parts: (sizes.append(sum(map(len, parts))), real(parts))[1])
     for number in range(2):
         records = [(ADD, key) for key in pairs(spread(2500, seed=number))]
-        index = index.extended((number, BLOCK), naive.end + 2500, pieces(index, records, naive, cut=2**63))
+        index = index.extended((number, BLOCK), naive.end + 2500, additions(index, records, naive, cut=2**63))
     assert sum(sizes) == 5000
     assert max(sizes) <= 1000 + 2 * 2 * run.PAGE_ROWS
     assert len(index.manifest.segments) == 1
@@ -226,9 +226,9 @@ def test_merge_takes_about_a_chunk_at_a_time(monkeypatch, tmp_path):
     [(4, [0]), (4, [1]), (3, [0, 1]), (4, [0, 0]), (4, [])],
     ids=["second missing", "first missing", "end before the last", "one twice", "none"],
 )
-def test_pieces_with_a_gap_are_never_believed(end, chosen, caplog):
+def test_additions_with_a_gap_are_never_believed(end, chosen, caplog):
     index, naive = new_index(), Naive()
-    made = pieces(index, [(ADD, (1, 1)), (ADD, (2, 2)), (ADD, (TOP, 1)), (ADD, (TOP, 2))], naive, cut=5)
+    made = additions(index, [(ADD, (1, 1)), (ADD, (2, 2)), (ADD, (TOP, 1)), (ADD, (TOP, 2))], naive, cut=5)
     broken = index.extended((0, BLOCK), end, [made[i] for i in chosen])
     with pytest.raises(BadIndex):
         broken.find(spread(1))
@@ -238,10 +238,10 @@ def test_pieces_with_a_gap_are_never_believed(end, chosen, caplog):
     assert list(index.files.objects.key_manifests()) == []
 
 
-def test_pieces_of_overlapping_hashes_are_never_believed(caplog):
+def test_additions_of_overlapping_hashes_are_never_believed(caplog):
     index, naive = new_index(), Naive()
-    made = pieces(index, [(ADD, (1, 1)), (ADD, (9, 1))], naive, cut=0)[1:]
-    made += pieces(index, [(ADD, (5, 5))], naive, cut=0)[1:]
+    made = additions(index, [(ADD, (1, 1)), (ADD, (9, 1))], naive, cut=0)[1:]
+    made += additions(index, [(ADD, (5, 5))], naive, cut=0)[1:]
     with pytest.raises(BadIndex, match="overlap"):
         index.extended((0, BLOCK), 3, made).find(spread(1))
 
@@ -256,7 +256,7 @@ def test_lookup_hashes_are_asked_for_exactly_when_a_prefix_is_declared():
 
 
 def commit(index: KeyIndex, naive: Naive, number: int, *keys: int) -> KeyIndex:
-    made = pieces(index, [(ADD, (key, 0)) for key in keys], naive, cut=0)
+    made = additions(index, [(ADD, (key, 0)) for key in keys], naive, cut=0)
     return index.extended((number, BLOCK), naive.end, made)
 
 
@@ -271,19 +271,19 @@ def test_small_commit_writes_few_files_and_nothing_else(tmp_path):
     assert list(store.staging().iterdir()) == []
 
 
-def test_pieces_are_moved_not_copied(tmp_path):
+def test_additions_are_moved_not_copied(tmp_path):
     index, naive = new_index(LocalStore(tmp_path)), Naive()
-    made = pieces(index, [(ADD, (1, 1))], naive, cut=0)
+    made = additions(index, [(ADD, (1, 1))], naive, cut=0)
     inode = (made[1].folder / made[1].run.data_name).stat().st_ino
     index = index.extended((0, BLOCK), 1, made)
     objects = index.files.objects
     assert objects.store.local_path(objects.key_file_key(made[1].run.data_name)).stat().st_ino == inode
 
 
-def test_piece_can_be_put_into_the_store_where_it_was_made(tmp_path):
+def test_addition_can_be_put_into_the_store_where_it_was_made(tmp_path):
     index, naive = new_index(LocalStore(tmp_path)), Naive()
-    made = [install(index.files.objects, p) for p in pieces(index, [(ADD, (1, 1)), (OLD, (2, 2))], naive, cut=0)]
-    assert {piece.folder for piece in made} == {None}
+    made = [install(index.files.objects, p) for p in additions(index, [(ADD, (1, 1)), (OLD, (2, 2))], naive, cut=0)]
+    assert {addition.folder for addition in made} == {None}
     assert list(index.files.objects.store.staging().iterdir()) == []
     assert wrong(index.extended((0, BLOCK), 2, made), naive) is None
 
@@ -339,7 +339,7 @@ class Full(LocalStore):
 
 
 class NoStaging(Full):
-    """A store that takes nothing at all; tasks write their pieces elsewhere."""
+    """A store that takes nothing at all; tasks write their additions elsewhere."""
 
     elsewhere: Path
 
@@ -456,7 +456,7 @@ def test_find_probes_grow_with_the_logarithm_of_the_keys():
         index = new_index()
         keys = spread(size)
         batch = Records(0, keys, keys, np.zeros(size, np.int32), np.full(size, NOT_THERE))
-        index = index.with_pieces(size, [write_piece(staging(index), batch)])
+        index = index.with_additions(size, [write_addition(staging(index), batch)])
         some: Hashes = keys.take(np.arange(0, size, size // 500))
         assert (index.find(some).offset >= 0).all()
         probes[size] = index.probes.values

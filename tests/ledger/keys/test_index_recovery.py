@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.errors import BadIndex, UnreadableSlice
 from floodmark.ledger.keys import catch_up, index, run, tiers
+from floodmark.ledger.keys.addition import write_addition
 from floodmark.ledger.keys.check import index_problems
 from floodmark.ledger.keys.files import KeyFiles
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.keys.key_index import opened
 from floodmark.ledger.keys.manifest import manifest_name
-from floodmark.ledger.keys.piece import write_piece
 from floodmark.ledger.keys.records import Hashes, Records
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
@@ -427,8 +427,8 @@ def test_verify_finds_an_index_that_says_something_else_than_the_records(ledger,
     snapshot, records = ledger.commit([(ADD, 0, 1, 1), (ADD, 0, 2, 1)])
     current = ledger.extended(index.load(ledger_before(ledger, snapshot), cache), snapshot, records)
     snapshot, [records] = ledger.commit([(OLD, 0, 1, 1), (NEW, 0, 1, 2), (RETRACT, 0, 2, 1), (ADD, 1, 1, 1)])
-    piece = write_piece(ledger.store.staging(), falsified(records, how))
-    current.extended(newest_block(snapshot), snapshot.next_offset, [piece])
+    addition = write_addition(ledger.store.staging(), falsified(records, how))
+    current.extended(newest_block(snapshot), snapshot.next_offset, [addition])
     [problem] = ledger.dataset.verify().problems
     assert problem.kind == "keys"
     assert problem.object.endswith("info/keys/files/")

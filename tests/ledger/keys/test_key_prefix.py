@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.ledger.keys import run, tiers
+from floodmark.ledger.keys.addition import write_addition
 from floodmark.ledger.keys.files import KeyFiles
 from floodmark.ledger.keys.key_index import KeyIndex, empty
 from floodmark.ledger.keys.manifest import Shape
-from floodmark.ledger.keys.piece import write_piece
 from floodmark.ledger.keys.records import NOT_THERE, Records
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.memory import MemoryStore
@@ -48,7 +48,7 @@ def extended(index: KeyIndex, number: int, records: list[tuple[int, Key]], naive
         np.array([offset if offset < start else NOT_THERE for offset in old], np.int64),
         hashes([prefix for _, (prefix, _) in records]),
     )
-    return index.extended((number, BLOCK), naive.end, [write_piece(staging(index), batch)])
+    return index.extended((number, BLOCK), naive.end, [write_addition(staging(index), batch)])
 
 
 def with_small_tiers(patched: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_without_a_declared_prefix_the_key_itself_is_one():
     objects = DatasetObjects(MemoryStore(), "datasets/x")
     index = empty(KeyFiles(objects, {}), Shape(("id",), ("id",)), 0)
     batch = Records(0, hashes([(1, 1), (2, 2)]), spread(2), np.zeros(2, np.int32), np.full(2, NOT_THERE))
-    index = index.extended((0, BLOCK), 2, [write_piece(staging(index), batch)])
+    index = index.extended((0, BLOCK), 2, [write_addition(staging(index), batch)])
     which, entries = index.find_prefix(hashes([(2, 2), (3, 3), (1, 1)]))
     assert (which.tolist(), entries.offset.tolist(), entries.lookup) == ([0, 2], [1, 0], None)
 

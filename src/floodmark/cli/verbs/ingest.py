@@ -10,25 +10,24 @@ import click
 
 from floodmark.cli import document, words
 from floodmark.cli.call import Call, verb
+from floodmark.cli.columns import named_columns
+from floodmark.cli.timelines import Brought, root_of
 from floodmark.cli.wanted import Wanted
 from floodmark.ledger.errors import CommitConflict, UnknownDataset
 
 if TYPE_CHECKING:
+    from floodmark.dataset import Dataset
     from floodmark.lake import Lake
     from floodmark.ledger.commit import Commit
-    from floodmark.ledger.dataset import Dataset
     from floodmark.ledger.incoming import Format
 
 # As in ledger/strategy.py; what that imports would make `floodmark --help` wait.
 MERGES = ("append", "ledger", "snapshot", "changelog", "upsert")
-
-
-def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Columns given one by one, or several with commas between."""
-    columns = tuple(column for value in values for column in value.split(","))
-    if not all(columns):
-        raise click.BadParameter("a column has no name.")
-    return columns
+# As in timeline/settings.py and timeline/partitions.py, for the same reason.
+UNITS = ("hour", "day", "week", "month", "year")
+LATE_MERGES = ("auto", "always")
+MODES = ("eager", "lazy")
+LARGEST_ROW_GROUP_SIZE = 1 << 24
 
 
 @verb("ingest")
@@ -39,7 +38,7 @@ def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
     "--key",
     metavar="COLUMN",
     multiple=True,
-    callback=_columns,
+    callback=named_columns,
     help="A column that identifies a row, for a new dataset. Several: again, or with commas.",
 )
 @click.option(
@@ -51,15 +50,36 @@ def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
     "--compare",
     metavar="COLUMN",
     multiple=True,
-    callback=_columns,
+    callback=named_columns,
     help="With --merge snapshot: a column whose change counts. Default: all.",
 )
 @click.option(
     "--lookup",
     metavar="COLUMN",
     multiple=True,
-    callback=_columns,
+    callback=named_columns,
     help="The first columns of the key, if rows will be looked up by them alone.",
+)
+@click.option(
+    "--partition-by",
+    type=click.Choice(UNITS),
+    help="Keep rows in event-time order, too, by such partitions; for a new dataset with an event time.",
+)
+@click.option(
+    "--row-group-size",
+    metavar="N",
+    type=click.IntRange(1, LARGEST_ROW_GROUP_SIZE),
+    help="With --partition-by: rows that are read and merged together. Default: 100,000.",
+)
+@click.option(
+    "--late-merge",
+    type=click.Choice(LATE_MERGES),
+    help="With --partition-by: merge late rows when it pays, or always. Default: auto.",
+)
+@click.option(
+    "--timeline",
+    type=click.Choice(MODES),
+    help="With --partition-by: put rows in order with each write, or when asked. Default: eager.",
 )
 @click.option(
     "--read",
@@ -80,6 +100,10 @@ def ingest(
     key: tuple[str, ...],
     compare: tuple[str, ...],
     lookup: tuple[str, ...],
+    partition_by: str | None,
+    row_group_size: int | None,
+    late_merge: str | None,
+    timeline: str | None,
 ) -> None:
     """Write files to a dataset, new or old.
 
@@ -88,6 +112,7 @@ def ingest(
     floodmark ingest trips 'more/*.csv' --source files --state 2026-11-15
     floodmark ingest people people.csv --key id
     floodmark ingest prices today.csv --key shop,item --merge snapshot
+    floodmark ingest ticks ticks.parquet --event-time at --partition-by day
 
     A PATH is a file, a folder or a glob. All files become visible at once, or none. A dataset that is not there yet is
     made, with the columns of the first file.
@@ -104,10 +129,13 @@ def ingest(
         raise click.UsageError("--source and --state go together: which source, and how far it was read.")
     lake = call.lake()
     created = name not in lake
-    with _dataset(lake, name, Wanted(event_time, merge, key, compare, lookup)) as dataset:
+    wanted = Wanted(event_time, merge, key, compare, lookup, partition_by, row_group_size, late_merge, timeline)
+    with _dataset(lake, name, wanted) as dataset:
         before = dataset.snapshot().head_block.sequence_number
+        root = root_of(dataset)
         commit = dataset.write(list(paths), source=source, state=state, read=read)
         is_keyed = dataset.strategy.is_keyed
+        brought = None if root is None else Brought.between(root, dataset.timeline_root(), dataset)
     # A batch that changes nothing comes back without a commit of its own, and a source state that the chain had
     # already as the commit that brought it.
     written = (commit.rows > 0 or commit.source is not None) and commit.sequence_number > before
@@ -131,6 +159,7 @@ def ingest(
             sequence_number=commit.sequence_number,
             system_time=commit.system_time,
             watermark=commit.watermark,
+            timeline=None if brought is None else brought.fields(),
         )
         return
     made = "made the dataset, " if created else ""
@@ -145,6 +174,8 @@ def ingest(
         click.echo(f"{name}: {made}{_counted(commit)} ({offsets}, {size}), {block}")
     else:
         click.echo(f"{name}: {made}+{records} ({size}), {block}")
+    if brought is not None and written:
+        click.echo(brought.line())
 
 
 def _counted(commit: Commit) -> str:

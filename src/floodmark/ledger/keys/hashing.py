@@ -32,7 +32,7 @@ from floodmark.ledger.keys.records import I64, U64, Hashes
 LONG = 512
 """Bytes from which on a value is hashed on its own: the vectorised hash takes as many steps as the longest needs."""
 
-PIECE_ROWS = 1 << 15
+BATCH_ROWS = 1 << 15
 """Rows worked on at a time, so that half a dozen arrays of 8 bytes a row stay in a core's cache."""
 
 _STEP1, _STEP2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95)
@@ -47,7 +47,7 @@ def hash_rows(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Hashe
     result = Hashes(np.empty(rows, np.uint64), np.empty(rows, np.uint64))
     row = _Struct(b"", "", [(f.name, f.type) for f in chosen.schema], Room())
     start = 0
-    for members, size in _pieces(chosen, rows):
+    for members, size in _batches(chosen, rows):
         high, low = row.hash_members(members, size)
         result.high[start : start + size] = high
         result.low[start : start + size] = low
@@ -55,15 +55,15 @@ def hash_rows(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Hashe
     return result
 
 
-def _pieces(table: pa.Table, rows: int) -> Iterator[tuple[list[pa.Array], int]]:
-    """The columns cut into pieces of one chunk each."""
+def _batches(table: pa.Table, rows: int) -> Iterator[tuple[list[pa.Array], int]]:
+    """The columns cut into batches of one chunk each."""
     if not table.num_columns:
-        for start in range(0, rows, PIECE_ROWS):
-            yield [], min(PIECE_ROWS, rows - start)
+        for start in range(0, rows, BATCH_ROWS):
+            yield [], min(BATCH_ROWS, rows - start)
         return
-    if max(column.num_chunks for column in table.columns) * PIECE_ROWS > 4 * rows + PIECE_ROWS:
-        table = table.combine_chunks()  # a piece costs as much as a thousand rows: many small chunks would be slow
-    for batch in table.to_batches(max_chunksize=PIECE_ROWS):
+    if max(column.num_chunks for column in table.columns) * BATCH_ROWS > 4 * rows + BATCH_ROWS:
+        table = table.combine_chunks()  # a batch costs as much as a thousand rows: many small chunks would be slow
+    for batch in table.to_batches(max_chunksize=BATCH_ROWS):
         yield batch.columns, batch.num_rows
 
 
@@ -161,8 +161,8 @@ class _List(_Cells):
         bounds = _bounds(array)
         sums = [np.zeros(len(bounds), np.uint64) for _ in range(2)]  # of all items before each bound
         carry = [np.uint64(0), np.uint64(0)]
-        for start in range(bounds[0], bounds[-1], PIECE_ROWS):
-            stop = min(start + PIECE_ROWS, int(bounds[-1]))
+        for start in range(bounds[0], bounds[-1], BATCH_ROWS):
+            stop = min(start + BATCH_ROWS, int(bounds[-1]))
             halves = self._item_hashes(array.values.slice(start, stop - start), bounds, start)
             first, last = np.searchsorted(bounds, [start, stop], side="right")
             for i, half in enumerate(halves):

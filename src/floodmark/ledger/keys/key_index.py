@@ -12,12 +12,12 @@ from pyroaring import BitMap64
 
 from floodmark.ledger.errors import BadIndex
 from floodmark.ledger.keys import lookup, shelf, tiers
+from floodmark.ledger.keys.addition import Addition, write_addition
 from floodmark.ledger.keys.dead import DeadFile, offsets_of
 from floodmark.ledger.keys.entries import Entries
 from floodmark.ledger.keys.files import KeyFiles
 from floodmark.ledger.keys.lookup import HIGHEST, Found
 from floodmark.ledger.keys.manifest import At, Manifest, Segment, Shape
-from floodmark.ledger.keys.piece import Piece, write_piece
 from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes, Records
 from floodmark.ledger.keys.sealed import bad
 from floodmark.ledger.keys.search import Probes
@@ -134,12 +134,12 @@ class KeyIndex:
 
     # Going on
 
-    def extended(self, at: At, end: int, pieces: Sequence[Piece]) -> KeyIndex:
-        """The index after a commit of these pieces up to block `at`; kept beside the chain if the store lets us.
+    def extended(self, at: At, end: int, additions: Sequence[Addition]) -> KeyIndex:
+        """The index after a commit of these additions up to block `at`; kept beside the chain if the store lets us.
 
         The records are committed, so this does not fail: an index that cannot go on raises `BadIndex` when it is asked.
         """
-        index = self.with_pieces(end, pieces).kept(at)
+        index = self.with_additions(end, additions).kept(at)
         if not index.files.are_kept:
             index.files.cache.pop(NEWEST, None)  # the next one to load it tries to keep it again
         return index
@@ -147,20 +147,20 @@ class KeyIndex:
     def with_records(self, records: Records) -> KeyIndex:
         """The index after these records, not kept yet."""
         with self.files.workroom() as folder:
-            return self.with_pieces(records.end, [write_piece(folder, records)])
+            return self.with_additions(records.end, [write_addition(folder, records)])
 
-    def with_pieces(self, end: int, pieces: Sequence[Piece]) -> KeyIndex:
-        """The index after the records of these pieces, not kept yet; one that is broken raises when it is asked."""
+    def with_additions(self, end: int, additions: Sequence[Addition]) -> KeyIndex:
+        """The index after the records of these additions, not kept yet; one that is broken raises when it is asked."""
         try:
-            segment = _segment(self.end, end, pieces)
-            for piece in pieces:
-                if piece.folder is not None:
-                    self.files.put(piece.folder, piece.names)
+            segment = _segment(self.end, end, additions)
+            for addition in additions:
+                if addition.folder is not None:
+                    self.files.put(addition.folder, addition.names)
             dead = None if self._dead is None else _united(self._dead, self.files, segment.dead)
             segments, merged = self._tiered((segment, *self.manifest.segments))
         except (BadIndex, OSError, StorageError) as error:
             _log.warning("the key index of %s cannot go on: %s", self.files.objects.folder, error)
-            broken = error if isinstance(error, BadIndex) else bad("piece", str(error))
+            broken = error if isinstance(error, BadIndex) else bad("addition", str(error))
             return replace(self, manifest=replace(self.manifest, end=end), _broken=broken)
         manifest = replace(self.manifest, end=end, segments=segments)
         return replace(self, manifest=manifest, _written=self._written | {*segment.names, *merged}, _dead=dead)
@@ -198,17 +198,17 @@ def opened(files: KeyFiles, manifest: Manifest) -> KeyIndex:
     return KeyIndex(manifest, files, frozenset(), manifest)
 
 
-def _segment(start: int, end: int, pieces: Sequence[Piece]) -> Segment:
-    """The segment that pieces make; `BadIndex` when they do not make the whole of [start, end)."""
-    in_order = sorted(pieces, key=lambda piece: piece.start)
+def _segment(start: int, end: int, additions: Sequence[Addition]) -> Segment:
+    """The segment that additions make; `BadIndex` when they do not make the whole of [start, end)."""
+    in_order = sorted(additions, key=lambda addition: addition.start)
     at = start
-    for piece in in_order:
-        if piece.start != at:
-            raise bad("piece", f"records {at} to {piece.start - 1} are in no piece, or in two")
-        at = piece.end
+    for addition in in_order:
+        if addition.start != at:
+            raise bad("addition", f"records {at} to {addition.start - 1} are in no addition, or in two")
+        at = addition.end
     if at != end:
-        raise bad("piece", f"the pieces end at {at}, not at {end}")
-    runs = sorted((piece.run for piece in pieces if piece.run is not None), key=lambda run: run.first)
+        raise bad("addition", f"the additions end at {at}, not at {end}")
+    runs = sorted((addition.run for addition in additions if addition.run is not None), key=lambda run: run.first)
     for run, following in pairwise(runs):
         if run.last >= following.first:
             raise bad(run.name, f"its hashes overlap with those of {following.name}")

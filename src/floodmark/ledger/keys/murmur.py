@@ -20,7 +20,7 @@ _TAIL2 = np.array([(1 << 8 * max(n - 8, 0)) - 1 for n in range(16)], np.uint64)
 
 
 class Room:
-    """Arrays that are used again for every piece, by name; what is nested has a room of its own."""
+    """Arrays that are used again for every batch, by name; what is nested has a room of its own."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, U64] = {}

@@ -81,12 +81,12 @@ class Rows:
         wanted = offsets[order]
         which = np.searchsorted(self.slices.column("start").to_numpy(), wanted, side="right") - 1
         cuts = np.flatnonzero(np.diff(which, prepend=-1))
-        pieces = []
+        tables = []
         for first, end in zip(cuts, [*cuts[1:], len(which)], strict=True):
             number = int(which[first])
             start = self.slices.column("start")[number].as_py()
-            pieces.append(self._completed(read(number, wanted[first:end] - start)))
-        found = pa.concat_tables(pieces)
+            tables.append(self._completed(read(number, wanted[first:end] - start)))
+        found = pa.concat_tables(tables)
         if (order[1:] > order[:-1]).all():
             return found  # in order already; put together, much text would not fit into one array
         back = np.empty(len(order), np.int64)

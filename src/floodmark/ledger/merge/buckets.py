@@ -205,8 +205,8 @@ def write_sorted(batch: Batch, folder: Path, objects: DatasetObjects, prefix: st
     ):
         at = 0
         for count in rows[rows > 0].tolist():
-            for piece in table.slice(at, count).to_batches():
-                writer.write_batch(piece)
+            for chunk in table.slice(at, count).to_batches():
+                writer.write_batch(chunk)
             at += count
     size = path.stat().st_size
     counts = tuple(int(n) for n in rows)

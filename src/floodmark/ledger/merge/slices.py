@@ -17,9 +17,9 @@ from floodmark.ledger.conform import as_declared
 from floodmark.ledger.errors import BadOperation, DuplicateKeys
 from floodmark.ledger.finalise import with_event_time
 from floodmark.ledger.keys import hashing
+from floodmark.ledger.keys.addition import Addition, install, write_addition
 from floodmark.ledger.keys.entries import Entries, stable_order
 from floodmark.ledger.keys.index import KeyIndex
-from floodmark.ledger.keys.piece import Piece, install, write_piece
 from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes, Records
 from floodmark.ledger.keys.rows import Rows, write_copy
 from floodmark.ledger.keys.search import BEFORE, bound
@@ -31,6 +31,7 @@ from floodmark.ledger.merge.classify import Changes, Conflict, Known
 from floodmark.ledger.merge.order import slice_order
 from floodmark.ledger.merge.results import ResultBucket
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.row_groups import even_rows
 from floodmark.ledger.staging import explained
 from floodmark.ledger.strategy import Strategy
 from floodmark.storage.slices import SliceFile, write_slice
@@ -71,6 +72,7 @@ class MergeTask:
     outlook: Outlook | None = None
     start: int = 0
     system_time_ms: int = 0
+    row_group_size: int | None = None
 
     @property
     def rows(self) -> int:
@@ -82,14 +84,14 @@ class MadeSlice:
     """The slice of a bucket and the derived files that go with it; no copy where it would stay on another machine."""
 
     file: SliceFile
-    piece: Piece
+    addition: Addition
     copy: Path | None
 
     def discard(self) -> None:
         """Remove the files of a slice that is not needed."""
         found = [self.file.path, self.copy]
-        if self.piece.folder is not None:
-            found += [self.piece.folder / name for name in self.piece.names]
+        if self.addition.folder is not None:
+            found += [self.addition.folder / name for name in self.addition.names]
         for path in found:
             if path is not None:
                 path.unlink(missing_ok=True)
@@ -123,7 +125,7 @@ def try_slice(held: Held, task: MergeTask) -> MadeSlice | None:
     if batch.op is not None:
         return None
     made = _made(held, task, batch)
-    if made.piece.run is not None and made.piece.run.entries == task.rows:
+    if made.addition.run is not None and made.addition.run.entries == task.rows:
         return made
     made.discard()  # some rows have one key
     return None
@@ -158,10 +160,11 @@ def _made(held: Held, task: MergeTask, batch: Batch) -> MadeSlice:
                 system_time_ms=task.system_time_ms,
                 known_digests={},
                 ops=ops,
+                row_group_rows=even_rows(len(changes), task.row_group_size),
             )
             lookup = None if strategy.lookup == strategy.key else hashing.hash_rows(data, strategy.lookup)
             records = Records(task.start, changes.key.take(at), changes.row.take(at), ops, changes.old[at], lookup)
-            piece = write_piece(folder, records)
+            addition = write_addition(folder, records)
     except BaseException:
         path.unlink(missing_ok=True)
         copy.unlink(missing_ok=True)
@@ -170,9 +173,9 @@ def _made(held: Held, task: MergeTask, batch: Batch) -> MadeSlice:
         task.objects.store.put_file(task.objects.data_key(made.physical_hash), path)
         made = replace(made, path=None)
     if is_near:
-        return MadeSlice(made, piece, copy)
+        return MadeSlice(made, addition, copy)
     copy.unlink()
-    return MadeSlice(made, install(task.objects, piece), None)
+    return MadeSlice(made, install(task.objects, addition), None)
 
 
 def _changes(held: Held, task: MergeTask, batch: Batch) -> Changes:

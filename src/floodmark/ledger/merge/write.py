@@ -33,6 +33,7 @@ from floodmark.ledger.merge import slices
 from floodmark.ledger.merge.buckets import HeldBucket
 from floodmark.ledger.merge.intake import Intake, Taken, held
 from floodmark.ledger.merge.slices import AnyBucket, Held, MadeSlice, MergeTask, Outlook
+from floodmark.ledger.row_groups import row_group_size_of
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Kind, Strategy, strategy_of
 from floodmark.ledger.write import MAX_RACES, Write, Written
@@ -116,7 +117,8 @@ class Merge(Write):
         rows = Rows(snapshot.objects, snapshot.slices, layout, opened)
         standing = Held(index, rows, snapshot.purged_before, strategy, layout)
         buckets = _bounded(taken.buckets, snapshot, index, strategy)
-        tasks = [MergeTask(bucket, intake.folder, snapshot.objects) for bucket in buckets]
+        size = row_group_size_of(snapshot.state)
+        tasks = [MergeTask(bucket, intake.folder, snapshot.objects, row_group_size=size) for bucket in buckets]
         tally, made = self._made(standing, taken, tasks, snapshot.next_offset, at)
         return Prepared(index, taken, layout, definitions, at, tally, made)
 
@@ -192,7 +194,7 @@ class Merge(Write):
         """Bring the key index and the row copies up to the commit."""
         try:
             at = (after.head_block.sequence_number, after.head.digest)
-            prepared.index.extended(at, after.next_offset, [m.piece for m in prepared.made])
+            prepared.index.extended(at, after.next_offset, [m.addition for m in prepared.made])
             for made in prepared.made:
                 if made.copy is not None:
                     keep_copy(after.objects, made.file.physical_hash, made.copy)

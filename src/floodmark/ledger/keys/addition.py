@@ -1,4 +1,4 @@
-"""Pieces: the index files of one batch of records, written by the task that has them, put in place after the commit."""
+"""Additions to the index: the files of a batch of records, written by the task that has them, put in place later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from floodmark.ledger.objects import DatasetObjects
 
 
 @dataclass(frozen=True)
-class Piece:
+class Addition:
     """The files of the records [start, end), and the folder they wait in; None once they are in their store."""
 
     start: int
@@ -30,10 +30,10 @@ class Piece:
         return [*(self.run.names if self.run else ()), *((self.dead.name,) if self.dead else ())]
 
 
-def write_piece(folder: Path, records: Records) -> Piece:
+def write_addition(folder: Path, records: Records) -> Addition:
     """Write the entries of these records and what they end into a folder."""
     if len(records) == 0:
-        return Piece(records.start, records.end, None, None, folder)
+        return Addition(records.start, records.end, None, None, folder)
     columns = order_columns(records.key, records.lookup)
     order = stable_order(columns)
     first = starts_of_groups([c[order] for c in columns])
@@ -41,15 +41,15 @@ def write_piece(folder: Path, records: Records) -> Piece:
     kills = kills_of(records, order, first)
     run = write_run(folder, records.start, records.end, _entries(records, order[last]))
     dead = write_dead(folder, records.start, records.end, kills) if len(kills) else None
-    return Piece(records.start, records.end, run, dead, folder)
+    return Addition(records.start, records.end, run, dead, folder)
 
 
-def install(objects: DatasetObjects, piece: Piece) -> Piece:
-    """Put the files of a piece into the store: for tasks whose folder the driver does not see."""
-    if piece.folder is not None:
-        for name in piece.names:
-            objects.store.put_derived_file(objects.key_file_key(name), piece.folder / name)
-    return replace(piece, folder=None)
+def install(objects: DatasetObjects, addition: Addition) -> Addition:
+    """Put the files of an addition into the store: for tasks whose folder the driver does not see."""
+    if addition.folder is not None:
+        for name in addition.names:
+            objects.store.put_derived_file(objects.key_file_key(name), addition.folder / name)
+    return replace(addition, folder=None)
 
 
 def _entries(records: Records, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Entries:

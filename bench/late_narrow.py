@@ -1,0 +1,149 @@
+"""Small late commits inside one row group's span: bytes written against the same rows alone, and no snowball.
+
+All bytes of the lake count: data, manifests, chain, indexes, merges and folds that happen by themselves. Steady state
+is the second half of the commits. Commits after the last one take turns with commits to a copy of the lake of old,
+so that a noisy machine treats both alike.
+
+Run: python bench/late_narrow.py --rows 10000000 --commits 2000
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+import floodmark as fm
+from measuring import Figure, measured, seconds
+from ticks import SHAPES, Shape, World, Written, day, largest_row_group, opened
+
+AMPLIFICATION_BAR = 20.0
+TIME_BAR = 1.2
+LARGEST_BAR = 1.5
+DELTA_BAR = 1 / 20
+YOUNG = 100  # commits
+AROUND = 100
+
+
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+    figures = []
+    ours: list[World] = []
+    for number, (name, shape) in enumerate(SHAPES.items()):
+        world, found = _case(root / f"shape{number}", args, name, shape)
+        figures += found
+        ours.append(world)
+    return figures + _against_deltalake(root / "delta", ours[0], args.repeats)
+
+
+def _case(root: Path, args: argparse.Namespace, name: str, shape: Shape) -> tuple[World, list[Figure]]:
+    world = opened(root / "lake", args.rows, args.row_group_size, args.late, shape, "auto")
+    largest = 0
+    young: World | None = None
+    for number in range(args.commits):
+        if number == YOUNG - AROUND // 2:
+            young = _copied(world, root)
+        world.commit()
+        if number % AROUND == AROUND - 1:
+            largest = max(largest, largest_row_group(world.partition()))
+    on_disk = sum(p.stat().st_size for p in (root / "lake").rglob("*") if p.is_file())
+    assert world.store.bytes >= on_disk, (world.store.bytes, on_disk)  # nothing went past the count
+    written, alone = mean(_second_half(world.written)), world.alone(root)
+    assert young is not None, "too few commits"
+    for number in range(AROUND):
+        for each in (young, world) if number % 2 else (world, young):
+            each.commit()
+    late, early = median(world.times[-AROUND:]), median(young.times[-AROUND:])
+    late_mean, early_mean = mean(world.times[-AROUND:]), mean(young.times[-AROUND:])
+    found = world.partition()
+    shape_of_it = f"{len(found.settled)} settled pieces, {sum(len(r.pieces) for r in found.waiting)} waiting"
+    return world, [
+        Figure(
+            f"{name}: bytes written ÷ the same rows alone",
+            written / alone,
+            AMPLIFICATION_BAR,
+            f"{written / 1e3:.0f} kB ÷ {alone / 1e3:.1f} kB, commits {args.commits // 2:,} to {args.commits:,}",
+        ),
+        Figure(
+            f"{name}: time around commit {args.commits:,} ÷ around commit {YOUNG}",
+            late / early,
+            TIME_BAR,
+            f"medians {_ms(late)} ÷ {_ms(early)}, means {_ms(late_mean)} ÷ {_ms(early_mean)}; {shape_of_it}",
+        ),
+        Figure(
+            f"{name}: largest row group ÷ row_group_size", largest / args.row_group_size, LARGEST_BAR, f"{largest:,}"
+        ),
+    ]
+
+
+def _ms(took: float) -> str:
+    return f"{took * 1e3:.0f} ms"
+
+
+def _second_half(values: list[int]) -> list[int]:
+    return values[len(values) // 2 :]
+
+
+def _copied(world: World, root: Path) -> World:
+    """The same lake in another folder, as it is now."""
+    shutil.copytree(root / "lake", root / "young")
+    store = Written(root / "young")
+    return replace(world, store=store, dataset=fm.Lake(store)["ticks"], times=[], written=[])
+
+
+def _against_deltalake(path: Path, ours: World, repeats: int) -> list[Figure]:
+    """Beside a Delta table that is kept in the order of event times: the late rows are appended, then all is sorted."""
+    write_deltalake(str(path), day(ours.rows))
+    append = _timed(path, lambda rows: write_deltalake(str(path), rows, mode="append"))
+    rewrite = _timed(path, lambda _: _sorted_again(path))
+    times, written = [], []
+    for number in range(repeats):
+        batch = ours.batch(number)
+        took, wrote = zip(append(batch), rewrite(batch), strict=True)
+        times.append(sum(took))
+        written.append(sum(wrote))
+    assert DeltaTable(str(path)).to_pyarrow_table().num_rows == ours.rows + repeats * ours.late
+    our_bytes, our_time = mean(_second_half(ours.written)), mean(ours.times[len(ours.times) // 2 :])
+    their_bytes, their_time = mean(written), mean(times)
+    return [
+        Figure(
+            "a commit ÷ deltalake's append and sorted rewrite, bytes",
+            our_bytes / their_bytes,
+            DELTA_BAR,
+            f"{our_bytes / 1e6:.2f} MB ÷ {their_bytes / 1e6:.1f} MB: {their_bytes / our_bytes:.0f} × fewer",
+        ),
+        Figure(
+            "a commit ÷ deltalake's append and sorted rewrite, time",
+            our_time / their_time,
+            None,
+            f"means {our_time * 1e3:.0f} ms ÷ {their_time * 1e3:.0f} ms: {their_time / our_time:.0f} × faster",
+        ),
+    ]
+
+
+def _sorted_again(path: Path) -> None:
+    write_deltalake(str(path), DeltaTable(str(path)).to_pyarrow_table().sort_by("at"), mode="overwrite")
+
+
+def _timed(path: Path, action: Callable[[pa.Table], Any]) -> Callable[[pa.Table], tuple[float, int]]:
+    """The action with its time and the bytes of the files that it adds."""
+
+    def files() -> dict[Path, int]:
+        return {p: p.stat().st_size for p in path.rglob("*") if p.is_file()}
+
+    def run(rows: pa.Table) -> tuple[float, int]:
+        before = files()
+        took = seconds(lambda: action(rows))
+        return took, sum(size for p, size in files().items() if p not in before)
+
+    return run
+
+
+if __name__ == "__main__":
+    measured(__doc__ or "", _measure, rows=1_000_000, row_group_size=100_000, late=1_000, commits=300, repeats=3)

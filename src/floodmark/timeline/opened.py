@@ -1,0 +1,122 @@
+"""A timeline, opened: what a dataset's timeline is as of one root and one head, and how it is read."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from floodmark.ledger.beside import Beside
+from floodmark.ledger.errors import Purged
+from floodmark.ledger.keys.records import I64
+from floodmark.ledger.snapshot import Snapshot, load_at
+from floodmark.timeline import root as roots
+from floodmark.timeline.errors import BadManifest, NoTimeline, UnreadablePiece
+from floodmark.timeline.objects import TimelineObjects
+from floodmark.timeline.pieces import BEGINNING, END, Partition, Piece, Place
+from floodmark.timeline.range import Range
+from floodmark.timeline.read import Reading
+from floodmark.timeline.root import Root
+from floodmark.timeline.settings import Settings, of
+from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.spans import MOST_ROWS, Span, spans
+from floodmark.timeline.stats import TimelinePieces, TimelineStats, stats
+from floodmark.timeline.tail import slices_alone, tail
+
+_log = logging.getLogger(__name__)
+
+
+def require_settings(name: str, snapshot: Snapshot) -> Settings:
+    """The settings of a dataset's timeline; `NoTimeline` when it has none."""
+    found = of(snapshot.state)
+    if found is None:
+        raise NoTimeline(
+            f"dataset {name!r} keeps no timeline",
+            hint="create it with event_time= and partition_by='day' (hour, day, week, month or year)",
+            name=name,
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The timeline of a dataset as of one head; `root` was read before the head was."""
+
+    name: str
+    settings: Settings
+    root: Root
+    snapshot: Snapshot
+    dead: I64  # the offsets that are not current as of the head, sorted
+
+    @property
+    def objects(self) -> TimelineObjects:
+        return TimelineObjects(self.snapshot.objects)
+
+    def partitions(self, within: Range) -> list[Partition]:
+        """The partitions that may have rows in a range; manifests of others are not read."""
+        start = None if within.first == BEGINNING else within.first.time
+        end = None if within.end == END else within.end.time
+        return roots.partitions(self.objects, self.root, start, end)
+
+    def pieces(self, within: Range) -> TimelinePieces:
+        """What it is made of in a range."""
+        return TimelinePieces(self.settings, self.root, tuple(self.partitions(within)))
+
+    def stats(self) -> TimelineStats:
+        """All of it in figures."""
+        return stats(self.root, self.partitions(Range()), self.settings.partition_by, self.snapshot.next_offset)
+
+    def reading(self, within: Range, columns: tuple[str, ...], beside: Beside | None) -> Reading:
+        """Some columns of the rows in a range: pieces that may have any, and records that are in no piece yet."""
+        wanted = self._reading(columns, beside)
+        try:
+            partitions = self.partitions(within)
+            settled = [piece for partition in partitions for piece in partition.settled]
+            waiting = [piece for partition in partitions for run in partition.waiting for piece in run.pieces]
+            late = self._tail(within)
+        except (BadManifest, UnreadablePiece) as error:
+            _log.warning(
+                "the timeline of %s is damaged (%s): its rows are read from the ledger", self.name, error.message
+            )
+            return replace(wanted, spans=self.slice_spans(within))
+        found = tuple(spans(settled, [*waiting, *late], within, MOST_ROWS))
+        return replace(wanted, spans=found, instead=_Instead(self, within, wanted))
+
+    def _reading(self, columns: tuple[str, ...], beside: Beside | None) -> Reading:
+        layout = self.snapshot.require_layout(self.name)
+        files = PieceFiles(self.objects, layout)
+        return Reading(files, (), columns, beside, self.dead, self.snapshot.purged_before)
+
+    def _tail(self, within: Range) -> list[Piece]:
+        layout = self.snapshot.require_layout(self.name)
+        return tail(self.snapshot, layout, self.root.applied, self.dead, within)
+
+    def slice_spans(self, within: Range) -> tuple[Span, ...]:
+        """All records in a range, from slices alone. Says so when they were purged since the head was read."""
+        purged = self._purged_meanwhile()
+        if purged > self.snapshot.purged_before:
+            raise Purged(
+                f"records before offset {purged} of {self.name!r} were purged while they were read",
+                hint="read again",
+                purged_before=purged,
+            )
+        slices = slices_alone(self.snapshot, self.snapshot.require_layout(self.name), self.dead, within)
+        return tuple(spans((), slices, within, MOST_ROWS))
+
+    def _purged_meanwhile(self) -> int:
+        head = self.snapshot.objects.read_head()
+        if head is None or head == self.snapshot.head:
+            return self.snapshot.purged_before
+        return load_at(self.snapshot.objects, head, {}).purged_before
+
+
+@dataclass(frozen=True)
+class _Instead:
+    """From a place on the records of a range from the ledger alone."""
+
+    timeline: Timeline
+    within: Range
+    wanted: Reading
+
+    def __call__(self, place: Place) -> Reading:
+        rest = self.within.after(place)
+        return replace(self.wanted, spans=self.timeline.slice_spans(rest))

@@ -1,0 +1,1 @@
+"""Pictures of a timeline: which pieces lie where on the time axis, on a terminal, as SVG and as PNG."""

@@ -1,0 +1,166 @@
+"""Publishing a change of a timeline: manifests of the touched partitions first, then one swap of the root."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from floodmark.storage.errors import ObjectNotFound, StorageError, SwapUnknown
+from floodmark.timeline import manifest
+from floodmark.timeline.bundles import ManifestRef, Regrouped, regroup
+from floodmark.timeline.errors import BadManifest, PurgedMeanwhile, RootUnknown
+from floodmark.timeline.objects import TimelineObjects, is_own, last_name
+from floodmark.timeline.pieces import Bundle, Partition
+from floodmark.timeline.root import LastUpdate, Root, bundle, encode, until
+
+_SETTLE_TRIES = 5
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a new root has that the one before has not."""
+
+    applied: int
+    block: str
+    settings_digest: str
+    partitions: tuple[Partition, ...]  # new ones and those that changed
+    last: LastUpdate  # its bytes_written: of files alone
+    next_run: int
+    removed: tuple[int, ...] = ()  # the starts of partitions that are no more
+    purged_before: int = 0  # records before this offset are not in it any more
+
+
+def publish(objects: TimelineObjects, before: Root, change: Change) -> Root | None:
+    """Put a change in the place of the root that it was made from; None when somebody else was first.
+
+    All files that it names must be stored already. What no root names any more stays, with a note that says since when.
+    """
+    _refuse_purged(before, change)
+    changes = dict.fromkeys(change.removed) | {p.start: p for p in change.partitions}
+    grouped = regroup(before.manifests, changes, lambda ref: bundle(objects, before, ref))
+    encoded = [manifest.encode(b) for b in grouped.written]
+    written = [ref_of(b, data) for b, data in zip(grouped.written, encoded, strict=True)]
+    for ref, data in zip(written, encoded, strict=True):
+        objects.put(objects.manifest_key(ref.digest), data)
+    refs = tuple(sorted([*grouped.kept, *written], key=lambda m: m.first))
+    after, data = _followed(before, change, refs, sum(m.size for m in written))
+    _note_replaced(objects, before, grouped, {m.digest for m in refs})
+    if not _swap(objects, before.stored, data):
+        return None
+    fresh = {ref.digest: b for ref, b in zip(written, grouped.written, strict=True)}
+    present = {m.digest for m in grouped.kept}
+    known = {digest: b for digest, b in before.bundles.items() if digest in present}
+    return replace(after, stored=data, bundles=known | fresh)
+
+
+def _refuse_purged(before: Root, change: Change) -> None:
+    oldest = min((p.offset_min for partition in change.partitions for p in partition.pieces), default=None)
+    if oldest is not None and oldest < max(before.purged_before, change.purged_before):
+        raise PurgedMeanwhile(
+            f"the change of the timeline has records from offset {oldest} on, which were purged meanwhile",
+            hint="nothing was changed; try again",
+            purged_before=before.purged_before,
+        )
+
+
+def ref_of(written: Bundle, data: bytes) -> ManifestRef:
+    """What a root says of a bundle that these bytes are the manifest of."""
+    partitions = written.partitions
+    return ManifestRef(
+        first=partitions[0].start,
+        last=partitions[-1].start,
+        until=max(map(until, partitions)),
+        digest=manifest.digest_of(data),
+        partitions=len(partitions),
+        pieces=sum(len(p.pieces) for p in partitions),
+        rows=sum(p.rows for p in partitions),
+        size=len(data),
+    )
+
+
+def _followed(before: Root, change: Change, refs: tuple[ManifestRef, ...], manifests: int) -> tuple[Root, bytes]:
+    """The next root and its bytes, which count themselves among those that were written."""
+    size = 0
+    for _ in range(2):  # the second time with its own size
+        written = change.last.bytes_written + manifests + size
+        after = Root(
+            version=before.version + 1,
+            applied=change.applied,
+            block=change.block,
+            settings_digest=change.settings_digest,
+            manifests=refs,
+            next_run=change.next_run,
+            purged_before=max(before.purged_before, change.purged_before),
+            bytes_in=before.bytes_in + change.last.bytes_in,
+            bytes_written=before.bytes_written + written,
+            last=replace(change.last, bytes_written=written),
+        )
+        data = encode(after)
+        size = len(data)
+    return after, data
+
+
+def _note_replaced(objects: TimelineObjects, before: Root, grouped: Regrouped, named: set[str]) -> None:
+    """Leave a note for each manifest and own file that may not be named any more.
+
+    Whoever reads them now may need them for a while. A file that another manifest names as well has its note too
+    early, which does no harm: nobody removes what is named, and the note is renewed when the last one lets go of it.
+    """
+    abandoned = [b for ref in before.abandoned if (b := _find(objects, ref)) is not None]
+    gone = own_files(_in_all([*grouped.before, *abandoned])) - own_files(_in_all(grouped.written))
+    names = {last_name(file) for file in gone}
+    names |= {ref.digest for ref in (*grouped.gone, *before.abandoned)} - named
+    for name in sorted(names):
+        objects.store.put_derived(objects.replaced_key(name), b"")
+
+
+def own_files(partitions: Iterable[Partition]) -> set[str]:
+    """The files among those of the pieces that are the timeline's own."""
+    return {p.file for partition in partitions for p in partition.pieces if is_own(p.file)}
+
+
+def _in_all(bundles: Iterable[Bundle]) -> Iterator[Partition]:
+    return (partition for b in bundles for partition in b.partitions)
+
+
+def _find(objects: TimelineObjects, ref: ManifestRef) -> Bundle | None:
+    key = objects.manifest_key(ref.digest)
+    try:
+        return manifest.decode(objects.store.get(key), key)
+    except (BadManifest, ObjectNotFound):
+        return None  # nobody can read by it any more
+
+
+def _swap(objects: TimelineObjects, old: bytes | None, new: bytes) -> bool:
+    """True when the root was swapped, False when somebody else was first; an answer that was lost is looked for.
+
+    When others have gone on since, it does not matter whose swap they built upon: their root says what is applied.
+    """
+    store, key = objects.store, objects.root_key
+    try:
+        return store.compare_and_swap(key, old, new)
+    except SwapUnknown as error:
+        cause: StorageError = error
+    for _ in range(_SETTLE_TRIES):
+        try:
+            found = _content(objects)
+            if found not in (old, new):
+                return False
+            if store.compare_and_swap(key, found, new):  # what we acknowledge must be durable, seen or not
+                return True
+        except StorageError as error:
+            cause = error
+    raise RootUnknown(
+        f"the change of {key} may or may not have happened: {cause.message}",
+        hint="the records are safe in the ledger; update_timeline() goes on from either state",
+        key=key,
+    ) from cause
+
+
+def _content(objects: TimelineObjects) -> bytes | None:
+    try:
+        return objects.store.get(objects.root_key)
+    except ObjectNotFound:
+        return None

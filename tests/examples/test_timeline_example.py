@@ -1,0 +1,26 @@
+"""The example of a timeline works as its page says."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.pages import ROOT, run_page
+
+EXAMPLE = ROOT / "examples" / "timeline"
+
+
+def test_the_page_of_the_example_tells_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for file in EXAMPLE.iterdir():
+        if file.is_file():
+            shutil.copy(file, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLOODMARK_LAKE", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    subprocess.run([sys.executable, "make_late_readings.py"], check=True, timeout=60)
+    run_page(tmp_path / "README.md")
+    assert (tmp_path / "readings.svg").read_text("utf-8").startswith("<svg ")

@@ -1,0 +1,149 @@
+"""A process that ends at any call of its store, before or after it is done, loses and doubles nothing of a timeline."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+import floodmark as fm
+from faults.timeline_runs import NAME, SCENARIOS, Scenario, lake_on, problem_from_here_on, timeline_problem
+from floodmark.storage.errors import StorageError, SwapUnknown
+from floodmark.storage.memory import MemoryStore
+from timeline.oracle import expected
+
+CHANGING = ("put_if_absent", "put_file", "put_derived", "put_derived_file", "compare_and_swap", "delete")
+QUICK = ("spread", "keyed", "fold")
+
+
+class Ended(BaseException):
+    """The process is no more."""
+
+
+class Mortal:
+    """A store whose process ends at its nth change; nothing is done after that."""
+
+    def __init__(self, inner: MemoryStore, nth: int, last_is_done: bool) -> None:
+        self._inner, self._nth, self._last_is_done = inner, nth, last_is_done
+        self._counter = itertools.count()
+        self.ended = False
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._inner, name)
+        if not callable(real):
+            return real
+
+        def call(*args: Any) -> Any:
+            if self.ended:
+                raise Ended
+            if name in CHANGING and next(self._counter) == self._nth:
+                self.ended = True
+                if self._last_is_done:
+                    real(*args)
+                raise Ended
+            return real(*args)
+
+        return call
+
+
+def prepared(scenario: Scenario) -> MemoryStore:
+    store = MemoryStore()
+    scenario.prepare_in(lake_on(store))
+    return store
+
+
+def copied(store: MemoryStore) -> MemoryStore:
+    other = MemoryStore()
+    for info in list(store.list("")):
+        other.put_if_absent(info.key, store.get(info.key))
+    return other
+
+
+@pytest.mark.parametrize("last_is_done", [False, True], ids=["not done", "done"])
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(s, id=s.name, marks=[] if s.name in QUICK else pytest.mark.slow) for s in SCENARIOS],
+)
+def test_process_that_ends_at_any_call_loses_and_doubles_nothing(scenario, last_is_done):
+    start = prepared(scenario)
+    whole = copied(start)
+    scenario.step(lake_on(whole, scenario.later))
+    allowed = [expected(lake_on(store)[NAME]) for store in (start, whole)]
+    for nth in itertools.count():
+        store = copied(start)
+        mortal = Mortal(store, nth, last_is_done)
+        try:
+            scenario.step(lake_on(mortal, scenario.later))
+        except (Ended, fm.FloodmarkError):  # what another thread meets after the end may be taken for a failure
+            assert mortal.ended
+        lake = lake_on(store, scenario.later)
+        now = expected(lake[NAME])
+        assert any(now.equals(each) for each in allowed), f"call {nth}: the ledger itself is wrong"
+        problem = timeline_problem(lake[NAME]) or problem_from_here_on(lake)
+        assert problem is None, f"ended at change {nth}: {problem}"
+        if not mortal.ended:
+            assert nth > 1
+            break
+
+
+class Flaky:
+    """A store in which one call fails, once."""
+
+    def __init__(self, inner: MemoryStore, nth: int, where: str) -> None:
+        self._inner, self._nth, self._where = inner, nth, where
+        self._counter = itertools.count()
+        self.failed = ""
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._inner, name)
+        if name not in (*CHANGING, "get", "stat", "list", "open", "get_range"):
+            return real
+
+        def call(key: str, *args: Any) -> Any:
+            if self._where in key and next(self._counter) == self._nth:
+                self.failed = name
+                if name == "compare_and_swap":
+                    raise SwapUnknown("the network is down", hint="check the network", key=key, url="")
+                raise StorageError("the network is down", hint="check the network")
+            return real(key, *args)
+
+        return call
+
+
+@pytest.mark.parametrize("scenario", [s for s in SCENARIOS if s.name in ("spread", "retract")], ids=str)
+def test_write_stands_whichever_call_for_its_timeline_fails(scenario, caplog):
+    start = prepared(scenario)
+    for nth in itertools.count():
+        caplog.clear()
+        store = copied(start)
+        flaky = Flaky(store, nth, "/info/timeline/")
+        scenario.step(lake_on(flaky))
+        if not flaky.failed:
+            assert nth > 2
+            break
+        lake = lake_on(store)
+        behind = lake[NAME].timeline_stats().behind
+        assert behind == 0 or "its timeline is behind" in caplog.text, f"{flaky.failed}, call {nth}: not a word"
+        assert problem_from_here_on(lake) is None, f"{flaky.failed}, call {nth}"
+
+
+@pytest.mark.parametrize("scenario", [s for s in SCENARIOS if s.name in ("fold", "catch-up")], ids=str)
+def test_fold_or_update_that_fails_says_so_and_can_be_done_again(scenario):
+    start = prepared(scenario)
+    refusals: list[fm.FloodmarkError] = []
+    for nth in itertools.count():
+        store = copied(start)
+        flaky = Flaky(store, nth, "/info/timeline/")
+        try:
+            scenario.step(lake_on(flaky))
+        except fm.FloodmarkError as error:
+            refusals.append(error)
+        if not flaky.failed:
+            break
+        lake = lake_on(store)
+        assert timeline_problem(lake[NAME]) is None, f"{flaky.failed}, call {nth}"
+        scenario.step(lake)
+        assert timeline_problem(lake[NAME]) is None, f"{flaky.failed}, call {nth}, and again"
+    assert refusals
+    assert [repr(error) for error in refusals if not error.hint] == []

@@ -1,0 +1,209 @@
+"""What is done to a timeline while it is crashed, killed or raced, and what must hold after it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import floodmark as fm
+from faults.recording import HastyFileSystem
+from floodmark.storage.local import LocalStore
+from timeline.layouts import fold_problems, problems
+from timeline.oracle import difference, expected, found
+from timeline.timeline_worlds import BEGIN, DAY, column_of
+
+NAME = "ticks"
+ROW_GROUP = 20
+WEEK = 8 * 86_400  # seconds; a bit more than the grace period
+MINUTE = 60_000_000
+SCHEMA = {"id": "int64", "at": pa.timestamp("us", "UTC"), "v": "int64"}
+
+
+def rows(times: list[int], first: int = 0, value: int = 0) -> pa.Table:
+    """Rows with ids from `first` on, at these minutes after the start."""
+    return pa.table(
+        {
+            "id": pa.array(range(first, first + len(times)), pa.int64()),
+            "at": column_of([BEGIN + t * MINUTE for t in times], "us utc"),
+            "v": pa.array([value] * len(times), pa.int64()),
+        }
+    )
+
+
+def open_lake(root: Path, fs: Any, later: float = 0.0) -> fm.Lake:
+    return lake_on(LocalStore(root / "lake", fs), later)
+
+
+def lake_on(store: Any, later: float = 0.0) -> fm.Lake:
+    """A lake whose clock is so many seconds ahead of the files' times."""
+    return fm.Lake(store, runtime=fm.Runtime(clock=lambda: time.time_ns() + int(later * 1e9), sleep=lambda _: None))
+
+
+Step = Callable[[fm.Lake], None]
+
+
+def in_order(lake: fm.Lake) -> None:
+    """Two days and a bit, in order, over several row groups."""
+    lake[NAME].write(rows([10 * n for n in range(300)]))
+
+
+def narrow(lake: fm.Lake) -> None:
+    """Late rows within one row group."""
+    lake[NAME].write(rows([501, 502, 502, 503], 1000))
+
+
+def spread(lake: fm.Lake) -> None:
+    """Late rows thinly over all row groups of both days."""
+    lake[NAME].write(rows([37 * n + 5 for n in range(70)], 2000))
+
+
+def spread_more(lake: fm.Lake) -> None:
+    for number in range(4):
+        lake[NAME].write(rows([41 * n + number for n in range(60)], 3000 + 100 * number))
+
+
+def correct(lake: fm.Lake) -> None:
+    """Rows move to another time."""
+    lake[NAME].write(rows([7 * n + 1 for n in range(40)], 10, value=1))
+
+
+def retract(lake: fm.Lake) -> None:
+    lake[NAME].delete(list(range(20, 120)))
+
+
+def evolve(lake: fm.Lake) -> None:
+    lake[NAME].evolve({"note": "string"})
+    lake[NAME].write(rows([3, 700, 1500], 4000).append_column("note", pa.array(["a", None, "b"])))
+
+
+def update(lake: fm.Lake) -> None:
+    lake[NAME].update_timeline()
+
+
+def fold(lake: fm.Lake) -> None:
+    lake[NAME].fold()
+
+
+def fold_a_day(lake: fm.Lake) -> None:
+    lake[NAME].fold("2026-11-01")
+
+
+def purge(lake: fm.Lake) -> None:
+    lake[NAME].purge(before=300)
+
+
+def collect(lake: fm.Lake) -> None:
+    lake[NAME].collect_garbage()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A step that is disturbed, after others that happened long ago."""
+
+    name: str
+    step: Step
+    before: tuple[Step, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    later: float = 0.0  # seconds that have passed meanwhile
+
+    def __str__(self) -> str:
+        return self.name
+
+    def prepare(self, root: Path) -> None:
+        self.prepare_in(open_lake(root, HastyFileSystem()))
+
+    def prepare_in(self, lake: fm.Lake) -> None:
+        key = self.options.get("key")
+        given = {"partition_by": "day", "row_group_size": ROW_GROUP, "schema": SCHEMA, **self.options}
+        lake.create(NAME, event_time="at", **given, **({"merge": "upsert"} if key else {}))
+        for step in self.before:
+            step(lake)
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether readers of the old root can go on: a purge and gc take what they must."""
+        return self.step not in (purge, collect)
+
+
+KEYED = {"key": ["id"]}
+ALWAYS = {"late_merge": "always"}
+LAZY = {"timeline": "lazy"}
+SCENARIOS = [
+    Scenario("first", in_order),
+    Scenario("narrow", narrow, (in_order,)),
+    Scenario("spread", spread, (in_order,)),
+    Scenario("always", spread, (in_order, narrow), ALWAYS),
+    Scenario("due", spread, (in_order, spread_more)),
+    Scenario("keyed", correct, (in_order, narrow), KEYED),
+    Scenario("retract", retract, (in_order, correct), {**KEYED, **ALWAYS}),
+    Scenario("column", evolve, (in_order, spread)),
+    Scenario("catch-up", update, (in_order, narrow, spread), LAZY),
+    Scenario("lazy-fold", fold, (in_order, update, spread, narrow), LAZY),
+    Scenario("fold", fold, (in_order, narrow, spread_more)),
+    Scenario("keyed-fold", fold, (in_order, correct, retract, spread), KEYED),
+    Scenario("fold-a-day", fold_a_day, (in_order, spread)),
+    Scenario("purge", purge, (in_order, spread, fold, narrow)),
+    Scenario("keyed-purge", purge, (in_order, correct, spread), KEYED),
+    Scenario("collect", collect, (in_order, narrow, spread_more, fold), later=WEEK),
+]
+
+_numbers = itertools.count(9000)
+
+
+def timeline_problem(dataset: fm.Dataset) -> str | None:
+    """How the timeline differs from the sorted ledger, or what is wrong with its layout; None when nothing is."""
+    seen, right = found(dataset), expected(dataset)
+    if problem := difference(seen, right):
+        return f"the timeline is not the sorted ledger: {problem}"
+    day = right.num_rows and difference(found(dataset, "2026-11-01T05", "2026-11-02T03"), _day(dataset))
+    if day:
+        return f"a range is wrong: {day}"
+    return "; ".join(problems(dataset)) or None
+
+
+def _day(dataset: fm.Dataset) -> pa.Table:
+    return expected(dataset, "2026-11-01T05", "2026-11-02T03")
+
+
+def damage(dataset: fm.Dataset) -> str | None:
+    """What verify finds, but for the key index and the ledger's folds, which are derived and made again."""
+    wrong = [problem for problem in dataset.verify().problems if problem.kind not in ("keys", "fold")]
+    return f"verify: {wrong}" if wrong else None
+
+
+def problem_from_here_on(lake: fm.Lake) -> str | None:
+    """What is wrong now, after the next write, or after a fold."""
+    dataset = lake[NAME]
+    for step in (look, write_on, fold_on):
+        step(dataset)
+        if problem := timeline_problem(dataset) or damage(dataset):
+            return f"after {step.__name__}: {problem}"
+    return "; ".join(fold_problems(dataset)) or None
+
+
+def look(dataset: fm.Dataset) -> None:
+    """As it was found."""
+
+
+def write_on(dataset: fm.Dataset) -> None:
+    assert dataset.schema is not None
+    table = rows([2, 502, 1777], next(_numbers) * 10)
+    for name in dataset.schema.names[3:]:
+        table = table.append_column(name, pa.nulls(3, pa.string()))
+    assert dataset.write(table).rows == 3
+    dataset.update_timeline()
+    root = dataset.timeline_root()
+    assert root.applied == dataset.snapshot().next_offset
+
+
+def fold_on(dataset: fm.Dataset) -> None:
+    dataset.fold()
+
+
+assert DAY == 1440 * MINUTE

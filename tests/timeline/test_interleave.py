@@ -1,0 +1,85 @@
+"""Interleaving: several sorted tables come out in one order, and what lies far from late rows is not copied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from floodmark.timeline import interleave as module
+from floodmark.timeline.interleave import Rows, interleave, positions_in
+from floodmark.timeline.pieces import Place
+
+
+def rows(places: list[tuple[int, int]]) -> Rows:
+    """Records at these places, with columns that say which they are."""
+    times, offsets = ([p[i] for p in places] for i in (0, 1))
+    table = pa.table(
+        {
+            "offset": pa.array(offsets, pa.int64()),
+            "text": pa.array([None if o % 3 == 0 else f"{t} {o}" for t, o in places], pa.string()),
+            "list": pa.array([[t, o] for t, o in places], pa.list_(pa.int64())),
+        }
+    )
+    return Rows(table, np.array(times, np.int64), np.array(offsets, np.int64))
+
+
+def naive(parts: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    return sorted(p for part in parts for p in part)
+
+
+@st.composite
+def dealt(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
+    """Records with different offsets and few different times, dealt to a few sorted parts."""
+    times = draw(st.lists(st.integers(0, 6), max_size=60))
+    parts: list[list[tuple[int, int]]] = [[] for _ in range(draw(st.integers(1, 5)))]
+    for offset, time in enumerate(times):
+        parts[draw(st.integers(0, len(parts) - 1))].append((time, offset))
+    return [sorted(part) for part in parts]
+
+
+@pytest.mark.parametrize("apart", [0, 1, 3, 10**6])
+@settings(deadline=None)
+@given(parts=dealt())
+def test_parts_come_out_in_one_order(apart, parts):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "APART", apart)
+        tables = interleave([rows(part) for part in parts])
+    assert all(table.num_rows for table in tables)
+    wanted = rows(naive(parts)).table
+    found = pa.concat_tables(tables) if tables else wanted.schema.empty_table()
+    assert found.to_pylist() == wanted.to_pylist()
+
+
+@settings(deadline=None)
+@given(parts=dealt())
+def test_positions_count_the_places_before(parts):
+    base, late = [*parts[0], (7, 100)], parts[-1] if len(parts) > 1 else []
+    found = positions_in(rows(base), rows(late))
+    assert found.tolist() == [sum(b < each for b in base) for each in late]
+
+
+@settings(deadline=None)
+@given(
+    parts=dealt(),
+    lo=st.tuples(st.integers(0, 6), st.integers(-1, 60)),
+    hi=st.tuples(st.integers(0, 6), st.integers(-1, 60)),
+)
+def test_rows_between_two_places_are_found(parts, lo, hi):
+    found = rows(parts[0]).between(Place(*lo), Place(*hi))
+    assert found.offsets.tolist() == [o for t, o in parts[0] if lo <= (t, o) < hi]
+    assert found.table["offset"].to_pylist() == found.offsets.tolist()
+
+
+def test_rows_far_from_late_ones_are_not_copied(monkeypatch):
+    monkeypatch.setattr(module, "APART", 10)
+    base = rows([(t, t) for t in range(1000)])
+    late = rows([(500, 2000), (503, 2001)])
+    before, middle, after = interleave([base, late])
+    assert (before.num_rows, after.num_rows) == (501, 496)
+    address = base.table["offset"].chunk(0).buffers()[1].address
+    assert before["offset"].chunk(0).buffers()[1].address == address
+    assert after["offset"].chunk(0).buffers()[1].address == address
+    assert middle["offset"].to_pylist() == [2000, 501, 502, 503, 2001]

@@ -1,0 +1,96 @@
+"""A picture in a file has every box of its scene, in SVG and in PNG, and is no larger than one can look at."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from floodmark.timeline.picture import png, svg
+from floodmark.timeline.picture.drawing import COLOURS, SIZE, Drawing, Rectangle, Words, draw
+from floodmark.timeline.picture.scene import Shade, compose
+from floodmark.timeline.pieces import How
+from floodmark.timeline.range import Range
+from timeline.drawn import DAY, HOUR, day, even, piece
+
+SVG = "{http://www.w3.org/2000/svg}"
+WORLD = (
+    day("2026-11-01", even(4)),
+    day(
+        "2026-11-02",
+        [piece(0, 8 * HOUR - 1), piece(8 * HOUR, 16 * HOUR - 1, since=9, how=How.MERGED), piece(16 * HOUR, DAY - 1)],
+        [[piece(18 * HOUR, 20 * HOUR - 1, since=9)]],
+    ),
+)
+
+
+def drawing_of(partitions, title: str = "ticks by day") -> Drawing:
+    return draw(compose(partitions, "day", 9, SIZE, Range()), title)
+
+
+def test_svg_has_a_box_for_every_piece_that_says_what_it_is():
+    root = ElementTree.fromstring(svg.render(drawing_of(WORLD)))
+    titles = [(box.get("fill"), title.text) for box in root.iter(f"{SVG}rect") for title in box.iter(f"{SVG}title")]
+    assert len(titles) == 8
+    merged = COLOURS[Shade.MERGED], "10 rows of row group 0 in data/f1620aa, merged"
+    assert titles.count(merged) == 1
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert texts[:2] == ["ticks by day", "2 partitions, 80 rows, 8 pieces"]
+    assert {"waiting", "settled", "00:00", "new", "merged", "referenced", "untouched"} <= set(texts)
+
+
+def test_svg_shows_any_name_as_it_is():
+    root = ElementTree.fromstring(svg.render(drawing_of(WORLD, '<a href="x">&amp; "b"')))
+    assert next(root.iter(f"{SVG}text")).text == '<a href="x">&amp; "b"'
+
+
+def test_png_has_the_colours_where_the_drawing_says():
+    drawing = drawing_of(WORLD)
+    image = Image.open(io.BytesIO(png.render(drawing)))
+    assert image.format == "PNG"
+    assert image.size == (2 * drawing.width, 2 * drawing.height)
+    boxes = [shape for shape in drawing.shapes if isinstance(shape, Rectangle) and shape.about]
+    assert len(boxes) == 8
+    for box in boxes:
+        for x, y in ((box.x, box.y), (box.x + box.width - 1, box.y + box.height - 1)):
+            found = image.getpixel((2 * x, 2 * y))
+            assert "#{:02x}{:02x}{:02x}".format(*found) == box.colour
+
+
+@pytest.mark.parametrize("partitions", [WORLD, [], [day("2026-11-01", [piece(5, 5)])], [day("2026-11-01", even(5000))]])
+def test_everything_lies_on_the_paper(partitions):
+    drawing = drawing_of(partitions)
+    for shape in drawing.shapes:
+        width = shape.width if isinstance(shape, Rectangle) else 7 * len(shape.text) * shape.size // 12
+        height = shape.height if isinstance(shape, Rectangle) else shape.size
+        assert shape.x >= 0
+        assert shape.y >= 0
+        assert shape.x + width <= drawing.width
+        assert shape.y + height <= drawing.height
+
+
+def test_lines_of_words_and_boxes_do_not_lie_on_each_other():
+    runs = [[piece(n * 10**9, 8 * HOUR + n * 10**9)] for n in range(40)]
+    drawing = drawing_of([day("2026-11-01", even(30), runs), day("2026-11-02", even(30), runs)])
+    boxes = [shape for shape in drawing.shapes if isinstance(shape, Rectangle) and shape.about]
+    headlines = [shape for shape in drawing.shapes if isinstance(shape, Words) and shape.text.startswith("2026-")]
+    assert len(headlines) == 2
+    for words in headlines:
+        assert all(box.y + box.height <= words.y or words.y + words.size <= box.y for box in boxes)
+
+
+def test_five_thousand_pieces_are_a_small_file():
+    drawing = drawing_of([day("2026-11-01", even(5000))])
+    assert sum(isinstance(shape, Rectangle) and bool(shape.about) for shape in drawing.shapes) == SIZE.cells
+    assert len(svg.render(drawing)) < 200_000
+    assert len(png.render(drawing)) < 200_000
+
+
+def test_pillow_is_imported_only_to_paint():
+    program = "import sys, floodmark.cli.app, floodmark.timeline.picture.png; print('PIL' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"

@@ -1,0 +1,93 @@
+"""Spans: every place of a range lies in one of them, with all pieces that may have rows there."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from floodmark.timeline.pieces import BEGINNING, END, How, Piece, Place
+from floodmark.timeline.range import Range
+from floodmark.timeline.spans import groups, share, spans
+
+
+def piece(first: tuple[int, int], last: tuple[int, int], rows: int = 10, name: str = "data/a") -> Piece:
+    return Piece(name, 0, 0, rows, rows, Place(*first), Place(*last), first[1], last[1], rows * 8, How.SLICE, 1)
+
+
+def layout(places: list[Place], over: list[tuple[Place, Place]], rows: int) -> tuple[list[Piece], list[Piece]]:
+    """Settled pieces between every second place and the next, and pieces over them."""
+    ordered = sorted(set(places))
+    settled = [
+        piece(a, b, rows, f"data/{i}") for i, (a, b) in enumerate(zip(ordered[::2], ordered[1::2], strict=False))
+    ]
+    return settled, [piece(*sorted(ends), rows, f"data/w{i}") for i, ends in enumerate(over)]
+
+
+places = st.builds(Place, st.integers(-20, 20), st.integers(0, 5))
+ranges = st.one_of(st.just(Range()), st.tuples(places, places).map(sorted).map(lambda ends: Range(*ends)))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(places, max_size=12),
+    st.lists(st.tuples(places, places), max_size=6),
+    ranges,
+    st.sampled_from([1, 30, 10**6]),
+    st.lists(places, max_size=10),
+)
+def test_every_place_of_a_range_is_in_one_span_with_all_pieces_around_it(settled_at, over_at, within, most, asked):
+    settled, over = layout(settled_at, over_at, 50)
+    found = list(spans(settled, over, within, most))
+    for before, after in pairwise(found):
+        assert before.hi <= after.lo
+    for span in found:
+        assert within.first <= span.lo < span.hi <= within.end
+    for place in [*asked, *settled_at, *(end for p in over for end in (p.first, p.last))]:
+        around = {p for p in (*settled, *over) if p.first <= place <= p.last}
+        if around and within.first <= place < within.end:
+            [span] = [s for s in found if s.lo <= place < s.hi]
+            assert around <= set(span.pieces)
+
+
+def test_pieces_outside_of_the_range_are_not_read():
+    settled = [piece((t, t), (t + 5, t + 5)) for t in range(0, 100, 10)]
+    found = list(spans(settled, [], Range(Place(30, -1), Place(50, -1)), 100))
+    assert [s.settled for s in found] == settled[3:5]
+    assert all(s.is_plain for s in found)
+
+
+def test_a_piece_that_ends_where_a_span_begins_lies_over_both():
+    settled = [piece((0, 0), (5, 5)), piece((10, 10), (15, 15))]
+    late = piece((3, 3), (10, 10), name="data/late")
+    assert [s.over for s in spans(settled, [late], Range(), 100)] == [(late,), (late,)]
+
+
+def test_an_empty_range_has_no_spans():
+    assert list(spans([piece((0, 0), (9, 9))], [], Range(Place(3, -1), Place(3, -1)), 100)) == []
+
+
+def test_what_lies_over_one_stretch_in_masses_is_cut_by_time():
+    over = [piece((0, i), (1000, i), 100, f"data/{i}") for i in range(50)]
+    found = list(spans([], over, Range(), most=500))
+    assert (found[0].lo, found[-1].hi) == (BEGINNING, END)
+    for span in found:
+        assert sum(share(p, span.lo, span.hi) * p.rows for p in span.over) <= 1000
+
+
+def test_rows_of_one_time_are_cut_by_offset():
+    over = [piece((7, 100 * i), (7, 100 * i + 99), 100, f"data/{i}") for i in range(50)]
+    found = list(spans([], over, Range(), most=500))
+    assert len(found) >= 5
+    for span in found:
+        assert sum(share(p, span.lo, span.hi) * p.rows for p in span.over) <= 1000
+
+
+def test_groups_are_consecutive_and_bounded():
+    settled = [piece((t, t), (t + 5, t + 5), rows=t + 1) for t in range(0, 200, 10)]
+    found = list(spans(settled, [], Range(), 100))
+    grouped = groups(found, 1000)
+    assert [s for g in grouped for s in g] == found
+    assert all(len(g) == 1 or sum(s.size for s in g) <= 1000 for g in grouped)
+    assert len(grouped) > 2

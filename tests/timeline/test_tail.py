@@ -1,0 +1,118 @@
+"""The tail: what the timeline has not taken in is read from the ledger, in order, and no more of it than needed."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import floodmark as fm
+from floodmark.ledger.selection import NOBODY
+from floodmark.storage.counting import CountingStore
+from floodmark.timeline import lying, opened
+from floodmark.timeline.objects import TimelineObjects
+from floodmark.timeline.range import Range
+from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.tail import tail
+from timeline.oracle import assert_right
+from timeline.timeline_worlds import BEGIN, DAY, HOUR, TIMES, moment, world
+
+
+def filled(folder, rounds=6, **shape):
+    """A lazy dataset that was written to a few times."""
+    made = world(folder, mode="lazy", **shape)
+    for number in range(rounds):
+        low = made.shape.begin + number % 3 * made.shape.partition
+        made.write(made.table(made.times(low, low + made.shape.partition, 70)))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["append", "upsert", "ledger"])
+@pytest.mark.parametrize("time", TIMES)
+def test_records_that_are_in_no_piece_are_read_in_order(time, kind, tmp_path):
+    made = filled(tmp_path, time=time, kind=kind)
+    assert made.dataset.timeline_root().applied == 0
+    assert_right(made.dataset, (moment(BEGIN + DAY), moment(BEGIN + DAY + HOUR)), (None, moment(BEGIN + 2 * DAY)))
+
+
+def test_corrected_and_retracted_rows_are_left_out(tmp_path):
+    made = filled(tmp_path, kind="upsert")
+    made.write(made.table([BEGIN + HOUR * i for i in range(50)], ids=range(0, 100, 2)))
+    made.dataset.delete([{"id": i} for i in range(1, 60, 2)])
+    assert_right(made.dataset)
+
+
+def test_rows_read_again_because_they_are_too_many_to_keep_are_the_same(tmp_path, monkeypatch):
+    made = filled(tmp_path, kind="upsert")
+    monkeypatch.setattr(opened, "MOST_ROWS", 16)
+    monkeypatch.setattr(lying, "KEPT_BYTES", 3000)
+    reads = []
+    read = PieceFiles.read
+    monkeypatch.setattr(
+        PieceFiles, "read", lambda self, piece, columns: reads.append(piece) or read(self, piece, columns)
+    )
+    assert_right(made.dataset)
+    assert len(reads) > 2 * len(set(reads))
+
+
+def pieces(dataset, since=0):
+    snapshot = dataset.snapshot()
+    return tail(snapshot, snapshot.layout, since, NOBODY, Range())
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_bounds_of_a_row_group_hold_all_of_its_rows(time, tmp_path):
+    for begin in (BEGIN, -BEGIN):
+        dataset = filled(tmp_path / str(begin), time=time, kind="upsert", begin=begin).dataset
+        snapshot = dataset.snapshot()
+        files = PieceFiles(TimelineObjects(snapshot.objects), snapshot.layout)
+        found = pieces(dataset)
+        assert sum(p.rows for p in found) == snapshot.next_offset
+        for piece in found:
+            times, offsets = files.places(piece)
+            assert (int(times.min()), int(times.max())) == (piece.first.time, piece.last.time)
+            assert (int(offsets.min()), int(offsets.max())) == (piece.offset_min, piece.offset_max)
+            assert (piece.first.offset, piece.last.offset) == (piece.offset_min, piece.offset_max)
+
+
+def test_bounds_are_looked_up_where_a_file_has_no_statistics(tmp_path):
+    dataset = filled(tmp_path, rounds=1).dataset
+    [path] = (tmp_path / dataset.snapshot().objects.folder / "data").iterdir()
+    before = pieces(dataset)
+    table = pq.read_table(path)
+    path.chmod(0o644)
+    pq.write_table(table, path, write_statistics=False, row_group_size=before[0].rows)
+    assert [(p.first, p.last) for p in pieces(dataset)] == [(p.first, p.last) for p in before]
+
+
+def test_slices_outside_of_a_range_are_not_opened(tmp_path, monkeypatch):
+    made = filled(tmp_path)
+    store = CountingStore(made.store)
+    monkeypatch.setattr(store, "local_path", lambda _: None)  # as in a bucket: whatever is read is asked of the store
+    dataset = fm.Lake(store)["ticks"]
+    day = moment(BEGIN + DAY), moment(BEGIN + 2 * DAY)
+    assert dataset.timeline_batches(*day).read_all().num_rows == 140
+    assert len({key for key in store.keys_read if "/data/" in key}) == 2  # of six slices
+    assert_right(dataset, day)
+
+
+def test_only_records_from_an_offset_on_are_in_the_tail(tmp_path):
+    dataset = filled(tmp_path).dataset
+    assert sum(p.rows for p in pieces(dataset, since=140)) == dataset.snapshot().next_offset - 140
+    assert min(p.offset_min for p in pieces(dataset, since=140)) == 140
+
+
+def test_purged_records_are_not_in_the_tail(tmp_path):
+    dataset = filled(tmp_path).dataset
+    dataset.purge(140)
+    assert min(p.offset_min for p in pieces(dataset)) == 140
+    assert_right(dataset)
+
+
+def test_an_empty_dataset_has_an_empty_timeline(tmp_path):
+    made = world(tmp_path, mode="lazy")
+    made.lake.create("empty", event_time="at", partition_by="day", schema={"at": pa.timestamp("us")})
+    empty = made.lake["empty"]
+    assert empty.timeline_batches().read_all().num_rows == 0
+    assert empty.timeline_batches().schema == pa.schema([pa.field("at", pa.timestamp("us"), nullable=False)])
+    assert empty.timeline_stats().partitions == ()
