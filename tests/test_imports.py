@@ -1,4 +1,4 @@
-"""Imports point down: chain, storage → ledger → compute → transform → dataset → view → lake → pipeline → cli."""
+"""Imports point down: chain, storage → ledger → compute → transform → dataset → … → lake → pipeline → cli."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timeline": _LEDGER | {"compute", "timeline"},
     "dataset": _DERIVED,
     "view": _DERIVED | {"dataset"},
-    "lake": _DERIVED | {"dataset", "view"},
+    "provenance": _DERIVED | {"dataset", "view", "provenance"},
+    "lake": _DERIVED | {"dataset", "view", "provenance"},
+    "spark_source": _DERIVED | {"dataset", "lake", "spark_source"},
+    "garbage": _DERIVED | {"dataset", "lake", "garbage"},
+    "doctor": _DERIVED | {"dataset", "lake", "garbage", "doctor"},
     "pipeline": _DERIVED | {"dataset", "view", "lake", "floodmark", "pipeline"},
-    "cli": _DERIVED | {"dataset", "view", "lake", "floodmark", "pipeline", "cli"},
-    "floodmark": _DERIVED | {"dataset", "view", "lake", "pipeline"},
+    "cli": _DERIVED | {"dataset", "view", "provenance", "lake", "floodmark", "pipeline", "garbage", "doctor", "cli"},
+    "floodmark": _DERIVED | {"dataset", "view", "lake", "spark_source", "pipeline"},
 }
 """For each package or module of the first level, those that it may import; `floodmark` is the root's own names."""
 
@@ -171,7 +175,7 @@ def loaded_by(program: str, *wanted: str) -> list[str]:
 ALL_MODULES = """
 import importlib, pkgutil, floodmark
 for module in pkgutil.walk_packages(floodmark.__path__, "floodmark."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith("__main__") and module.name != "floodmark.spark_source.source":  # classes of Spark's
         importlib.import_module(module.name)
 """
 

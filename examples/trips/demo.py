@@ -15,6 +15,7 @@ from make_data import LATE_ROWS, ROWS
 from stage import Off, Stage
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -30,7 +31,7 @@ class Demo:
     scratch: Path
 
     @property
-    def trips(self) -> fm.Dataset:
+    def trips(self) -> Dataset:
         return fm.Lake(self.stage.folder / self.stage.lake)["trips"]
 
     def script(self, name: str) -> str:

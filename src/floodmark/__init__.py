@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from floodmark.compute.functions.udf import Udf as Udf
     from floodmark.compute.functions.udf import udf as udf
     from floodmark.compute.survey import BackfillPlan as BackfillPlan
-    from floodmark.dataset import Dataset as Dataset
     from floodmark.errors import FloodmarkError as FloodmarkError
     from floodmark.lake import Lake as Lake
     from floodmark.ledger.commit import Commit as Commit
@@ -32,7 +31,15 @@ if TYPE_CHECKING:
     from floodmark.ledger.purge import Purge as Purge
     from floodmark.ledger.runtime import Runtime as Runtime
     from floodmark.ledger.verify import Verification as Verification
+    from floodmark.pipeline.declared import Column as Column
+    from floodmark.pipeline.declared import Dataset as Dataset
+    from floodmark.pipeline.declared import Source as Source
+    from floodmark.pipeline.declared import View as View
+    from floodmark.pipeline.errors import BadPipeline as BadPipeline
     from floodmark.pipeline.pipeline import Pipeline as Pipeline
+    from floodmark.pipeline.running import Ran as Ran
+    from floodmark.spark_source.register import register as register
+    from floodmark.spark_source.sink import sink as sink
     from floodmark.transform.batch_transform import BatchTransform as BatchTransform
     from floodmark.transform.external.table import ExternalTable as ExternalTable
     from floodmark.transform.external.update import UpdateExternalTable as UpdateExternalTable
@@ -47,19 +54,20 @@ if TYPE_CHECKING:
     from floodmark.transform.specs import Required as Required
     from floodmark.transform.views.plan import ViewPlan as ViewPlan
     from floodmark.transform.views.report import Refreshed as Refreshed
-    from floodmark.view import View as View
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Backfill": "compute.backfill",
     "BackfillPlan": "compute.survey",
+    "BadPipeline": "pipeline.errors",
     "BatchGenerate": "transform.refresh.generate",
     "BatchTransform": "transform.batch_transform",
+    "Column": "pipeline.declared",
     "Commit": "ledger.commit",
     "CommitConflict": "ledger.errors",
     "CommitUnknown": "ledger.errors",
-    "Dataset": "dataset",
+    "Dataset": "pipeline.declared",
     "DatasetId": "chain.ids",
     "DatatableTransform": "transform.refresh.datatable",
     "ExternalTable": "transform.external.table",
@@ -75,20 +83,24 @@ _HOMES = {
     "Pipeline": "pipeline.pipeline",
     "Purge": "ledger.purge",
     "Purged": "ledger.errors",
+    "Ran": "pipeline.running",
     "Refreshed": "transform.views.report",
     "Required": "transform.specs",
     "Retry": "compute.functions.on_error",
     "RunReport": "transform.report",
     "Runtime": "ledger.runtime",
     "Skip": "compute.functions.on_error",
+    "Source": "pipeline.declared",
     "StepStatus": "transform.report",
     "TransformPlan": "transform.plan",
     "Udf": "compute.functions.udf",
     "UnknownDataset": "ledger.errors",
     "UpdateExternalTable": "transform.external.update",
     "Verification": "ledger.verify",
-    "View": "view",
+    "View": "pipeline.declared",
     "ViewPlan": "transform.views.plan",
+    "register": "spark_source.register",
+    "sink": "spark_source.sink",
     "udf": "compute.functions.udf",
 }
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from floodmark.compute.functions.udf import Udf
+    from floodmark.provenance.tree import Forward, Provenance
     from floodmark.view import View
 
 
@@ -162,6 +163,22 @@ class Lake:
         from floodmark import view
 
         return view.all_of(self)
+
+    def why(self, name: str, record: int | Mapping[str, Any], *, rows: int = 10) -> Provenance:
+        """Where a record came from: the input rows that it was made of as they were then, down to the sources.
+
+        `record` is an offset, or the key of a current row, {"id": 7}. At most so many `rows` of each input are followed
+        further; the others are counted.
+        """
+        from floodmark.provenance.why import why
+
+        return why(self, name, record, rows)
+
+    def why_forward(self, name: str, record: int | Mapping[str, Any]) -> Forward:
+        """What came of a record: the records of derived datasets that were made of it, and so on."""
+        from floodmark.provenance.forward import forward
+
+        return forward(self, name, record)
 
     def _existing(
         self, name: str, event_time: str | None, declared: Strategy | None, settings: Settings | None

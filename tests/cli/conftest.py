@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from floodmark import Dataset, Lake
+from floodmark import Lake
 from floodmark.cli.app import floodmark
 from floodmark.compute import columns
+from floodmark.dataset import Dataset
 from floodmark.transform.views.defined import functions
 
 VISION = """\

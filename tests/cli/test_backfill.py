@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from floodmark import Dataset, Lake
+from floodmark import Lake
+from floodmark.dataset import Dataset
 
 
 def values(dataset, column):

@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from floodmark import Dataset
+from floodmark.dataset import Dataset
 from floodmark.ledger.strategy import KINDS
 
 FIRST = "id,name,city\n1,Ada,London\n2,Bob,Paris\n3,Cyd,Rome\n"

@@ -74,6 +74,8 @@ def test_json_has_every_count(run, orders):
     assert found.pop("called") >= 3  # the failing chunk is called again in parts
     assert found == {
         "step": "prices",
+        "kind": "step",
+        "state": "done",
         "keys": 3,
         "failed": 1,
         "reused": 0,
@@ -86,8 +88,8 @@ def test_json_has_every_count(run, orders):
     }
 
 
-def test_steps_run_in_the_order_given_and_each_once(run, orders):
-    answer = run("run", "goods", "prices", "total", "goods")
+def test_named_steps_run_in_the_order_of_what_they_read_and_each_once(run, orders):
+    answer = run("run", "total", "goods", "prices", "goods")
     assert [untimed(line) for line in answer.lines] == [
         "goods: 2 rows read; rows: 2 new",
         "prices: 3 keys processed, 1 failed; rows: 2 new",
@@ -105,12 +107,12 @@ def test_steps_without_changes_say_so(run, orders):
     ]
 
 
-def test_step_that_cannot_run_ends_the_command_after_those_before_it(run, orders):
-    answer = run("run", "goods", "total", "prices")
-    assert answer.code == 1
-    assert answer.out.startswith("goods: 2 rows read")
-    assert "there is no dataset 'prices'" in answer.err
-    assert "prices" not in Lake("lake")
+def test_step_that_cannot_run_is_refused_before_others_do(run, orders):
+    Lake("lake").drop("orders")
+    answer = run("run", "goods", "prices")
+    assert (answer.code, answer.out) == (1, "")
+    assert "there is no dataset 'orders'" in answer.err
+    assert "goods" not in Lake("lake")
 
 
 # Some of the keys

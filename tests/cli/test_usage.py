@@ -24,10 +24,10 @@ def test_all_verbs_are_there_in_the_order_of_use(run):
     assert listed == VERBS
     assert sorted(listed) == sorted(
         [
-            *("init", "list", "ingest", "log", "tail", "changes", "history", "timeline", "sql", "schema"),
+            *("new", "init", "list", "ingest", "log", "tail", "changes", "history", "timeline", "sql", "schema"),
             *("columns", "backfill"),
-            *("view", "refresh", "run", "plan", "status", "errors", "retry", "offsets", "reset"),
-            *("checkpoints", "delete", "fold", "verify", "purge", "drop", "rename"),
+            *("view", "refresh", "run", "plan", "status", "graph", "errors", "retry", "offsets", "reset", "why"),
+            *("checkpoints", "delete", "fold", "gc", "verify", "doctor", "purge", "drop", "rename"),
         ]
     )
 

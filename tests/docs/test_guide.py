@@ -51,6 +51,11 @@ def test_transforms_page(folder: Path, monkeypatch: pytest.MonkeyPatch):
     run_page(DOCS / "transforms.md")
 
 
+def test_provenance_page(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    run_page(DOCS / "provenance.md")
+
+
 @pytest.mark.spark
 def test_views_page(folder: Path, monkeypatch: pytest.MonkeyPatch, spark):
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])

@@ -15,13 +15,17 @@ from floodmark.cli.verbs import (
     checkpoints,
     columns,
     delete,
+    doctor,
     drop,
     errors,
     fold,
+    gc,
+    graph,
     history,
     ingest,
     init,
     log,
+    new,
     offsets,
     plan,
     purge,
@@ -37,6 +41,7 @@ from floodmark.cli.verbs import (
     timeline,
     verify,
     view,
+    why,
 )
 from floodmark.cli.verbs import list as listing
 
@@ -53,7 +58,7 @@ def floodmark() -> None:
     floodmark sql "select count(*) from trips"
     floodmark view daily --sql "select pickup_day, sum(fare) fares from trips group by pickup_day"
     floodmark refresh daily
-    floodmark run features
+    floodmark run
 
     The lake is --lake, else FLOODMARK_LAKE, else `lake = "…"` in the floodmark.toml of this folder or one above,
     else ./lake: a folder, or a bucket such as s3://bucket/prefix. Steps are those of --pipeline, else of the file that
@@ -76,6 +81,7 @@ def floodmark() -> None:
 
 
 for _verb in (
+    new.new,
     init.init,
     listing.list_datasets,
     ingest.ingest,
@@ -83,6 +89,7 @@ for _verb in (
     tail.tail,
     changes.changes,
     history.history,
+    why.why,
     timeline.timeline,
     sql.sql,
     schema.schema,
@@ -94,13 +101,16 @@ for _verb in (
     run.run,
     plan.plan,
     status.status,
+    graph.graph,
     errors.errors,
     retry.retry,
     offsets.offsets,
     reset.reset,
     delete.delete,
     fold.fold,
+    gc.gc,
     verify.verify,
+    doctor.doctor,
     purge.purge,
     drop.drop,
     rename.rename,

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from floodmark.cli import interrupts
-from floodmark.cli.place import Place, find_place, open_lake
+from floodmark.cli.place import VARIABLE, Place, find_place, open_lake
 
 if TYPE_CHECKING:
     from floodmark.engine import Profile
     from floodmark.lake import Lake
     from floodmark.ledger.runtime import Runtime
+    from floodmark.pipeline.project import Project
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,25 @@ class Call:
         from floodmark.engine import Session, SilentProgress, progress_for
         from floodmark.ledger.runtime import Runtime
 
-        session = Session(profile=profile)
+        project = self._project()
+        session = Session(settings=project.spark, profile=profile)
+        given = {name: getattr(project.defaults, name) for name in ("checkpoint_seconds", "fold_at")}
+        options = {name: value for name, value in given.items() if value is not None}
         if self.as_json:
-            return Runtime(session=session, progress=SilentProgress)
-        return Runtime(session=session, progress=lambda: progress_for(sys.stderr))
+            return Runtime(session=session, progress=SilentProgress, **options)
+        return Runtime(session=session, progress=lambda: progress_for(sys.stderr), **options)
+
+    def _project(self) -> Project:
+        """The settings of the project; those of a file that is no TOML do not matter where the lake is named."""
+        from floodmark.pipeline.errors import UnreadableToml
+        from floodmark.pipeline.project import Project, project_of
+
+        try:
+            return project_of(Path.cwd())
+        except UnreadableToml:
+            if not self.lake_option and not os.environ.get(VARIABLE):
+                raise
+            return Project()
 
     def note(self, text: str) -> None:
         """A word to the user, beside the answer: on stderr, and none with --json."""

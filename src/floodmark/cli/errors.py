@@ -17,6 +17,12 @@ class NoLake(CommandError):
     lake: str
 
 
+class FolderTaken(CommandError):
+    """A new project cannot be made where something is already."""
+
+    path: str
+
+
 class BadToml(CommandError):
     """A floodmark.toml that cannot be used."""
 

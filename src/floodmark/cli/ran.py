@@ -36,11 +36,12 @@ def running(call: Call, step: Step) -> Iterator[None]:
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or interrupts.pressed():
-            raise Stopped(f"interrupted: {_kept(step)}") from error
+            raise Stopped(f"interrupted: {kept(step)}") from error
         raise
 
 
-def _kept(step: Step) -> str:
+def kept(step: Step) -> str:
+    """What an interrupted run of a step leaves, as the end of a sentence."""
     from floodmark.transform.batch_transform import BatchTransform
 
     if isinstance(step, BatchTransform):
@@ -59,7 +60,7 @@ def show(call: Call, lake: Lake, step: Step, report: RunReport) -> None:
         return
     click.echo(f"{step.name}: {said(step, report)}")
     if report.failed:
-        call.note(_after_failures(step, lake, report.failed))
+        call.note(after_failures(step, lake, report.failed))
 
 
 def said(step: Step, report: RunReport) -> str:
@@ -76,6 +77,8 @@ def said(step: Step, report: RunReport) -> str:
         if report.nothing:
             return "nothing to do"
         parts = [f"computed from {', '.join(step.input_names)}"]
+    elif not report.called and not report.keys:
+        return "nothing to do"
     else:
         parts = [f"{words.many(report.keys, 'row')} read"]
     counts = {"new": report.new, "changed": report.changed, "retracted": report.retracted}
@@ -88,7 +91,8 @@ def _time(report: RunReport) -> str:
     return f"{commits}{report.seconds:.1f} s"
 
 
-def _after_failures(step: Any, lake: Lake, failed: int) -> str:
+def after_failures(step: Any, lake: Lake, failed: int) -> str:
+    """What to do about keys that failed."""
     status = step.status(lake)
     waiting = status.skipped + status.exhausted
     if not waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from floodmark.cli.errors import OtherStep
 
 if TYPE_CHECKING:
     from floodmark.lake import Lake
+    from floodmark.pipeline.graph import Node
     from floodmark.pipeline.pipeline import Pipeline
     from floodmark.transform.batch_transform import BatchTransform
     from floodmark.transform.step import Step
@@ -52,6 +53,16 @@ def load_pipeline(file: str | None) -> Pipeline:
         raise NoPipeline(error.message, hint=_EXAMPLE.rstrip(), path=error.path) from error
     interrupts.stop_if_pressed()
     return pipeline
+
+
+def nodes(pipeline: Pipeline, names: Sequence[str], labels: Mapping[str, str]) -> list[Node]:
+    """The nodes of a pipeline that are named, in the order given, or all, of those that have the labels."""
+    there = {node.name: node for node in pipeline.nodes}
+    for name in names:
+        if name not in there:
+            raise pipeline.unknown(name, there)
+    wanted = dict.fromkeys(names or there)
+    return [there[name] for name in wanted if labels.items() <= dict(there[name].labels).items()]
 
 
 def chosen(pipeline: Pipeline, names: Sequence[str]) -> list[Any]:

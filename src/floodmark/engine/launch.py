@@ -18,8 +18,17 @@ _CONNECT_PARALLELISM = 16
 """Spark Connect does not say how many tasks a cluster runs at once; more than it can run does no harm."""
 
 
+def load_pyspark() -> None:
+    """Import all of PySpark before a part of it: its parts import each other in a circle.
+
+    Of two threads that enter it at two places, each would see the other's modules half made.
+    """
+    import pyspark  # noqa: F401
+
+
 def spark_home() -> Path:
     """The folder of the Spark that PySpark would start."""
+    load_pyspark()
     from pyspark.find_spark_home import _find_spark_home
 
     return Path(_find_spark_home())
@@ -27,6 +36,7 @@ def spark_home() -> Path:
 
 def start(settings: Mapping[str, str], environment: Mapping[str, str]) -> SparkSession:
     """A new Spark session; the environment variables are held only while it starts."""
+    load_pyspark()
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
@@ -71,6 +81,7 @@ def is_alive(spark: SparkSession) -> bool:
 
 def active() -> SparkSession | None:
     """The session that this process already has, whoever started it; None when there is none that lives."""
+    load_pyspark()
     from pyspark.sql import SparkSession
     from pyspark.sql.utils import is_remote
 

@@ -68,21 +68,30 @@ def ordered_frame(scan: Scan, spark: Any) -> Any:
     """The records of a scan as a Spark frame in offset order: each task reads the next stretch of files."""
     if scan.selection.is_empty:
         return spark.createDataFrame([], spark_schema(scan.schema))
-    stretches = _stretches(scan.selection)
-    frame = spark.range(0, len(stretches), 1, len(stretches))
-    read = partial(_read_stretches, [replace(scan, selection=s) for s in stretches])
-    return frame.mapInArrow(read, spark_schema(scan.schema))
+    tasks = reading_tasks(scan)
+    frame = spark.range(0, len(tasks), 1, len(tasks))
+    return frame.mapInArrow(partial(_read_tasks, tasks), spark_schema(scan.schema))
 
 
-def _read_stretches(scans: list[Scan], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def reading_tasks(scan: Scan) -> list[Scan]:
+    """The scan cut into tasks of bounded size, in offset order."""
+    return [replace(scan, selection=stretch) for stretch in _stretches(scan.selection)]
+
+
+def task_batches(task: Scan) -> Iterator[pa.RecordBatch]:
+    """The records of one task in types and portions that Spark takes."""
+    ready = spark_ready(task.schema)
+    with task.readable():
+        for records in task.batches():
+            fitting = records.cast(ready)
+            for first in range(0, fitting.num_rows, BATCH_ROWS):
+                yield fitting.slice(first, BATCH_ROWS)
+
+
+def _read_tasks(tasks: list[Scan], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for i in batch.column(0).to_pylist():
-            ready = spark_ready(scans[i].schema)
-            with scans[i].readable():
-                for records in scans[i].batches():
-                    fitting = records.cast(ready)
-                    for first in range(0, fitting.num_rows, BATCH_ROWS):
-                        yield fitting.slice(first, BATCH_ROWS)
+            yield from task_batches(tasks[i])
 
 
 def _stretches(selection: Selection) -> list[Selection]:

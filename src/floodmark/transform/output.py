@@ -7,7 +7,7 @@ checkpoint of each is a small note that says which one.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -205,6 +205,8 @@ class Follows(Noted):
     """Of the step with all that is declared of it, as the meta has it; the chain knows the function's alone."""
     asked: str | None = None
     """The run that processed keys which were not pending: nobody would come back to them if it were cut short."""
+    pinned: Mapping[str, int] | None = None
+    """By dataset id the newest record of each input that the run could see, where the chain does not say so."""
 
 
 def follows(output: Output) -> Follows | None:

@@ -39,6 +39,7 @@ from floodmark.ledger.staging import staging_area
 from floodmark.ledger.strategy import strategy_of
 from floodmark.transform.changed.changes import matching
 from floodmark.transform.functions.returned import OutputShape
+from floodmark.transform.made import Declared, Made
 from floodmark.transform.meta import Draft, RunInfo, TransformMeta, no_failures
 from floodmark.transform.output import Follows, same_transform
 from floodmark.transform.pinned import PinnedStep
@@ -81,7 +82,8 @@ class Publisher:
         say = self.meta.fresh if self.is_fresh else self.meta.after
         draft = say(self.run, processed, failures, positions, pinned.version, name=pinned.step.name, seconds=seconds)
         asked = self.run.id if self.is_asked else None
-        note = Follows(str(pinned.outputs[0].id), pinned.step.name, pinned.version, asked)
+        ahead = None if self.run.is_within(positions) else dict(self.run.pinned)
+        note = Follows(str(pinned.outputs[0].id), pinned.step.name, pinned.version, asked, ahead)
         commits = []
         with staging_area(self.snapshots[0].objects.store) as folder:
             for number in range(len(pinned.outputs) - 1, -1, -1):
@@ -91,7 +93,9 @@ class Publisher:
                     inputs=self._inputs(number, positions),
                     definitions=self._definitions(number, shapes[number].layout),
                     checkpoint=draft.checkpoint if is_primary else note.checkpoint,
-                    put=_Put(draft if is_primary else note, objects),
+                    put=_Put(draft, objects, self._made, self._declared)
+                    if is_primary
+                    else _Put(note, objects, None, self._declared),
                     watermark=watermark,
                 )
                 leaving = self._leaving(number, processed, folder)
@@ -122,10 +126,24 @@ class Publisher:
         """Commit that nothing was processed, so that the next run processes everything; no row changes."""
         draft = self.meta.fresh(self.run, [], no_failures(self.pinned.keys), {}, version)
         objects = self.snapshots[0].objects
-        moved = Moves(checkpoint=draft.checkpoint, put=_Put(draft, objects))
+        moved = Moves(checkpoint=draft.checkpoint, put=_Put(draft, objects, None, None))
         name = self.pinned.outputs[0].name
         derive(name, self.runtime, self.snapshots[0], Results((), ()), moved, progress, self.caches[0])
         draft.discard_superseded(objects)
+
+    @property
+    def _made(self) -> Made:
+        heads = {given.dataset_id: given.snapshot.head.text for given in self.pinned.inputs}
+        purged = {given.dataset_id: given.purged_before for given in self.pinned.inputs}
+        run, step = self.run, self.pinned.step.name
+        return Made(step, self.pinned.version, run.id, run.process_ts, dict(run.pinned), heads, purged)
+
+    @property
+    def _declared(self) -> Declared:
+        pinned = self.pinned
+        columns = [spec.columns for spec in pinned.step.inputs]
+        filters = pinned.step.filters
+        return Declared.of(pinned.step.name, pinned.version, pinned.required_shape, columns, filters)
 
     def _inputs(self, number: int, positions: Mapping[str, int]) -> Mapping[DatasetId, Any]:
         """How the chain of an output says it: at the granularity of the inputs' blocks."""
@@ -166,13 +184,19 @@ class Publisher:
 
 @dataclass(frozen=True)
 class _Put:
-    """Puts the files of a checkpoint where an output has them."""
+    """Puts the files of a checkpoint where an output has them, and what is noted beside it."""
 
     what: Draft | Follows
     objects: DatasetObjects
+    made: Made | None
+    declared: Declared | None
 
     def __call__(self) -> None:
         self.what.put(self.objects)
+        if self.declared is not None:
+            self.declared.put_in(self.objects)
+        if self.made is not None:
+            self.made.put_beside(self.objects, self.what.checkpoint.physical_hash)
 
 
 def _others(index: KeyIndex, processed: Sequence[Hashes]) -> Hashes:

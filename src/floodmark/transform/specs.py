@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from floodmark.ledger.errors import UnsupportedType
 from floodmark.ledger.layout import fields_from
@@ -100,13 +100,28 @@ def Required(  # noqa: N802  reads as a word of the declaration, as in the seed'
     )
 
 
+@runtime_checkable
+class Declared(Protocol):
+    """A dataset that is declared, and need not be there yet."""
+
+    def as_input(self) -> InputSpec:
+        """What reading it means."""
+
+    def as_output(self) -> OutputSpec:
+        """What writing it means."""
+
+
 def as_input(given: Any) -> InputSpec:
-    """An input as a user may give it: a name, a dataset or an InputSpec."""
+    """An input as a user may give it: a name, a dataset, a declared one or an InputSpec."""
+    if isinstance(given, Declared):
+        return given.as_input()
     return given if isinstance(given, InputSpec) else InputSpec(given)
 
 
 def as_output(given: Any) -> OutputSpec:
-    """An output as a user may give it: a name, a dataset or an OutputSpec."""
+    """An output as a user may give it: a name, a dataset, a declared one or an OutputSpec."""
+    if isinstance(given, Declared):
+        return given.as_output()
     return given if isinstance(given, OutputSpec) else OutputSpec(given)
 
 

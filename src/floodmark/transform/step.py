@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from floodmark.transform.errors import BadStep
+from floodmark.transform.place import Place, here
 from floodmark.transform.specs import InputSpec, OutputSpec, check_in_lake
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -32,6 +33,7 @@ class Step(ABC):
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)
         self._labels = _labels(labels, name)
+        self._place = here()
         check_places(self)
 
     def __repr__(self) -> str:
@@ -47,6 +49,11 @@ class Step(ABC):
     def labels(self) -> Mapping[str, str]:
         """What it can be chosen by."""
         return dict(self._labels)
+
+    @property
+    def place(self) -> Place | None:
+        """The line that declares it."""
+        return self._place
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from floodmark.transform.views.defined.definition import Definition
 from floodmark.transform.views.defined.stored import is_view, stored
 from floodmark.transform.views.errors import BadView, NeverRefreshed, NotAView
 from floodmark.transform.views.reading.sources import schema_of
+from floodmark.view import View
 from ledger.worlds import blocks
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -276,7 +277,7 @@ def test_a_view_is_opened_by_its_name_and_a_dataset_is_none(lake, analyser):
 def test_all_views_are_listed(lake, analyser):
     lake.view("b", sql=SQL)
     lake.view("a", sql=SQL)
-    assert [(type(v), v.name) for v in lake.views()] == [(fm.View, "a"), (fm.View, "b")]
+    assert [(type(v), v.name) for v in lake.views()] == [(View, "a"), (View, "b")]
     assert [is_view(d.snapshot().state) for d in lake] == [True, True, False]
 
 

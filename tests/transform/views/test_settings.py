@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from floodmark import Lake, View
+from floodmark import Lake
 from floodmark.engine import Session
 from floodmark.ledger.runtime import Runtime
 from floodmark.transform.views.analysed.settings import isolated, meaning_in
 from floodmark.transform.views.errors import OtherSettings
 from floodmark.transform.views.evaluate import IsolatedSession
+from floodmark.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -38,9 +38,24 @@ def is_udf_decorator(decorator: ast.expr) -> bool:
     )
 
 
+_DECLARING = frozenset({"transform", "table", "source", "column", "view"})
+
+
+def is_pipeline_decorator(decorator: ast.expr) -> bool:
+    """Whether a decorator is `pipeline.column(…)` or the like, which gives the function back as it is."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    if not isinstance(called, ast.Attribute) or called.attr not in _DECLARING:
+        return False
+    return isinstance(called.value, ast.Name) and called.value.id == "pipeline"
+
+
 def decorators(node: _Function | ast.ClassDef) -> list[ast.expr]:
     """The decorators that change what a function or class does."""
-    return [decorator for decorator in node.decorator_list if not is_udf_decorator(decorator)]
+    return [
+        decorator
+        for decorator in node.decorator_list
+        if not (is_udf_decorator(decorator) or is_pipeline_decorator(decorator))
+    ]
 
 
 def _definition(node: ast.Module | _Function | ast.ClassDef) -> bytes:

@@ -1,0 +1,141 @@
+"""A lake's health: whether every dataset can be read, and what is behind, damaged or left over. No data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from floodmark.chain.refs import BlockRef
+from floodmark.chain.walk import read_block
+from floodmark.doctor.finding import Finding
+from floodmark.errors import FloodmarkError
+from floodmark.garbage import staging, unnamed
+from floodmark.garbage.found import GRACE_SECONDS, last_name
+from floodmark.lake import Lake
+from floodmark.ledger import names
+from floodmark.ledger.create import dataset_objects
+from floodmark.ledger.errors import BadName
+from floodmark.ledger.keys.manifest import manifest_name
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.segment import segment_name
+from floodmark.ledger.snapshot import Snapshot, load_at
+from floodmark.ledger.strategy import strategy_of
+from floodmark.storage.store import Store
+from floodmark.timeline import root as roots
+from floodmark.timeline.objects import TimelineObjects
+from floodmark.timeline.settings import of as timeline_settings
+
+_CATCHES_UP = "nothing: the next read or write catches up"
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A dataset that was looked at: what was found, and when its newest block was made (epoch seconds)."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    newest: float | None
+
+
+def check_names(store: Store) -> Iterator[Finding]:
+    """Files that should say which dataset a name stands for, and do not."""
+    what, count = "names", 0
+    for info in store.list("names"):
+        try:
+            names.exists(store, last_name(info))
+            count += 1
+        except (names.DamagedName, BadName) as error:
+            yield Finding(what, "bad", error.message, error.hint)
+    yield Finding(what, "ok", f"{count} can be read")
+
+
+def examine(lake: Lake) -> Iterator[Examined]:
+    """Every dataset that has a name."""
+    for entry in names.entries(lake.store):
+        yield _examined(entry.name, dataset_objects(lake.store, entry.id))
+
+
+def _examined(name: str, objects: DatasetObjects) -> Examined:
+    what = f"dataset {name}"
+    try:
+        lagging = _slice_index_lags(objects)
+        head = objects.read_head()
+        if head is None:
+            gone = Finding(
+                what, "bad", "its name is there, its head is not", f"bring it back from a copy, or drop {name}"
+            )
+            return Examined(name, (gone,), None)
+        snapshot = load_at(objects, head, {})
+        found = [*_timeline(what, snapshot), *_key_index(what, snapshot)]
+    except FloodmarkError as error:
+        return Examined(name, (Finding(what, "bad", error.message, error.hint or f"floodmark verify {name}"),), None)
+    if lagging:
+        found.insert(0, Finding(what, "warn", "its slice index was missing or behind", "nothing: it is caught up now"))
+    fine = Finding(what, "ok", f"block {snapshot.head_block.sequence_number:,}, {snapshot.records:,} records")
+    return Examined(name, tuple(found) or (fine,), snapshot.head_block.system_time / 10**9)
+
+
+def _slice_index_lags(objects: DatasetObjects) -> bool:
+    """Whether there is no segment of the newest block; a dataset without records may have none yet."""
+    head = objects.read_head()
+    if head is None:
+        return False
+    block = read_block(head, objects.get_block(head))
+    if objects.store.stat(objects.index_key(segment_name(BlockRef(block.sequence_number, head)))) is not None:
+        return False
+    return next(iter(objects.index_segments()), None) is not None or block.sequence_number > _FIRST_BLOCKS
+
+
+_FIRST_BLOCKS = 8
+"""A chain that is being begun has no index: there is nothing to look up."""
+
+
+def _key_index(what: str, snapshot: Snapshot) -> Iterator[Finding]:
+    if not strategy_of(snapshot.state).is_keyed or snapshot.all_slices.num_rows == 0:
+        return
+    newest = snapshot.all_slices.slice(snapshot.all_slices.num_rows - 1).to_pylist()[0]
+    name = manifest_name((newest["sequence_number"], newest["block"]))
+    if snapshot.objects.store.stat(snapshot.objects.key_manifest_key(name)) is None:
+        yield Finding(what, "warn", "its key index is missing or behind", _CATCHES_UP)
+
+
+def _timeline(what: str, snapshot: Snapshot) -> Iterator[Finding]:
+    settings = timeline_settings(snapshot.state)
+    if settings is None:
+        return
+    root = roots.load(TimelineObjects(snapshot.objects))
+    behind = snapshot.next_offset - roots.fitting(root, snapshot, settings.digest).applied
+    if root.is_damaged:
+        yield Finding(what, "warn", "its timeline is damaged; reads take the ledger", "the next write makes it anew")
+    elif behind > 0 and settings.mode == "eager":
+        yield Finding(what, "warn", f"its timeline is {behind:,} records behind", "nothing: the next write catches up")
+
+
+def check_leftovers(store: Store, now: float) -> Iterator[Finding]:
+    """What writers left that were killed: unfinished files, and datasets without a name."""
+    files = staging.find(store, now)
+    size = sum(info.size for info in files)
+    if files:
+        yield Finding("staging", "warn", f"{len(files)} leftovers of killed writers ({size:,} bytes)", "floodmark gc")
+    else:
+        yield Finding("staging", "ok", "no leftovers of killed writers")
+    found = list(_unnamed(store, now))
+    yield from found or [Finding("unnamed datasets", "ok", "none")]
+
+
+def _unnamed(store: Store, now: float) -> Iterator[Finding]:
+    what, oldest = "unnamed datasets", now - GRACE_SECONDS
+    if not unnamed.spoken_of(store) and any(True for _ in store.list("datasets")):
+        yield Finding(
+            what, "warn", "there are datasets, but no names that can be trusted", "bring back names/ from a copy"
+        )
+        return
+    for one in unnamed.find(store):
+        if one.is_empty:
+            if one.is_old(oldest):
+                yield Finding(what, "warn", f"{one.id} was left by a crash, without records", "floodmark gc")
+            continue
+        records = "records that cannot be read" if one.records is None else f"{one.records:,} records"
+        name = '{"name": "NAME", "id": "%s"}' % one.id  # noqa: UP031  braces of JSON
+        remedy = f"`floodmark gc {one.id}` removes it, a file names/NAME with {name} gives it a name"
+        yield Finding(what, "warn", f"{one.id} has {records} and no name", remedy)

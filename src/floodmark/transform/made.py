@@ -1,0 +1,108 @@
+"""What a run notes beside its commits, for whoever asks later what a record was made of.
+
+The chain says up to which records the inputs are done. A run reads them as of their heads, which may lie further when
+it is limited to some keys; and it is the step that knows which of their columns are the transform keys. Neither can be
+told from anything else once the transform meta has moved on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from floodmark.chain.hashes import Multihash
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.errors import ObjectNotFound
+from floodmark.transform.changed.filters import Filters, canonical
+from floodmark.transform.changed.shape import Shape
+from floodmark.transform.noted import Noted
+
+
+@dataclass(frozen=True)
+class Made(Noted):
+    """A commit of a step's first output: which run it is of, and as of which records that run read its inputs."""
+
+    KIND: ClassVar[str] = "floodmark.made"
+
+    step: str
+    version: str  # of the function and of what it is applied to, as the meta has it
+    run: str
+    process_ts: int  # milliseconds
+    pinned: Mapping[str, int]  # by dataset id the newest record, -1 for none
+    blocks: Mapping[str, str]  # by dataset id the head: which columns there were
+    purged: Mapping[str, int]  # by dataset id the first record that was not purged by then
+
+    def put_beside(self, objects: DatasetObjects, checkpoint: Multihash) -> None:
+        """Store it where who knows the checkpoint of the commit finds it."""
+        objects.store.put_if_absent(_made_key(objects, checkpoint), self.to_bytes())
+
+    @staticmethod
+    def beside(objects: DatasetObjects, checkpoint: Multihash) -> Made | None:
+        """What was noted beside a commit; None where nothing is."""
+        said = _read(objects, _made_key(objects, checkpoint), Made.KIND)
+        return None if said is None else Made(**said)
+
+
+@dataclass(frozen=True)
+class Declared(Noted):
+    """One version of a step: its transform keys, and what each input has of them."""
+
+    KIND: ClassVar[str] = "floodmark.declared"
+
+    step: str
+    version: str
+    keys: Sequence[str]
+    inputs: Sequence[Mapping[str, Any]]  # dataset, keys: transform key → column; columns of the function, required
+    way: str  # map, keyed or cross
+    filters: Any = None  # those that are declared with the step, as its version has them
+
+    @staticmethod
+    def of(
+        step: str, version: str, shape: Shape, columns: Sequence[Sequence[str] | None], filters: Filters
+    ) -> Declared:
+        inputs = [
+            {
+                "dataset": given.dataset_id,
+                "keys": dict(given.keys),
+                "columns": None if wanted is None else list(wanted),
+                "required": given.required,
+            }
+            for given, wanted in zip(shape.inputs, columns, strict=True)
+        ]
+        said = None if filters is None else canonical(filters)
+        return Declared(step, version, list(shape.names), inputs, shape.kind, said)
+
+    def put_in(self, objects: DatasetObjects) -> None:
+        objects.store.put_if_absent(_declared_key(objects, self.version), self.to_bytes())
+
+    @staticmethod
+    def named(objects: DatasetObjects, version: str) -> Declared | None:
+        """What an output knows of a version of its step."""
+        said = _read(objects, _declared_key(objects, version), Declared.KIND)
+        return None if said is None else Declared(**said)
+
+    @staticmethod
+    def all_of(objects: DatasetObjects) -> list[Declared]:
+        """What an output knows of all versions of its step that it ever had results of."""
+        keys = sorted(info.key for info in objects.store.list(f"{objects.folder}/info/transform/declared"))
+        return [Declared(**said) for key in keys if (said := _read(objects, key, Declared.KIND)) is not None]
+
+
+def _made_key(objects: DatasetObjects, checkpoint: Multihash) -> str:
+    return f"{objects.folder}/info/transform/made/{checkpoint.text}"
+
+
+def _declared_key(objects: DatasetObjects, version: str) -> str:
+    # A version may be any text that a user gave.
+    return f"{objects.folder}/info/transform/declared/{hashlib.sha3_256(version.encode()).hexdigest()}"
+
+
+def _read(objects: DatasetObjects, key: str, kind: str) -> dict[str, Any] | None:
+    try:
+        said: Any = json.loads(objects.store.get(key))
+    except ObjectNotFound:
+        return None
+    return said if isinstance(said, dict) and said.pop("kind", None) == kind else None

@@ -1,0 +1,95 @@
+"""On a terminal a run shows a bar per step in one display, and the summary after it."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from rich.text import Text
+
+from floodmark.cli.display import Lines, Live
+from floodmark.pipeline.graph import Node, build
+from floodmark.pipeline.running import Outcome
+from floodmark.pipeline.work import Done
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+GRAPH = build([Node("a", "step", (), ("x",)), Node("b", "step", ("x",), ("y",)), Node("c", "step", ("y",), ("z",))])
+
+
+def shown(live: Live) -> dict[str, str]:
+    return {task.description: Text.from_markup(task.fields["said"]).plain for task in live._bars.tasks}
+
+
+def test_each_step_has_a_bar_that_says_what_it_waits_for_does_and_came_to():
+    with Live(Screen(), GRAPH) as live:
+        assert shown(live) == {"a": "waits for its turn", "b": "after a", "c": "after b"}
+        live.begins(GRAPH.nodes["a"])
+        make = live.progress(GRAPH.nodes["a"])
+        assert make is not None
+        bar = make()
+        bar.start("running a [x]", 10)
+        bar.advance(4)
+        assert shown(live)["a"].startswith("running a [x]: 4 of 10 rows (40 %)")
+        live.ended(Outcome(GRAPH.nodes["a"], "done", done=Done(False, rows=1200, failed=2), seconds=3.21))
+        live.ended(Outcome(GRAPH.nodes["b"], "failed", "no [good]\nmore"))
+        live.ended(Outcome(GRAPH.nodes["c"], "skipped", "b failed"))
+        assert shown(live) == {
+            "a": "1,200 rows in 3.2 s, 2 failed",
+            "b": "failed: no [good]",
+            "c": "skipped: b failed",
+        }
+
+
+def test_lines_name_the_step_that_works():
+    stream = io.StringIO()
+    make = Lines(stream).progress(GRAPH.nodes["a"])
+    assert make is not None
+    progress = make()
+    progress._inner._every = 0.0
+    progress.start("writing x", None)
+    progress.advance(3)
+    assert stream.getvalue().startswith("a: writing x: 3 rows")
+
+
+@pytest.mark.slow
+def test_run_on_a_terminal_ends_with_a_line_per_step(run, orders, folder):
+    (folder / "mended").touch()
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
+    command = [sys.executable, "-m", "floodmark.cli", "run"]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**environment, "TERM": "xterm-256color"}
+    ) as process:
+        os.close(theirs)
+        received = b""
+        while True:
+            try:
+                received += os.read(ours, 65536)
+            except OSError:
+                break
+        os.close(ours)
+        assert process.wait(60) == 0
+    lines = [line.strip() for line in plain(received.decode()).replace("\r", "\n").splitlines() if line.strip()]
+    assert any(line.startswith("total") and "after prices" in line for line in lines)
+    assert [line.split(":")[0] for line in lines[-4:]] == ["goods", "prices", "total", "3 steps"]
+    assert "prices: 3 keys processed; rows: 3 new" in lines[-3]

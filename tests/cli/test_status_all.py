@@ -1,0 +1,116 @@
+"""`floodmark status` shows sources, columns and views among the steps, and all datasets below them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from floodmark import Lake
+
+FLOW = """\
+import pyarrow as pa
+
+from floodmark import Dataset, Pipeline, Source, View
+
+orders = Dataset("orders", key="id", event_time="at")
+pipeline = Pipeline([Source(orders, files="data/*.csv"), View("daily", sql="select count(*) as n from orders")])
+
+
+@pipeline.column(orders, returns="float64")
+def double(price: float) -> float:
+    return 2 * price
+"""
+
+
+@pytest.fixture
+def flow(run, folder: Path, steps) -> Path:
+    (folder / "floodmark.toml").write_text('lake = "lake"\npipeline = "pipeline.py"\n')
+    (folder / "pipeline.py").write_text(FLOW)
+    (folder / "data").mkdir()
+    (folder / "data" / "a.csv").write_text("id,price,at\n1,1.5,2026-01-01T00:00:00Z\n2,2.5,2026-01-02T00:00:00Z\n")
+    run("init")
+    return folder
+
+
+def found(run) -> dict[str, dict]:
+    return {one["step"]: one for one in run("status", "--json").json["steps"]}
+
+
+def test_what_waits_for_its_dataset_says_so(run, flow):
+    steps = found(run)
+    assert steps["ingest_orders"]["state"] == "a source"
+    assert "there is no dataset 'orders'" in steps["orders.double"]["waits"]
+    assert "there is no dataset 'orders'" in steps["daily"]["waits"]
+
+
+def test_a_column_is_behind_by_the_rows_it_lacks(run, flow):
+    run("run", "ingest_orders")
+    assert found(run)["orders.double"]["behind"] == 2
+    run("run", "orders.double")
+    column = found(run)["orders.double"]
+    assert (column["behind"], column["state"], column["keys"]) == (0, "up to date", 2)
+    Lake("lake")["orders"].write(
+        pa.table({"id": [2, 3], "price": [1.0, 2.0], "at": pa.array([0, 1], pa.timestamp("us", "UTC"))})
+    )
+    assert found(run)["orders.double"]["behind"] == 2
+    (flow / "pipeline.py").write_text(FLOW.replace("2 * price", "3 * price"))
+    changed = found(run)["orders.double"]
+    assert (changed["behind"], changed["stale"]) == (3, "its function changed")
+
+
+def test_a_view_that_is_yet_to_be_made_is_behind_by_all_records(run, flow):
+    run("run", "ingest_orders")
+    daily = found(run)["daily"]
+    assert (daily["kind"], daily["behind"], daily["last_run"]) == ("View", 2, None)
+
+
+@pytest.mark.spark
+def test_a_view_is_behind_by_the_records_it_has_not_seen(run, flow, spark):
+    assert run("run").code == 0
+    daily = found(run)["daily"]
+    assert (daily["behind"], daily["keys"], daily["state"]) == (0, 1, "up to date")
+    (flow / "data" / "b.csv").write_text("id,price,at\n3,1.5,2026-01-03T00:00:00Z\n")
+    run("run", "ingest_orders")
+    assert found(run)["daily"]["behind"] == 1
+    assert "1 new record" in run("run", "daily", "--dry-run").out or "new records" in run("plan", "daily").out
+    (flow / "pipeline.py").write_text(FLOW.replace("count(*)", "count(id)"))
+    assert found(run)["daily"]["stale"] == "its definition changed"
+
+
+def test_datasets_come_with_offset_size_and_watermark(run, flow):
+    run("run", "ingest_orders")
+    answer = run("status")
+    head = answer.lines.index("") + 1
+    assert answer.lines[head].split() == ["dataset", "offset", "records", "size", "watermark", "last", "write"]
+    cells = answer.lines[head + 1].split()
+    assert cells[:3] == ["orders", "1", "2"]
+    assert cells[5:7] == ["2026-01-02", "00:00:00+00:00"]
+    (listed,) = run("status", "--json").json["datasets"]
+    assert (listed["name"], listed["last_offset"], listed["records"]) == ("orders", 1, 2)
+
+
+def test_named_steps_come_alone(run, flow):
+    run("run", "ingest_orders")
+    assert "dataset " not in run("status", "ingest_orders").out
+    assert "datasets" not in run("status", "ingest_orders", "--json").json
+
+
+def test_a_damaged_dataset_is_named_and_the_others_are_shown(run, flow):
+    run("run", "ingest_orders")
+    lake = Lake("lake")
+    lake.create("other", key="id").write(pa.table({"id": [1]}))
+    objects = lake["other"].snapshot().objects
+    lake.store.local_path(objects.block_key(lake["other"].head)).write_bytes(b"no block")
+    answer = run("status")
+    assert answer.code == 1
+    assert "orders" in answer.out
+    assert "error: other:" in answer.err
+
+
+def test_status_needs_neither_spark_nor_a_read_of_data(run, flow, monkeypatch):
+    run("run", "ingest_orders", "orders.double")
+    for path in Path("lake").glob("datasets/*/data/*"):
+        path.unlink()
+    assert run("status").code == 0

@@ -1,0 +1,65 @@
+"""A session that does not start is found out in bounded time, and nothing of it is left running."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from floodmark.doctor.spark import check_java, check_session
+from floodmark.engine.errors import JavaNotFound
+from floodmark.engine.java import Java
+
+
+@pytest.mark.spark
+def test_a_small_session_starts_and_counts():
+    finding = check_session({"spark.master": "local[1]", "spark.driver.memory": "512m"})
+    assert finding.state == "ok", finding
+    assert finding.detail.startswith("Spark 4.")
+
+
+def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path):
+    program = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
+    finding = check_session({}, seconds=2, command=["sh", "-c", program])
+    assert finding.state == "bad"
+    assert "2 seconds" in finding.detail
+    child = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        if not is_running(child):
+            break
+        time.sleep(0.05)
+    assert not is_running(child)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def test_one_that_fails_says_its_last_words():
+    finding = check_session({}, command=[sys.executable, "-I", "-c", "raise SystemExit('no such master')"])
+    assert (finding.state, finding.detail) == ("bad", "does not start: no such master")
+
+
+def test_one_that_says_nothing_is_not_taken_for_one_that_started():
+    assert check_session({}, command=[sys.executable, "-I", "-c", ""]).state == "bad"
+
+
+def test_java_is_named_with_where_it_was_found():
+    java = Java(Path("/opt/java"), 17, "17.0.1", "JAVA_HOME")
+    assert check_java(lambda: java).detail == "17.0.1 from JAVA_HOME (/opt/java)"
+
+
+def test_no_java_is_bad_with_what_to_install():
+    def find() -> Java:
+        raise JavaNotFound("Spark needs Java 17 or newer.", hint="Install one of: …", found=())
+
+    assert check_java(find).state == "bad"
+    assert check_java(find).remedy == "Install one of: …"

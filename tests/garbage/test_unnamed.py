@@ -1,0 +1,152 @@
+"""Datasets without a name go only when a crash left them: old, without records, and when all names can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from floodmark.chain.ids import DatasetId
+from floodmark.dataset import Dataset
+from floodmark.garbage import unnamed
+from floodmark.lake import Lake
+from floodmark.ledger import names
+from floodmark.ledger.create import dataset_objects
+from floodmark.ledger.metadata import commit_events
+from floodmark.storage.local import LocalStore
+from floodmark.storage.store import ObjectInfo
+from floodmark.transform.views.defined import succession
+from garbage.worlds import World, collected, found
+
+KIND = "unnamed dataset"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "lake")
+    with world.days_ago(30) as lake:
+        lake.create("kept").write(pa.table({"n": [1]}))
+    return world
+
+
+def left(world: World, days: float, rows: list[int] | None = None) -> DatasetId:
+    """A dataset that lost its name so many days ago: a drop was killed, or whoever made it before it had one."""
+    with world.days_ago(days) as lake:
+        dataset = lake.create("left")
+        if rows:
+            dataset.write(pa.table({"n": rows}))
+        dataset_id = names.find(lake.store, "left").id  # asking the dataset would make an index of it
+        names.release(lake.store, "left", dataset_id)
+        return dataset_id
+
+
+def is_there(world: World, dataset_id: DatasetId) -> bool:
+    return any(True for _ in world.lake().store.list(dataset_objects(world.lake().store, dataset_id).folder))
+
+
+def test_one_without_records_goes_after_a_week(world: World):
+    old, young = left(world, 8), left(world, 6)
+    assert list(collected(world.lake())) == [(str(old), KIND)]
+    assert not is_there(world, old)
+    assert is_there(world, young)
+    assert world.lake()["kept"].to_arrow().num_rows == 1
+
+
+def test_looking_at_one_does_not_make_it_young(world: World):
+    old = left(world, 8)
+    unnamed.find(world.lake().store)
+    assert (str(old), KIND) in collected(world.lake())
+
+
+def test_one_with_records_goes_only_by_its_id(world: World):
+    old, other = left(world, 8, [1, 2]), left(world, 8, [3])
+    assert collected(world.lake()) == {}
+    assert list(collected(world.lake(), str(old))) == [(str(old), KIND)]
+    assert not is_there(world, old)
+    assert is_there(world, other)
+
+
+def test_it_stays_when_other_datasets_are_named(world: World):
+    old = left(world, 8)
+    assert collected(world.lake(), "kept") == {}
+    assert is_there(world, old)
+
+
+def test_a_young_one_does_not_even_go_by_its_id(world: World):
+    young = left(world, 6, [1])
+    assert collected(world.lake(), str(young)) == {}
+    assert is_there(world, young)
+
+
+def test_a_named_one_does_not_go_by_its_id(world: World):
+    kept = world.lake()["kept"]
+    assert collected(world.lake(), str(kept.id)) == {}
+    assert kept.to_arrow().num_rows == 1
+
+
+def test_what_a_killed_drop_left_goes_though_it_had_records(world: World):
+    old = left(world, 8, [1, 2])
+    store = world.lake().store
+    store.delete(dataset_objects(store, old).head_key)  # the first that a drop removes
+    assert (str(old), KIND) in collected(world.lake())
+    assert not is_there(world, old)
+
+
+def test_a_head_that_cannot_be_read_is_not_taken_for_an_empty_dataset(world: World):
+    old = left(world, 8)
+    with world.days_ago(8) as lake:
+        (world.folder / dataset_objects(lake.store, old).head_key).write_bytes(b"no hash")
+    assert collected(world.lake()) == {}
+
+
+def test_nothing_goes_while_a_name_is_damaged(world: World):
+    old = left(world, 8)
+    (world.folder / "names/other").write_bytes(b"{")
+    assert collected(world.lake()) == found(world.lake()) == {}
+    (world.folder / "names/other").unlink()
+    assert (str(old), KIND) in collected(world.lake())
+
+
+def test_nothing_goes_when_all_names_are_lost(world: World):
+    left(world, 8)
+    for path in (world.folder / "names").iterdir():
+        path.unlink()
+    assert collected(world.lake()) == found(world.lake()) == {}
+
+
+@pytest.mark.parametrize("stage", ["being filled", "decided"])
+def test_one_that_is_to_take_the_place_of_a_view_stays(world: World, stage: str):
+    heir = left(world, 8)
+    with world.days_ago(8) as lake:
+        view = lake.create_derived("view", key="n")
+        commit_events("view", view.snapshot, lambda s: succession.begin(s, heir), lake.runtime)
+        if stage == "decided":
+            note = {"succeeded_by": {"id": str(heir), "name": "view"}}
+            commit_events("view", view.snapshot, lambda s: succession._noting(s, note), lake.runtime)
+    assert collected(world.lake()) == {}
+    assert is_there(world, heir)
+
+
+class Renaming(LocalStore):
+    """A store in which a dataset is renamed while names are listed: to one before the point that was reached."""
+
+    renamed: Dataset | None = None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        for info in super().list(prefix):
+            if info.key == "names/zebra" and self.renamed is None:
+                self.renamed = Lake(LocalStore(self.url)).rename("zebra", "ant")
+            yield info
+
+
+def test_a_rename_on_its_way_hides_no_dataset(world: World):
+    with world.days_ago(8) as lake:
+        lake.create("ant")
+        lake.drop("ant")
+        zebra = lake.create("zebra").id
+    store = Renaming(world.folder)
+    assert unnamed.find(store) == []
+    assert store.renamed is not None
+    assert is_there(world, zebra)

@@ -1,0 +1,93 @@
+"""What a lake says against a pipeline is one error with file and line, before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import floodmark as fm
+from floodmark.pipeline.checks import checked_graph
+
+ROWS = pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "UTC")), "price": [1.5]})
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> fm.Lake:
+    lake = fm.Lake(tmp_path / "lake")
+    lake.create("orders", key="id", event_time="at").write(ROWS)
+    return lake
+
+
+def same(orders: pa.Table) -> pa.Table:
+    return orders
+
+
+def problems(lake: fm.Lake, *declarations) -> fm.BadPipeline:
+    with pytest.raises(fm.BadPipeline) as caught:
+        checked_graph(fm.Pipeline(declarations), lake)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"key": "at"}, "exists with merge upsert by id, not merge upsert by at"),
+        ({"key": "id", "merge": "snapshot"}, "not merge snapshot by id"),
+        ({"merge": "append"}, "not merge append"),
+        ({"event_time": "price"}, "exists with the event time 'at', not 'price'"),
+        ({"event_time": "at", "partition_by": "day"}, "exists with no timeline"),
+    ],
+)
+def test_a_dataset_that_was_made_otherwise_is_refused_with_its_line(lake, options, complaint):
+    error = problems(lake, fm.Dataset("orders", **options))
+    assert complaint in error.message
+    assert error.message.startswith(f"{__file__}, line ")
+    assert error.path == __file__
+    assert isinstance(error.line, int)
+    assert "floodmark drop orders" in error.hint
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "id"}, {"key": "id", "event_time": "at"}])
+def test_a_dataset_as_it_is_or_less_said_of_it_is_fine(lake, options):
+    checked_graph(fm.Pipeline([fm.Dataset("orders", **options)]), lake)
+
+
+def test_an_output_with_another_key_than_it_has_is_refused(lake):
+    fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
+    for output in (fm.OutputSpec("prices", key=["id", "at"]), fm.Dataset("prices", key=["id", "at"])):
+        error = problems(lake, fm.BatchTransform(same, ["orders"], [output]))
+        assert "id" in error.message
+        assert f"{__file__}, line " in error.message
+    declared = problems(lake, fm.Dataset("prices", key="at"), fm.BatchTransform(same, ["orders"], ["prices"]))
+    assert "the key of 'prices' is at, and was id when it was made" in declared.message
+
+
+def test_what_is_computed_has_no_merge_strategy_of_its_own(lake):
+    error = problems(
+        lake, fm.Dataset("prices", key="id", merge="snapshot"), fm.BatchTransform(same, ["orders"], ["prices"])
+    )
+    assert "declared with merge=, but it is computed from others" in error.message
+
+
+def test_all_that_is_wrong_is_said_at_once_and_nothing_runs(lake):
+    calls = []
+    pipeline = fm.Pipeline(
+        [
+            fm.Dataset("orders", key="at", event_time="price"),
+            fm.Source("more", frame=lambda: calls.append(1)),
+        ]
+    )
+    with pytest.raises(fm.BadPipeline) as caught:
+        pipeline.run(lake)
+    assert len(caught.value.problems) == 2
+    assert calls == []
+    assert "more" not in lake
+    assert not (lake.store.local_path("runs/lock")).exists()
+
+
+def test_a_mistyped_input_is_a_did_you_mean(lake):
+    error = problems(lake, fm.BatchTransform(same, ["ordres"], ["prices"]))
+    assert "there is no dataset 'ordres', which step 'same' reads" in error.message
+    assert "did you mean 'orders'?" in error.hint

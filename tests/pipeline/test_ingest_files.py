@@ -1,0 +1,170 @@
+"""Files as a source: new ones are taken in, by content, and nothing is taken in twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import floodmark as fm
+from floodmark.ledger.errors import NoFiles
+from floodmark.pipeline import ingest_files
+from floodmark.pipeline.errors import FileChanged
+from floodmark.pipeline.ingest_files import IngestFiles
+from floodmark.transform.place import Place
+
+KEYED = fm.Dataset("orders", key="id")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> fm.Lake:
+    return fm.Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def put(tmp_path: Path):
+    """`put("a.csv", 1, 2)` is a file with these ids, last written to an hour ago."""
+
+    def write(name: str, *ids: int, price: int = 1) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("id,price\n" + "".join(f"{one},{price}\n" for one in ids))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        return path
+
+    return write
+
+
+def source(tmp_path: Path, *patterns: str, declared: fm.Dataset | None = None) -> IngestFiles:
+    (tmp_path / "pipeline.py").touch()
+    return IngestFiles("in", "orders", patterns, None, None, declared, Place(str(tmp_path / "pipeline.py"), 1))
+
+
+def ids(lake: fm.Lake) -> list[int]:
+    return sorted(lake["orders"].to_arrow()["id"].to_pylist())
+
+
+def test_new_files_are_taken_in_and_old_ones_are_not(lake, put, tmp_path):
+    put("data/a.csv", 1, 2)
+    step = source(tmp_path, "data/*.csv")
+    assert (step.run(lake).new, ids(lake)) == (2, [1, 2])
+    again = step.run(lake)
+    assert (again.nothing, again.keys) == (True, 0)
+    put("data/b.csv", 3)
+    assert step.pending(lake) == ["data/b.csv"]
+    assert (step.run(lake).new, ids(lake)) == (1, [1, 2, 3])
+    assert step.pending(lake) == []
+
+
+def test_each_file_is_a_commit_with_its_hash_as_the_state(lake, put, tmp_path):
+    put("a.csv", 1)
+    put("b.csv", 2)
+    assert source(tmp_path, "*.csv").run(lake).commits == 2
+    state = lake["orders"].snapshot().state.source_state
+    assert (state.source_name, state.value[:7], len(state.value)) == ("files", "sha256:", 71)
+
+
+def test_a_file_that_was_renamed_copied_or_is_found_by_another_source_is_not_new(lake, put, tmp_path):
+    path = put("a.csv", 1, 2)
+    source(tmp_path, "*.csv").run(lake)
+    path.rename(tmp_path / "c.csv")
+    put("sub/copy.csv", 1, 2)
+    assert source(tmp_path, "*.csv", "sub/*.csv").run(lake).nothing
+    assert ids(lake) == [1, 2]
+
+
+def test_untouched_files_are_not_read_again(lake, put, tmp_path, monkeypatch):
+    put("a.csv", 1)
+    step = source(tmp_path, "*.csv")
+    step.run(lake)
+    monkeypatch.setattr(ingest_files.hashlib, "file_digest", lambda *_: pytest.fail("was read"))
+    assert step.run(lake).nothing
+
+
+def test_a_file_that_was_written_a_moment_ago_is_read_again(lake, put, tmp_path):
+    """Within the grain of a file system's clock it may have changed without its time's showing it."""
+    put("a.csv", 1).touch()
+    step = source(tmp_path, "*.csv", declared=KEYED)
+    step.run(lake)
+    path = tmp_path / "a.csv"
+    before = path.stat()
+    path.write_text("id,price\n2,1\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    step.run(lake)
+    assert ids(lake) == [1, 2]
+
+
+def test_the_note_may_be_lost_or_torn(lake, put, tmp_path):
+    put("a.csv", 1)
+    step = source(tmp_path, "*.csv")
+    step.run(lake)
+    (note,) = (tmp_path / "lake").glob("datasets/*/info/sources/files.json")
+    for damage in (lambda: note.write_text('{"files": {"a.csv"'), lambda: note.write_text("[]"), note.unlink):
+        damage()
+        assert step.run(lake).nothing
+    assert ids(lake) == [1]
+
+
+def test_a_changed_file_of_a_keyed_dataset_changes_its_rows(lake, put, tmp_path):
+    put("a.csv", 1, 2)
+    step = source(tmp_path, "*.csv", declared=KEYED)
+    step.run(lake)
+    put("a.csv", 1, 2, 3, price=5)
+    report = step.run(lake)
+    assert (report.new, report.changed) == (1, 2)
+
+
+def test_a_file_of_a_keyed_dataset_may_become_again_what_it_was(lake, put, tmp_path):
+    step = source(tmp_path, "*.csv", declared=KEYED)
+    for price in (1, 2, 1):
+        put("a.csv", 1, price=price)
+        os.utime(tmp_path / "a.csv", (1_700_000_000 + price, 1_700_000_000 + price))
+        step.run(lake)
+        assert lake["orders"].to_arrow()["price"].to_pylist() == [price]
+    assert step.run(lake).nothing
+
+
+def test_a_changed_file_of_a_dataset_without_a_key_is_refused(lake, put, tmp_path):
+    put("a.csv", 1)
+    step = source(tmp_path, "*.csv")
+    step.run(lake)
+    put("a.csv", 1, 2)
+    with pytest.raises(FileChanged, match="they would be there twice") as caught:
+        step.run(lake)
+    assert caught.value.path == str(tmp_path / "a.csv")
+    assert ids(lake) == [1]
+
+
+def test_a_file_without_rows_is_passed_over_until_it_has_some(lake, put, tmp_path):
+    put("a.csv")
+    put("b.csv", 7)
+    step = source(tmp_path, "*.csv", declared=KEYED)
+    assert step.run(lake).new == 1
+    assert step.run(lake).nothing
+    put("a.csv", 8)
+    assert step.run(lake).new == 1
+
+
+def test_a_glob_without_files_waits_and_a_path_without_a_file_is_refused(lake, tmp_path):
+    assert source(tmp_path, "data/*.csv").run(lake).nothing
+    with pytest.raises(NoFiles, match=r"no such file"):
+        source(tmp_path, "data/a.csv").run(lake)
+
+
+def test_files_are_looked_for_beside_the_file_that_declares_them(lake, put, tmp_path, monkeypatch):
+    put("a.csv", 1)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert source(tmp_path, "*.csv").run(lake).new == 1
+
+
+def test_what_fails_half_way_goes_on_after_it(lake, put, tmp_path):
+    put("a.csv", 1)
+    (tmp_path / "b.csv").write_text("other\nx\n")
+    step = source(tmp_path, "*.csv", declared=KEYED)
+    with pytest.raises(fm.FloodmarkError):
+        step.run(lake)
+    put("b.csv", 2)
+    assert step.run(lake).new == 1
+    assert ids(lake) == [1, 2]

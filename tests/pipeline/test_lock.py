@@ -1,0 +1,99 @@
+"""A lake has one run at a time; whoever comes second is told who is first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from floodmark.pipeline import lock
+from floodmark.pipeline.errors import Busy
+from floodmark.pipeline.lock import KEY, running
+from floodmark.storage.memory import MemoryStore
+from floodmark.storage.opening import open_store
+
+SECOND = 10**9
+NOW = 1_790_000_000 * SECOND
+HOLD = """
+import sys, time
+from floodmark.pipeline.lock import running
+from floodmark.storage.opening import open_store
+with running(open_store(sys.argv[1]), time.time_ns):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path):
+    return open_store(tmp_path) if request.param == "disk" else MemoryStore()
+
+
+def clock() -> int:
+    return NOW
+
+
+def test_second_run_is_told_who_is_running(store):
+    with running(store, clock):
+        with pytest.raises(Busy, match=f"process {os.getpid()} on ") as caught, running(store, clock):
+            pass
+        assert (caught.value.pid, caught.value.since) == (os.getpid(), "2026-09-21T14:13:20+00:00")
+    with running(store, clock):
+        pass
+
+
+def test_lock_is_free_after_an_error(store):
+    with pytest.raises(ZeroDivisionError), running(store, clock):
+        raise ZeroDivisionError
+    with running(store, clock):
+        pass
+
+
+def test_process_that_is_killed_leaves_no_lock(tmp_path: Path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(Busy, match=f"process {process.pid} "), running(open_store(tmp_path), clock):
+            pass
+        process.kill()
+        process.wait(30)
+    with running(open_store(tmp_path), clock):
+        pass
+
+
+def test_lease_that_ran_out_may_be_taken():
+    store, now = MemoryStore(), [NOW]
+    held = running(store, lambda: now[0])
+    held.__enter__()
+    now[0] += int(lock.LEASE_SECONDS * SECOND) - 1
+    with pytest.raises(Busy), running(store, lambda: now[0]):
+        pass
+    now[0] += 1
+    with running(store, lambda: now[0]):
+        taken = store.get(KEY)
+        held.__exit__(None, None, None)  # whose it is no more must not give it away
+        assert store.get(KEY) == taken
+
+
+def test_lease_is_renewed_while_the_run_lasts():
+    store = MemoryStore()
+    times = iter(range(NOW, NOW + 10**6 * SECOND, SECOND))
+    with running(store, lambda: next(times), lease_seconds=0.03):
+        first = store.get(KEY)
+        for _ in range(1000):
+            if store.get(KEY) != first:
+                break
+            lock.threading.Event().wait(0.01)
+        assert store.get(KEY) != first
+
+
+def test_lock_that_says_nothing_readable_is_still_somebodys(tmp_path: Path):
+    store = open_store(tmp_path)
+    with running(store, clock):
+        (tmp_path / KEY).write_text("{")
+        with pytest.raises(Busy, match="somebody else"), running(store, clock):
+            pass

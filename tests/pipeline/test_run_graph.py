@@ -1,0 +1,188 @@
+"""Who runs when: what depends on nothing at once, the others after it, and failures stop only who needs them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from floodmark.ledger.errors import UnknownDataset
+from floodmark.pipeline import running
+from floodmark.pipeline.graph import Graph, Node, build
+from floodmark.pipeline.running import Outcome, Silent, run_graph
+from floodmark.pipeline.work import Done
+
+PATIENCE = 20
+
+
+def step(name: str, reads: str = "") -> Node:
+    return Node(name, "step", tuple(f"{one}_out" for one in reads.split()), (f"{name}_out",))
+
+
+def states(outcomes: list[Outcome]) -> dict[str, str]:
+    return {one.node.name: one.state for one in outcomes}
+
+
+def test_steps_that_do_not_need_each_other_run_at_the_same_time():
+    together = threading.Barrier(3, timeout=PATIENCE)
+
+    def work(_: Node) -> Done:
+        together.wait()
+        return Done(False, rows=1)
+
+    outcomes = run_graph(build([step("a"), step("b"), step("c")]), work, 3, Silent())
+    assert states(outcomes) == {"a": "done", "b": "done", "c": "done"}
+
+
+def test_no_more_run_at_a_time_than_there_are_workers():
+    running_now, most = set(), []
+    lock = threading.Lock()
+    pause = threading.Event()
+
+    def work(node: Node) -> Done:
+        with lock:
+            running_now.add(node.name)
+            most.append(len(running_now))
+        pause.wait(0.02)
+        with lock:
+            running_now.discard(node.name)
+        return Done(True)
+
+    run_graph(build([step(f"s{n}") for n in range(8)]), work, 2, Silent())
+    assert max(most) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_failure_stops_who_needs_it_and_nobody_else(workers: int):
+    ran = []
+
+    def work(node: Node) -> Done:
+        ran.append(node.name)
+        if node.name == "bad":
+            raise ValueError("no good")
+        return Done(node.name == "idle", rows=3)
+
+    nodes = [step("bad"), step("child", "bad"), step("grandchild", "child good"), step("good"), step("idle", "good")]
+    outcomes = run_graph(build(nodes), work, workers, Silent())
+    found = {one.node.name: one for one in outcomes}
+    assert states(outcomes) == {
+        "bad": "failed",
+        "good": "done",
+        "child": "skipped",
+        "idle": "nothing",
+        "grandchild": "skipped",
+    }
+    assert found["bad"].why == "ValueError: no good"
+    assert found["child"].why == "bad failed"
+    assert found["grandchild"].why == "child was skipped"
+    assert found["good"].rows == 3
+    assert sorted(ran) == ["bad", "good", "idle"]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_view_runs_though_a_column_of_its_source_failed(workers: int):
+    column = Node("d.c", "column", ("d",), ("d:c",), beside="d")
+    view = Node("v", "view", ("d",), ("v",))
+
+    def work(node: Node) -> Done:
+        if node is column:
+            raise ValueError
+        return Done(False)
+
+    assert states(run_graph(build([column, view]), work, workers, Silent())) == {"d.c": "failed", "v": "done"}
+
+
+def test_what_has_no_input_yet_waits_and_is_no_failure():
+    def work(node: Node) -> Done:
+        if node.name == "b":
+            raise UnknownDataset("there is no dataset 'a_out'", name="a_out")
+        raise UnknownDataset("there is no dataset 'else'", name="else")
+
+    assert states(run_graph(build([step("a"), step("b", "a")]).only({"b"}), work, 2, Silent())) == {"b": "waiting"}
+    assert states(run_graph(build([step("x")]), work, 2, Silent())) == {"x": "failed"}
+
+
+def test_whoever_watches_is_told_of_everything_once():
+    told: list[tuple[str, str]] = []
+
+    class Watch(Silent):
+        def begins(self, node: Node) -> None:
+            told.append(("begins", node.name))
+
+        def ended(self, outcome: Outcome) -> None:
+            told.append((outcome.state, outcome.node.name))
+
+    def work(node: Node) -> Done:
+        if node.name == "a":
+            raise ValueError
+        return Done(True)
+
+    run_graph(build([step("a"), step("b", "a"), step("c")]), work, 2, Watch())
+    assert sorted(told) == sorted(
+        [("begins", "a"), ("failed", "a"), ("skipped", "b"), ("begins", "c"), ("nothing", "c")]
+    )
+
+
+def test_an_interrupt_stops_what_runs_and_begins_nothing_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(running, "_GRACE", PATIENCE)
+    began, stopped, ran = threading.Semaphore(0), [], []
+
+    def work(node: Node) -> Done:
+        ran.append(node.name)
+        began.release()
+        try:
+            while True:
+                threading.Event().wait(0.01)
+        except KeyboardInterrupt:
+            stopped.append(node.name)
+            raise
+
+    def interrupted(self: object) -> Outcome:
+        for _ in range(2):
+            assert began.acquire(timeout=PATIENCE)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running._Crew, "next", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_graph(build([step("a"), step("b"), step("c", "a b")]), work, 2, Silent())
+    assert sorted(ran) == sorted(stopped) == ["a", "b"]
+
+
+# Random graphs beside a naive way to the same answers
+
+
+@st.composite
+def failing_graphs(draw) -> tuple[Graph, set[str]]:
+    count = draw(st.integers(1, 8))
+    reads = [draw(st.sets(st.integers(0, n - 1), max_size=3)) if n else set() for n in range(count)]
+    nodes = [step(f"n{n}", " ".join(f"n{r}" for r in sorted(reads[n]))) for n in range(count)]
+    bad = draw(st.sets(st.sampled_from([node.name for node in nodes]), max_size=2))
+    return build(draw(st.permutations(nodes))), bad
+
+
+@settings(max_examples=40, deadline=None)
+@given(failing_graphs(), st.integers(1, 4))
+def test_exactly_those_run_whose_ancestors_all_ran_well_and_after_them(drawn: tuple[Graph, set[str]], workers: int):
+    graph, bad = drawn
+    ended: list[str] = []
+    began: dict[str, set[str]] = {}
+
+    def work(node: Node) -> Done:
+        began[node.name] = set(ended)
+        ended.append(node.name)
+        if node.name in bad:
+            raise ValueError
+        return Done(False)
+
+    with ThreadPoolExecutor(1) as elsewhere:  # not the main thread, and it ends
+        outcomes = elsewhere.submit(run_graph, graph, work, workers, Silent()).result(PATIENCE)
+    assert [one.node.name for one in outcomes] == list(graph.order)
+    for one in outcomes:
+        ancestors = graph.ancestors(one.node.name)
+        expected = "skipped" if ancestors & bad else "failed" if one.node.name in bad else "done"
+        assert one.state == expected
+        if expected != "skipped":
+            assert ancestors <= began[one.node.name]

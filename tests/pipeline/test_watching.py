@@ -1,0 +1,111 @@
+"""Watching: sources are asked again and again, and only what reads a dataset that moved is run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import floodmark as fm
+from floodmark.pipeline.graph import Node, build
+from floodmark.pipeline.running import Ran, Silent
+from floodmark.pipeline.watching import moved, watch
+from floodmark.pipeline.work import EVERYTHING
+
+
+def same(orders: pa.Table) -> pa.Table:
+    return orders
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> fm.Lake:
+    lake = fm.Lake(tmp_path / "lake")
+    lake.create("others", key="id").write(pa.table({"id": [1]}))
+    return lake
+
+
+def test_what_reads_a_dataset_that_moved_is_due_and_what_depends_on_it():
+    nodes = [
+        Node("a", "step", ("x",), ("y",)),
+        Node("b", "step", ("y",), ("z",)),
+        Node("c", "step", ("w",), ("v",)),
+    ]
+    graph = build(nodes)
+    assert moved(graph, {"x": b"1", "w": b"1"}, {"x": b"2", "w": b"1"}) == {"a", "b"}
+    assert moved(graph, {"x": b"1", "w": None}, {"x": b"1", "w": b"1"}) == {"c"}
+    assert moved(graph, {"x": b"1"}, {"x": b"1"}) == set()
+
+
+def test_new_rows_are_processed_as_they_come_and_nothing_else_is_run(lake, monkeypatch):
+    frames = iter([pa.table({"id": [1]}), None, pa.table({"id": [2]}), None])
+    pipeline = fm.Pipeline(
+        [
+            fm.Source(fm.Dataset("orders", key="id"), frame=lambda: next(frames, None)),
+            fm.BatchTransform(same, ["orders"], ["copies"], name="copy"),
+            fm.BatchTransform(same, ["others"], ["idle"], name="idle"),
+        ]
+    )
+    shown: list[dict[str, str]] = []
+
+    def show(ran: Ran) -> None:
+        shown.append({one.node.name: one.state for one in ran.outcomes})
+
+    sleeps = iter(range(3))
+    monkeypatch.setattr(time, "sleep", lambda _: next(sleeps))
+    with pytest.raises((StopIteration, RuntimeError)):
+        watch(pipeline, lake, (), show, every=60, seconds=None, asked=EVERYTHING, workers=1, watcher=Silent())
+    assert shown == [
+        {"ingest_orders": "done"},
+        {"copy": "done", "idle": "done"},
+        {"ingest_orders": "nothing"},
+        {"ingest_orders": "done"},
+        {"copy": "done"},
+        {"ingest_orders": "nothing"},
+    ]
+    assert sorted(lake["copies"].to_arrow()["id"].to_pylist()) == [1, 2]
+
+
+def test_what_failed_is_tried_again_though_nothing_moved(lake):
+    times = []
+
+    def flaky(others: pa.Table) -> pa.Table:
+        times.append(1)
+        if len(times) < 3:
+            raise ValueError
+        return others
+
+    pipeline = fm.Pipeline([fm.DatatableTransform(flaky, ["others"], [fm.Dataset("out", key="id")], version="1")])
+    shown: list[str] = []
+    watch(
+        pipeline,
+        lake,
+        (),
+        lambda ran: shown.extend(one.state for one in ran.outcomes),
+        every=0.01,
+        seconds=5 if len(times) < 3 else 0,
+        asked=EVERYTHING,
+        workers=1,
+        watcher=_Until(times, 3),
+    )
+    assert shown == ["failed", "failed", "done"]
+
+
+class _Until(Silent):
+    """Ends the watch, by an hour that passes, after so many calls."""
+
+    def __init__(self, calls: list[int], enough: int) -> None:
+        self._calls, self._enough = calls, enough
+
+    def ended(self, outcome) -> None:
+        if len(self._calls) >= self._enough:
+            real = time.monotonic
+            time.monotonic = lambda: real() + 3600  # type: ignore[assignment]
+
+
+@pytest.fixture(autouse=True)
+def _clock():
+    real = time.monotonic
+    yield
+    time.monotonic = real

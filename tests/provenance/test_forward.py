@@ -1,0 +1,81 @@
+"""`why_forward` is `why` read the other way round: exactly the records that name a record among their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import floodmark as fm
+from floodmark.provenance.forward import forward
+from floodmark.provenance.opened import Datasets
+from floodmark.provenance.why import Looking
+from provenance.naive import OFFSET, made_of
+from provenance.test_why_steps import history
+from transform.worlds import ALIAS, CROSS, LOOKUP, MAP, MOVING_GROUPS, TWO_OUTPUTS, Case, in_this_process, make_world
+
+
+@pytest.fixture(autouse=True)
+def _here() -> Iterator[None]:
+    with in_this_process():
+        yield
+
+
+@pytest.mark.parametrize("case", [MAP, TWO_OUTPUTS, MOVING_GROUPS, ALIAS, LOOKUP, CROSS], ids=str)
+def test_it_finds_the_records_that_name_it_and_no_others(case: Case, tmp_path: Path) -> None:
+    lake = history(case, tmp_path, seed=7, turns=5).world.lake
+    looking = Looking(Datasets(lake), rows=1000)
+    names: dict[tuple[str, int], set[tuple[str, int]]] = {}
+    for output in case.outputs:
+        opened = looking.datasets.named(output.name)
+        for row in lake[output.name].changes_arrow().to_pylist():
+            made = looking.at(opened, row[OFFSET])
+            for source, offsets in zip(case.sources, made_of(made), strict=True):
+                for offset in offsets:
+                    names.setdefault((source.name, offset), set()).add((output.name, row[OFFSET]))
+
+    for source in case.sources:
+        for row in lake[source.name].changes_arrow().to_pylist():
+            found = forward(lake, source.name, row[OFFSET])
+            derived = {(one.record.dataset, one.record.offset) for one in found.derived}
+            assert derived == names.get((source.name, row[OFFSET]), set()), (source.name, row)
+    assert names
+
+
+def _doubled(lake: fm.Lake) -> fm.BatchTransform:
+    return fm.BatchTransform(_double, inputs=["out"], outputs=["twice"], name="double", version="1")
+
+
+def _double(out):  # type: ignore[no-untyped-def]
+    return out.assign(w=out["w"] * 2)
+
+
+def test_it_goes_on_to_what_was_made_of_what_was_made_of_it(tmp_path: Path) -> None:
+    world = make_world(MAP, tmp_path)
+    world.write("a", (1, 1), (2, 2))
+    world.run()
+    _doubled(world.lake).run(world.lake)
+    world.write("a", (1, 5))
+    world.run()
+
+    found = forward(world.lake, "a", 0)
+
+    [first] = found.derived
+    assert (first.record.dataset, first.record.offset, first.is_current) == ("out", 0, False)
+    [second] = first.derived
+    assert (second.record.dataset, second.record.values, second.is_current) == ("twice", {"id": 1, "w": 20}, True)
+    assert found.waiting == ()
+    back = world.lake.why("twice", second.record.offset)
+    assert back.offsets() == {"out": {0}, "a": {0}}
+
+
+def test_a_record_that_nobody_has_read_yet_is_waited_for(tmp_path: Path) -> None:
+    world = make_world(MAP, tmp_path)
+    world.write("a", (1, 1))
+    world.run()
+    world.write("a", (2, 2))
+
+    found = forward(world.lake, "a", 1)
+
+    assert (found.derived, found.waiting) == ((), ("out",))
