@@ -1,6 +1,6 @@
 """Late rows over some of many row groups with late_merge="always": only those are rewritten, and little besides.
 
-Run: python bench/late_spread.py --rows 10000000 --over 10
+Run: python bench/late_spread.py --rows 10000000 --row-group-size 100000
 """
 
 from __future__ import annotations

@@ -127,4 +127,4 @@ def _hour() -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    measured(__doc__ or "", _measure, rows=1_000_000, row_group_size=100_000, late=1_000, commits=300, repeats=7)
+    measured(__doc__ or "", _measure, rows=3_000_000, row_group_size=100_000, late=1_000, commits=300, repeats=9)

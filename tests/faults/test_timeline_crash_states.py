@@ -16,6 +16,8 @@ from faults.recording import HastyFileSystem, Recording, RecordingFileSystem, fs
 from faults.timeline_runs import NAME, SCENARIOS, Scenario, open_lake, problem_from_here_on, timeline_problem
 from timeline.oracle import found
 
+pytestmark = pytest.mark.timeout(1200)  # many states, each of which is opened, written to and folded
+
 QUICK = ("narrow", "fold-a-day")
 CASES = [pytest.param(s, id=s.name, marks=[] if s.name in QUICK else pytest.mark.slow) for s in SCENARIOS]
 
@@ -99,7 +101,6 @@ def test_crash_after_any_file_operation_loses_and_doubles_nothing(scenario, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_many_more_crashes_lose_and_double_nothing(scenario, tmp_path):
     assert Trial(scenario, tmp_path).first_problem(more=150) is None

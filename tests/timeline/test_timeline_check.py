@@ -9,7 +9,7 @@ import pytest
 from floodmark.ledger.selection import NOBODY
 from floodmark.timeline import root as roots
 from floodmark.timeline.check import Ledger, problems
-from floodmark.timeline.own_writing import Stretch, pieces_of, write_groups
+from floodmark.timeline.own_writing import GroupRows, pieces_of, write_groups
 from floodmark.timeline.pieces import How, Place
 from floodmark.timeline.places import places_of
 from floodmark.timeline.sources import PieceFiles
@@ -178,7 +178,7 @@ def test_rows_that_are_out_of_order_are_found(laid):
     layout = laid.snapshot.layout
     table = PieceFiles(laid.objects, layout).read(laid.slice(0), layout.slice_schema.names).take([0, 2, 1])
     made = write_groups(laid.objects, layout, iter([table]))
-    stretch = Stretch(0, 0, 3)
+    stretch = GroupRows(0, 0, 3)
     [piece] = pieces_of(made.name, made.groups, [stretch], *places_of(table, layout), How.SORTED, 1)
     laid.lay(laid.day(0, [piece], [laid.cut(laid.slice(0), 3, 10)]), slices=1)
     [problem] = laid.problems()

@@ -5,46 +5,28 @@ An arrangement has gaps where files are still to be written; `finished` fills th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 import numpy as np
 
 from floodmark.ledger.keys.records import I64
-from floodmark.timeline import cost, fold_plan, planner
+from floodmark.timeline import cost, fold_plan, works
 from floodmark.timeline.cost import Middle, Stretch
-from floodmark.timeline.pieces import Partition, Piece, Place, Run
-from floodmark.timeline.places import order
-from floodmark.timeline.settle import PlacesOf, at_spans, cut, cut_at, even, settle, span, without
+from floodmark.timeline.pieces import Partition, Piece, Run
+from floodmark.timeline.settle import PlacesOf, at_spans, cut, settle, span, without
+from floodmark.timeline.works import Work
 
-THIN = 256
+THIN = 32
 """Waiting rows are known by span unless they are fewer there than this part of a row group."""
-
-FILE_GROUPS = 16
-"""About so many row groups go into one file, which one task writes."""
-
-_first = attrgetter("first")
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """Rows of some pieces that become new row groups, one after the other."""
-
-    sources: tuple[Piece, ...]
-    chunks: bool = False  # late rows alone, none of whose row groups may be larger than it should
-
-    @property
-    def rows(self) -> int:
-        return sum(p.rows for p in self.sources)
 
 
 @dataclass(frozen=True, eq=False)
 class NextRun:
-    """Waiting runs that become one of a higher tier."""
+    """Waiting runs that become one of a higher tier, whose rows follow each other in these works."""
 
     tier: int
-    work: Work
+    works: tuple[Work, ...]
 
 
 @dataclass(frozen=True)
@@ -59,8 +41,16 @@ class Arranged:
     @property
     def works(self) -> list[Work]:
         """What is to be written; `finished` takes the results in this order."""
-        late = [run.work for run in self.waiting if isinstance(run, NextRun)]
-        return [*(each for each in self.settled if isinstance(each, Work)), *late]
+        return [*self.settled_works, *self.late_works]
+
+    @property
+    def settled_works(self) -> list[Work]:
+        return [each for each in self.settled if isinstance(each, Work)]
+
+    @property
+    def late_works(self) -> list[Work]:
+        """What goes on waiting."""
+        return [work for run in self.waiting if isinstance(run, NextRun) for work in run.works]
 
     def finished(self, written: Sequence[Sequence[Piece]], next_run: int, places: PlacesOf) -> Partition:
         """The partition, when the pieces of each work are there. New runs are numbered from `next_run` on."""
@@ -72,7 +62,7 @@ class Arranged:
         for run in self.waiting:
             if isinstance(run, Run):
                 runs.append(run)
-            elif pieces := results[id(run.work)]:
+            elif pieces := [piece for work in run.works for piece in results[id(work)]]:
                 parts = at_spans(pieces, settled, max(1, self.most // THIN), places)
                 runs.append(Run(next_run, run.tier, tuple(parts)))
                 next_run += 1
@@ -83,7 +73,7 @@ def always(partition: Partition, new: Sequence[Sequence[Piece]], killed: I64, mo
     """One plan for all late rows: the row groups that they belong into are rewritten, all others stay."""
     partition = with_dead(partition, killed)
     late = [*(p for run in partition.waiting for p in run.pieces), *(p for pieces in new for p in pieces)]
-    settled = _planned([(p,) for p in partition.settled], late, most, places)
+    settled = works.planned([(p,) for p in partition.settled], late, most, places)
     return Arranged(partition, tuple(settled), (), most)
 
 
@@ -152,15 +142,15 @@ def _shares(partition: Partition, lo: int, hi: int, most: int) -> list[Stretch]:
     """A stretch of settled pieces cut into what one file each takes, so that no file and no task is too large."""
     over = cost.waiting_rows(partition.settled, partition.waiting)
     found: list[Stretch] = []
-    rows = 0.0
-    for i in range(lo, hi):
-        living = partition.settled[i].rows - partition.settled[i].dead + over[i]
-        if found and rows < FILE_GROUPS * most:
+    rows = size = 0.0
+    for i, piece in enumerate(partition.settled[lo:hi], lo):
+        living = piece.rows - piece.dead + over[i]
+        if found and works.files_for(rows, size, most) < 2:
             found[-1] = (found[-1][0], i + 1)
-            rows += living
         else:
             found.append((i, i + 1))
-            rows = living
+            rows = size = 0.0
+        rows, size = rows + living, size + piece.size * living / piece.rows
     if len(found) > 1 and rows < most:  # too little for a file of its own
         found[-2:] = [(found[-2][0], hi)]
     return found
@@ -192,12 +182,17 @@ def _rewritten(
         arranged += _with_middles(settled, range(at, lo), cuts, runs, places)
         late, runs[:] = without(runs, *span(settled, lo, hi - 1), places)
         groups = [settled[a:b] for a, b in region]
-        arranged += _with_gaps(_planned(groups, late, most, places), most)
+        arranged += _with_gaps(works.planned(groups, late, most, places), most)
         at = hi
     arranged += _with_middles(settled, range(at, len(settled)), cuts, runs, places)
-    left, gathered = cost.gathered(runs)
-    waiting = [NextRun(each.tier, Work(tuple(p for run in each.runs for p in run.pieces))) for each in gathered]
+    left, higher = cost.tiered(runs)
+    waiting = [_next_run(each, most, places) for each in higher]
     return Arranged(partition, tuple(arranged), (*left, *waiting), most)
+
+
+def _next_run(found: cost.NextTier, most: int, places: PlacesOf) -> NextRun:
+    pieces = [p for run in found.runs for p in run.pieces]
+    return NextRun(found.tier, tuple(Work(tuple(some)) for some in works.bounded(pieces, most, places)))
 
 
 def _with_middles(
@@ -228,113 +223,6 @@ def _regions(due: list[Stretch]) -> list[list[Stretch]]:
         else:
             found.append([stretch])
     return found
-
-
-def _planned(
-    groups: Sequence[Sequence[Piece]], late: Sequence[Piece], most: int, places: PlacesOf
-) -> list[Piece | Work]:
-    """The planner's actions for settled pieces, some of which are taken as one, and late rows in any order."""
-    times, offsets = _places(late, places)
-    bounds, numbers = planner.ranks([(g[0].first, g[-1].last) for g in groups], times, offsets)
-    sizes = [sum(p.rows for p in group) for group in groups]
-    known = [planner.Bounds(lo, hi, rows) for (lo, hi), rows in zip(bounds, sizes, strict=True)]
-    actions = planner.plan(known, numbers, small=most // 4, most=most)
-    edges = [Place(int(times[row]), int(offsets[row])) for row in _starts(actions)]
-    parts = iter(_shared_out(late, edges, places))
-    found: list[Piece | Work] = []
-    before: planner.Action | None = None
-    for action in actions:
-        if isinstance(action, planner.Merge):
-            pieces = [p for group in groups[action.first : action.last + 1] for p in group]
-            found.append(Work((*pieces, *next(parts))))
-        elif isinstance(action, planner.CopyRowGroup):
-            group = groups[action.index]
-            found += [Work(tuple(group))] if len(group) > 1 or cost.is_dying(group[0]) else group
-        elif not isinstance(before, planner.CopyLate):
-            found += _standing_alone(next(parts), most, places)
-        before = action
-    return found
-
-
-def _starts(actions: Sequence[planner.Action]) -> list[int]:
-    """At which late row each action that takes some begins.
-
-    Chunks that follow each other are one: what is referenced is cut where its row groups end, what is written evenly.
-    """
-    found: list[int] = []
-    before: planner.Action | None = None
-    for action in actions:
-        follows = isinstance(action, planner.CopyLate) and isinstance(before, planner.CopyLate)
-        if not isinstance(action, planner.CopyRowGroup) and not follows:
-            found.append(action.late_lo)
-        before = action
-    return found
-
-
-def _places(pieces: Sequence[Piece], places: PlacesOf) -> tuple[I64, I64]:
-    """The places of the rows of some pieces, in order."""
-    if not pieces:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    found = [places(p) for p in pieces]
-    times, offsets = (np.concatenate([each[i] for each in found]) for i in (0, 1))
-    positions = order(times, offsets)
-    return (times, offsets) if positions is None else (times[positions], offsets[positions])
-
-
-def _shared_out(late: Iterable[Piece], edges: Sequence[Place], places: PlacesOf) -> list[list[Piece]]:
-    """Late pieces cut before each of these places, the first of which is that of the first row."""
-    shares: list[list[Piece]] = [[] for _ in edges]
-    for piece in late:
-        for part in cut_at(piece, edges, places):
-            shares[_last_at_most(edges, part.first)].append(part)
-    return shares
-
-
-def _last_at_most(edges: Sequence[Place], place: Place) -> int:
-    lo, hi = 0, len(edges)
-    while hi - lo > 1:
-        middle = (lo + hi) // 2
-        lo, hi = (middle, hi) if edges[middle] <= place else (lo, middle)
-    return lo
-
-
-def _standing_alone(late: Sequence[Piece], most: int, places: PlacesOf) -> list[Piece | Work]:
-    """Late rows that become row groups of their own: by reference where one piece has them, and has enough."""
-    clusters: list[list[Piece]] = []
-    end: Place | None = None
-    for piece in sorted(late, key=_first):
-        if end is not None and piece.first <= end:
-            clusters[-1].append(piece)
-            end = max(end, piece.last)
-        else:
-            clusters.append([piece])
-            end = piece.last
-    joined: list[list[Piece]] = []
-    for share in (share for cluster in clusters for share in _bounded(cluster, most, places)):
-        goes_along = joined and _is_written(share, most) and _is_written(joined[-1], most)
-        if goes_along and sum(p.rows for p in (*joined[-1], *share)) <= FILE_GROUPS * most:
-            joined[-1] += share
-        else:
-            joined.append(share)
-    found: list[Piece | Work] = []
-    for each in joined:
-        found += even(each[0], most, places) if len(each) == 1 else [Work(tuple(each), chunks=True)]
-    return found
-
-
-def _bounded(cluster: list[Piece], most: int, places: PlacesOf) -> list[list[Piece]]:
-    """Pieces that overlap, cut at places into what one file each takes."""
-    rows = sum(p.rows for p in cluster)
-    if len(cluster) < 2 or rows <= FILE_GROUPS * most:
-        return [cluster]
-    times, offsets = _places(cluster, places)
-    count = -(-rows // (FILE_GROUPS * most))
-    starts = [rows * i // count for i in range(count)]
-    return _shared_out(cluster, [Place(int(times[row]), int(offsets[row])) for row in starts], places)
-
-
-def _is_written(cluster: Sequence[Piece], most: int) -> bool:
-    return len(cluster) > 1 or 4 * cluster[0].rows < most
 
 
 def _with_gaps(arranged: Sequence[Piece | Work], most: int) -> list[Piece | Work]:

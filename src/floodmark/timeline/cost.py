@@ -57,7 +57,7 @@ class Middle:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class NextTier:
     """Runs that are put together into one, and the tier of that."""
 
     tier: int
@@ -222,10 +222,10 @@ def _rows_within(runs: Iterable[Run], lo: Place, hi: Place) -> int:
     return total
 
 
-def gathered(runs: Sequence[Run]) -> tuple[list[Run], list[Gathered]]:
+def tiered(runs: Sequence[Run]) -> tuple[list[Run], list[NextTier]]:
     """Which runs go on as they are, and which are put together. What overflows several tiers is written once."""
     left: list[Run] = []
-    found: list[Gathered] = []
+    found: list[NextTier] = []
     pile: list[Run] = []
     for tier in range(max((run.tier for run in runs), default=-1) + 2):
         mine = [run for run in runs if run.tier == tier]
@@ -234,6 +234,6 @@ def gathered(runs: Sequence[Run]) -> tuple[list[Run], list[Gathered]]:
             continue
         left += mine
         if pile:
-            found.append(Gathered(tier, tuple(pile)))
+            found.append(NextTier(tier, tuple(pile)))
             pile = []
     return left, found

@@ -1,31 +1,33 @@
 """Folding a timeline: nothing waits, nothing is dead, and at most one row group of a partition is small afterwards.
 
-Readers keep what they began with: files that no root names any more stay for a while.
+Files are written while others go on changing the timeline; only putting them in their places takes the turn. Readers
+keep what they began with: files that no root names any more stay for a while.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from floodmark.ledger.errors import CommitConflict
 from floodmark.ledger.fold import Fold
 from floodmark.storage.errors import StorageError
 from floodmark.timeline import arrange, gc
 from floodmark.timeline import partitions as units
 from floodmark.timeline import root as roots
 from floodmark.timeline.arrange import Arranged
+from floodmark.timeline.changing import CarriedOut, KeptRoot, Step, Updating
 from floodmark.timeline.check import damaged_files
-from floodmark.timeline.errors import BadManifest, PurgedMeanwhile
+from floodmark.timeline.errors import BadManifest, UnknownPartition
 from floodmark.timeline.intake import STEP_ROWS
 from floodmark.timeline.pieces import How, Partition, Piece
 from floodmark.timeline.places import alive
-from floodmark.timeline.publish import Change, publish
+from floodmark.timeline.publish import Change, own_files
 from floodmark.timeline.root import LastUpdate, Root
-from floodmark.timeline.update import MAX_RACES, CarriedOut, Step, Updating, begun, catch_up
+from floodmark.timeline.update import advance
 
 NOTHING = Fold(read=0, files=0, rows=0, bytes=0, dead=0)
 
@@ -35,74 +37,139 @@ _log = logging.getLogger(__name__)
 def fold(updating: Updating, partition: str | None = None) -> Fold:
     """Bring a timeline up to date and fold it, or one partition by its label; then remove what nobody needs any more.
 
-    All own files are checked against their hashes first: if one is damaged, the timeline is made anew from the ledger.
+    The own files of what is folded are checked against their hashes first: if one is damaged, the timeline is made anew
+    from the ledger. A partition that is not there is refused, unless there is none at all.
     """
     wanted = None if partition is None else units.parse(partition, updating.settings.partition_by)
-    with updating.objects.turn():
-        catch_up(updating, _without_damage(updating))
-        done = NOTHING
-        for _ in range(MAX_RACES):
-            try:
-                more, is_done = _round(updating, wanted)
-            except PurgedMeanwhile:
-                continue
-            done = _summed(done, more)
-            if is_done:
-                break
-        else:
-            raise CommitConflict(
-                f"the timeline of {updating.name} changed {MAX_RACES} times meanwhile", hint="fold it again"
-            )
+    updating = replace(updating, kept=KeptRoot())  # manifests are read, not remembered: one may be damaged
+    folding = _Folding(wanted)
+    with updating.unless_dropped():
+        damaged = _damaged(updating, wanted)
+        with updating.turn() as held:
+            held.attempt(lambda step: _up_to_date(step, damaged))
+        updating.attempt(folding.first_round)
+        with updating.turn() as held:  # nobody else can be first any more
+            held.attempt(folding.next_round)
         _sweep(updating)
-    return done
+    return folding.done
 
 
-def _without_damage(updating: Updating) -> Root:
-    """The root as it is, or emptied when what it names is not what it was."""
+def summed(one: Fold, other: Fold) -> Fold:
+    """What two folds did together."""
+    return Fold(*(getattr(one, f.name) + getattr(other, f.name) for f in fields(Fold)))
+
+
+def _damaged(updating: Updating, wanted: int | None) -> Mapping[str, str]:
+    """Which own files are not what they were. A manifest that cannot be read says so again when it is needed."""
     root = roots.load(updating.objects)
     try:
-        damaged = damaged_files(updating.objects, roots.partitions(updating.objects, root))
-    except BadManifest as error:
-        _log.warning("%s; the timeline of %s is made anew", error.message, updating.name)
-        return root.emptied()
-    for file, problem in damaged.items():
-        _log.warning("%s %s; the timeline of %s is made anew", file, problem, updating.name)
-    return root.emptied() if damaged else root
+        return damaged_files(updating.objects, _partitions(updating, root, wanted))
+    except BadManifest:
+        return {}
 
 
-def _round(updating: Updating, wanted: int | None) -> tuple[Fold, bool]:
-    """Fold what needs it, some partitions at a time; and whether nothing is left to be done."""
-    root = roots.load(updating.objects)
-    snapshot = updating.snapshot()
-    root = roots.fitting(root, snapshot, updating.settings.digest)
-    if snapshot.layout is None or not root.manifests:
-        return NOTHING, True
-    step = begun(updating, root, snapshot)
-    done = NOTHING
-    starts = [p.start for p in roots.partitions(updating.objects, root) if wanted in (None, p.start)]
-    is_done = True
-    for some in _portions(step, starts):
-        carried_out = step.carry_out(some, How.FOLDED, step.root.next_run)
-        after = publish(updating.objects, step.root, _change(step, some, carried_out))
-        if after is None:
-            return done, False
-        done = _summed(done, _folded(carried_out))
-        step = replace(step, root=after)
-        is_done = False  # rows that died may have left something small: looked at again
-    return done, is_done
+def _partitions(updating: Updating, root: Root, wanted: int | None) -> list[Partition]:
+    if wanted is None:
+        return roots.partitions(updating.objects, root)
+    return list(roots.partitions_at(updating.objects, root, [wanted]).values())
 
 
-def _portions(step: Step, starts: Sequence[int]) -> Iterator[list[Arranged]]:
+def _up_to_date(step: Step, damaged: Mapping[str, str]) -> bool | None:
+    """The timeline up to the ledger's head, made anew when it names a file that is damaged."""
+    named = own_files(roots.partitions(step.objects, step.root)) if damaged else set()
+    for file in sorted(damaged.keys() & named):
+        _log.warning("%s %s; the timeline of %s is made anew", file, damaged[file], step.updating.name)
+        step = replace(step, root=step.root.emptied())
+    return advance(step, [])
+
+
+def _made_anew(step: Step) -> bool:
+    """Whether the root that a round begins with was of no use, and there is another one now."""
+    done: list[LastUpdate] = []
+    if step.root.abandoned:
+        with step.updating.turn() as held:
+            held.attempt(lambda now: advance(replace(now, root=now.root.emptied()), done))
+    return bool(done)
+
+
+@dataclass(frozen=True)
+class _Folded:
+    """A partition as it was, and what it is to become."""
+
+    before: Partition
+    arranged: Arranged
+
+    @property
+    def rows(self) -> int:
+        return sum(work.rows for work in self.arranged.works)
+
+
+@dataclass
+class _Folding:
+    """A fold on its way: what it has done, and which partitions it has to look at again."""
+
+    wanted: int | None
+    done: Fold = NOTHING
+    again: list[int] = field(default_factory=list)
+
+    def first_round(self, step: Step) -> bool | None:
+        """Fold every partition that needs it; what others change meanwhile is left for the next round."""
+        if _made_anew(step):
+            return None
+        there = _partitions(step.updating, step.root, self.wanted)
+        if self.wanted is not None and not there:
+            _refuse_unknown(step, self.wanted)
+        self._fold(step, there)
+        return True
+
+    def next_round(self, step: Step) -> bool | None:
+        """Look again at what was folded: others may have changed it, and rows that died may have left a small piece."""
+        if _made_anew(step):
+            return None
+        there = roots.partitions_at(step.objects, step.root, self.again)
+        self._fold(step, list(there.values()))
+        return None if self.again else True
+
+    def _fold(self, step: Step, partitions: Sequence[Partition]) -> None:
+        self.again = []
+        for some in _portions(step, partitions):
+            carried_out = step.carry_out([each.arranged for each in some], How.FOLDED, step.root.next_run)
+            with step.updating.turn() as held:
+                held.attempt(lambda now: _put(now, step, some, carried_out))  # noqa: B023  called at once
+            self.done = summed(self.done, _figures(carried_out))
+            self.again += [each.before.start for each in some]
+
+
+def _refuse_unknown(step: Step, wanted: int) -> None:
+    """Say that a partition is not there, and which are near. Where there is none, nothing is to be folded."""
+    starts = [p.start for p in roots.partitions(step.objects, step.root)]
+    if not starts:
+        return
+    unit, at = step.updating.settings.partition_by, bisect_left(starts, wanted)
+    label = units.label(wanted, unit)
+    near = tuple(units.label(start, unit) for start in starts[max(0, at - 1) : at + 1])
+    raise UnknownPartition(
+        f"the timeline of {step.updating.name!r} has no partition {label}",
+        hint=f"nearest to it: {' and '.join(near)}",
+        partition=label,
+        near=near,
+    )
+
+
+def _portions(step: Step, partitions: Sequence[Partition]) -> Iterator[list[_Folded]]:
     """Partitions that need a fold, so many at a time that what was done is kept when something happens."""
-    some: list[Arranged] = []
+    some: list[_Folded] = []
     rows = 0
-    for start in starts:
-        partition = roots.partitions_at(step.updating.objects, step.root, [start])[start]
-        arranged = arrange.folded(_counted(step, partition), step.most, step.files.places)
-        if arranged is None:
+    for partition in partitions:
+        counted = _counted(step, partition)
+        arranged = arrange.folded(counted, step.most, step.files.places)
+        if arranged is not None:
+            some.append(_Folded(partition, arranged))
+        elif counted != partition:  # the numbers alone
+            some.append(_Folded(partition, Arranged(counted, counted.settled, counted.waiting, step.most)))
+        else:
             continue
-        some.append(arranged)
-        rows += sum(work.rows for work in arranged.works)
+        rows += some[-1].rows
         if rows >= STEP_ROWS:
             yield some
             some, rows = [], 0
@@ -124,43 +191,74 @@ def _dead_rows(step: Step, piece: Piece) -> int:
     return 0 if living is None else int(len(living) - np.count_nonzero(living))
 
 
-def _change(step: Step, arranged: Sequence[Arranged], done: CarriedOut) -> Change:
-    kept = tuple(p for p in done.partitions if p.settled)
+def _put(now: Step, then: Step, some: Sequence[_Folded], done: CarriedOut) -> bool | None:
+    """Put folded partitions in the places of those that they were made from; None when somebody else was first.
+
+    Those that others have changed in between stay as these left them, unless all they did was to add.
+    """
+    there = roots.partitions_at(now.objects, now.root, [each.before.start for each in some])
+    found = [
+        _put_upon(each.before, partition, there.get(each.before.start))
+        for each, partition in zip(some, done.partitions, strict=True)
+    ]
+    changed = [_dated(partition, then.version, now.version) for partition in found if partition is not None]
+    if not changed:
+        return True
+    kept = tuple(p for p in changed if p.settled)
     last = LastUpdate(
         kind="fold",
         bytes_written=done.bytes,
         merged_rows=done.rows,
-        partitions=len(arranged),
+        partitions=len(changed),
         pieces=sum(len(p.pieces) for p in kept),
     )
-    return Change(
-        applied=step.root.applied,
-        block=step.root.block,
-        settings_digest=step.root.settings_digest,
+    change = Change(
+        applied=now.root.applied,
+        block=now.root.block,
+        settings_digest=now.root.settings_digest,
         partitions=kept,
         last=last,
-        next_run=done.next_run,
-        removed=tuple(p.start for p in done.partitions if not p.settled),
+        next_run=now.root.next_run,
+        removed=tuple(p.start for p in changed if not p.settled),
     )
+    return None if now.published(change) is None else True
 
 
-def _folded(done: CarriedOut) -> Fold:
+def _put_upon(before: Partition, folded: Partition, now: Partition | None) -> Partition | None:
+    """A folded partition with what came to it since; None when it is not what the fold was made from any more."""
+    if now is None:
+        return None
+    old, new = set(before.waiting), [run for run in now.waiting if run not in before.waiting]
+    if _undying(now.settled) != _undying(before.settled) or not old <= set(now.waiting):
+        return None
+    if new and not folded.settled:  # they wait over something
+        return None
+    died = [max(0, one.dead - other.dead) for one, other in zip(now.settled, before.settled, strict=True)]
+    killed = np.repeat(np.array([p.first.time for p in now.settled], np.int64), died)
+    written = now.bytes_written + folded.bytes_written - before.bytes_written
+    merged = replace(now, settled=folded.settled, waiting=(*folded.waiting, *new), bytes_written=written)
+    return arrange.with_dead(merged, killed)
+
+
+def _undying(pieces: Sequence[Piece]) -> list[Piece]:
+    return [replace(p, dead=0) for p in pieces]
+
+
+def _dated(partition: Partition, then: int, now: int) -> Partition:
+    """The same, with what the fold wrote as of the root that will have it."""
+    settled = (
+        replace(p, since=now) if p.how in (How.FOLDED, How.SHARED) and p.since == then else p for p in partition.settled
+    )
+    return replace(partition, settled=tuple(settled))
+
+
+def _figures(done: CarriedOut) -> Fold:
     return Fold(
-        read=len({source.piece.file for task in done.tasks for source in task.sources}),
-        files=sum(m.bytes > 0 for m in done.merged),
+        read=len({piece.file for task in done.tasks for piece in task.sources}),
+        files=done.files,
         rows=done.rows,
         bytes=done.bytes,
         dead=sum(m.dropped for m in done.merged),
-    )
-
-
-def _summed(one: Fold, other: Fold) -> Fold:
-    return Fold(
-        one.read + other.read,
-        one.files + other.files,
-        one.rows + other.rows,
-        one.bytes + other.bytes,
-        one.dead + other.dead,
     )
 
 

@@ -21,6 +21,9 @@ DEAD_BYTES = 64 << 20
 """Less than this much that nobody shows is not worth a fold by itself."""
 
 
+_OWN = (How.MERGED, How.FOLDED)
+
+
 def stretches(partition: Partition, most: int) -> list[Stretch]:
     """What must be rewritten so that nothing waits, nothing is dead and at most one row group is small."""
     settled = partition.settled
@@ -44,6 +47,8 @@ def _is_poor(piece: Piece) -> bool:
     """Whether it shows dead rows, or a reader must decode much that it does not show."""
     if piece.dead:
         return True
+    if piece.how is How.SHARED:  # it is small, and would be written together with others again
+        return False
     return not piece.is_whole and (_is_own(piece) or 4 * piece.rows < 3 * piece.group_rows)
 
 
@@ -93,16 +98,16 @@ def is_wasteful(partition: Partition) -> bool:
 def unseen_bytes(partition: Partition) -> int:
     """About how many bytes of own row groups no piece shows. The ledger's are its own: they stay in any case."""
     seen: dict[tuple[str, int], tuple[int, int, int]] = {}
-    for piece in partition.pieces:
-        if not piece.is_whole and _is_own(piece):
-            rows, size, _ = seen.get((piece.file, piece.row_group), (0, 0, 0))
-            seen[piece.file, piece.row_group] = rows + piece.rows, size + piece.size, piece.group_rows
+    # Spelled out: this runs over all pieces at each update.
+    for piece in [p for p in partition.pieces if p.row_hi - p.row_lo != p.group_rows and p.how in _OWN]:
+        rows, size, _ = seen.get((piece.file, piece.row_group), (0, 0, 0))
+        seen[piece.file, piece.row_group] = rows + piece.rows, size + piece.size, piece.group_rows
     return sum(size * (total - rows) // rows for rows, size, total in seen.values())
 
 
 def _is_own(piece: Piece) -> bool:
     """Whether its row group was written for this partition alone."""
-    return piece.how in (How.MERGED, How.FOLDED)
+    return piece.how in _OWN
 
 
 def crowds(settled: Sequence[Piece], most: int) -> list[Stretch]:

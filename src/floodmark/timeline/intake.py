@@ -7,9 +7,10 @@ into a file of the timeline's own, without the records that are dead by now.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,17 +27,25 @@ from floodmark.timeline import partitions, planner, tasks
 from floodmark.timeline.errors import UnreadablePiece
 from floodmark.timeline.gathering import gathered
 from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.own_writing import Stretch, pieces_of, write_groups
+from floodmark.timeline.own_writing import GroupRows, pieces_of, write_groups
+from floodmark.timeline.packed_offsets import packed, unpacked
 from floodmark.timeline.pieces import BEGINNING, END, How, Piece
-from floodmark.timeline.places import micros, order, time_column
+from floodmark.timeline.places import alive, micros, order, time_column
 from floodmark.timeline.settings import Settings
 from floodmark.timeline.sources import PieceFiles, RowGroup
 
 STEP_ROWS = 16_000_000
-"""So many records are taken in at once, or one slice that has more."""
+STEP_BYTES = 8 << 30
+"""So many records, or bytes of them, are taken in at once, or one slice that has more."""
 
-Stretches = dict[int, tuple[Piece, ...]]
-"""The pieces of one slice, by the start of their partition."""
+SORT_BYTES = 512 << 20
+"""About so much of a slice is sorted at once, in memory; one that has more becomes several sorted copies."""
+
+DeadWithin: TypeAlias = Callable[[Sequence[tuple[int, int]]], I64]
+"""The dead offsets, sorted, in some ranges [low, high) of offsets, which ascend and are apart."""
+
+ByPartition = dict[int, tuple[Piece, ...]]
+"""Sorted pieces by the start of their partition."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Intake:
-    """The records of some slices: per partition and slice, pieces in order that do not overlap."""
+    """The records of some slices: per partition and sorted part, pieces in order that do not overlap."""
 
     end: int  # the offset after the last record
     block: str  # of the last slice, in hex
@@ -80,12 +89,18 @@ class IntakeTask:
     version: int
     dead: I64 = field(default_factory=lambda: NOBODY, compare=False)  # those of this slice, sorted
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "dead": packed(self.dead)}  # a keyed dataset may have very many
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, dead=unpacked(state["dead"]))
+
 
 @dataclass(frozen=True)
 class TakenIn:
-    """What one slice became."""
+    """What one slice became: one sorted part, or several."""
 
-    stretches: Stretches
+    parts: tuple[ByPartition, ...]
     arrivals: dict[int, Arrival]
     killed_times: I64
     bytes_written: int
@@ -97,13 +112,13 @@ def incoming(
     layout: Layout,
     settings: Settings,
     applied: int,
-    dead: I64,
+    dead: DeadWithin,
     runtime: Runtime,
     version: int,
 ) -> Intake | None:
-    """The next records from offset `applied` on, `STEP_ROWS` at most, as pieces; None when there are none.
+    """The next records from offset `applied` on, as many as one step takes, as pieces; None when there are none.
 
-    `dead` are those of the snapshot, and `version` is that of the root which will have the pieces.
+    `dead` tells those of the snapshot, and `version` is that of the root which will have the pieces.
     """
     chosen = _next_slices(snapshot, applied)
     if chosen.num_rows == 0:
@@ -111,9 +126,10 @@ def incoming(
     rows = {column: chosen.column(column).to_pylist() for column in ("physical", "start", "end", "size", "block")}
     objects, is_keyed = TimelineObjects(snapshot.objects), strategy_of(snapshot.state).is_keyed
     work = []
+    died = dead([(rows["start"][0], rows["end"][-1])])
     for physical, start, end, size in zip(rows["physical"], rows["start"], rows["end"], rows["size"], strict=True):
         file = objects.file(snapshot.objects.data_key(Multihash(SHA3_256, physical)))
-        among = dead[slice(*np.searchsorted(dead, [start, end]))]
+        among = died[slice(*np.searchsorted(died, [start, end]))]
         work.append(IntakeTask(objects, layout, file, start, end, size, settings, is_keyed, version, among))
     total = sum(rows["size"])
     taken = tasks.run_tasks(f"sorting {name}", work, take_in, runtime, size=total, rows=_rows)
@@ -127,8 +143,9 @@ def _next_slices(snapshot: Snapshot, applied: int) -> pa.Table:
     first = int(np.searchsorted(starts, applied))
     if first == len(starts):
         return slices.slice(0, 0)
-    last = int(np.searchsorted(ends, starts[first] + STEP_ROWS, side="right"))
-    return slices.slice(first, max(last - first, 1))
+    by_rows = int(np.searchsorted(ends, starts[first] + STEP_ROWS, side="right")) - first
+    by_size = int(np.searchsorted(np.cumsum(slices.column("size").to_numpy()[first:]), STEP_BYTES, side="right"))
+    return slices.slice(first, max(min(by_rows, by_size), 1))
 
 
 def _rows(task: IntakeTask) -> int:
@@ -139,8 +156,9 @@ def _together(taken: Sequence[TakenIn], work: Sequence[IntakeTask], block: str, 
     found: defaultdict[int, list[tuple[Piece, ...]]] = defaultdict(list)
     arrivals: defaultdict[int, Arrival] = defaultdict(Arrival)
     for one in taken:
-        for start, pieces in one.stretches.items():
-            found[start].append(pieces)
+        for part in one.parts:
+            for start, pieces in part.items():
+                found[start].append(pieces)
         for start, arrival in one.arrivals.items():
             arrivals[start] += arrival
     killed = np.sort(np.concatenate([one.killed_times for one in taken]))
@@ -175,18 +193,40 @@ def take_in(task: IntakeTask) -> TakenIn:
     offsets = np.arange(task.start, task.end)
     killed = _killed_times(files, whole, times) if task.is_keyed else NOBODY
     arrivals = _arrivals(task, times)
+    if bool(np.all(times[1:] >= times[:-1])):  # offsets ascend in any case
+        return TakenIn((_referenced(task, groups, times, offsets),), arrivals, killed, 0)
+    parts: list[ByPartition] = []
+    size = 0
+    for lo, hi, tables in _portions(files, whole):
+        rows = _living_in_order(task, times[lo:hi], offsets[lo:hi])
+        if len(rows):
+            part, bytes_written = _sorted_copy(task, tables, times[lo:hi][rows], offsets[lo:hi][rows], rows)
+            parts.append(part)
+            size += bytes_written
+    for at, pieces in ((at, pieces) for part in parts for at, pieces in part.items()):
+        arrivals[at] += Arrival(bytes_written=sum(p.size for p in pieces))
+    return TakenIn(tuple(parts), arrivals, killed, size)
+
+
+def _portions(files: PieceFiles, whole: Sequence[Piece]) -> Iterator[tuple[int, int, list[pa.Table]]]:
+    """The rows [lo, hi) of a slice and their tables, so many row groups at a time as memory is meant to hold."""
+    names = files.layout.slice_schema.names
+    tables: list[pa.Table] = []
+    lo = hi = 0
+    for number, piece in enumerate(whole, 1):
+        tables.append(files.read(piece, names))
+        hi += piece.rows
+        if number == len(whole) or sum(t.nbytes for t in tables) >= SORT_BYTES:
+            yield lo, hi, tables
+            lo, tables = hi, []
+
+
+def _living_in_order(task: IntakeTask, times: I64, offsets: I64) -> I64:
+    """Which of these rows live, in the order of their places."""
     positions = order(times, offsets)
-    if positions is None:
-        return TakenIn(_referenced(task, groups, times, offsets), arrivals, killed, 0)
-    living = np.ones(len(times), np.bool_)
-    living[task.dead - task.start] = False
-    positions = positions[living[positions]]
-    if len(positions) == 0:
-        return TakenIn({}, arrivals, killed, 0)
-    stretches, size = _sorted_copy(task, files, whole, times[positions], offsets[positions], positions)
-    written = {at: Arrival(bytes_written=sum(p.size for p in pieces)) for at, pieces in stretches.items()}
-    arrivals = {at: arrival + written.get(at, Arrival()) for at, arrival in arrivals.items()}
-    return TakenIn(stretches, arrivals, killed, size)
+    ordered = np.arange(len(times)) if positions is None else positions
+    living = alive(offsets[ordered], task.dead, 0)
+    return ordered if living is None else ordered[living]
 
 
 def _check_rows(task: IntakeTask, found: int) -> None:
@@ -244,7 +284,7 @@ def _partition_bounds(task: IntakeTask, times: I64) -> list[int]:
     return [0, *(np.flatnonzero(at[1:] != at[:-1]) + 1).tolist(), len(times)]
 
 
-def _by_partition(task: IntakeTask, pieces: Sequence[Piece]) -> Stretches:
+def _by_partition(task: IntakeTask, pieces: Sequence[Piece]) -> ByPartition:
     firsts = np.array([p.first.time for p in pieces], np.int64)
     found: defaultdict[int, list[Piece]] = defaultdict(list)
     for at, piece in zip(partitions.starts(firsts, task.settings.partition_by).tolist(), pieces, strict=True):
@@ -252,16 +292,16 @@ def _by_partition(task: IntakeTask, pieces: Sequence[Piece]) -> Stretches:
     return {at: tuple(some) for at, some in found.items()}
 
 
-def _referenced(task: IntakeTask, groups: Sequence[RowGroup], times: I64, offsets: I64) -> Stretches:
+def _referenced(task: IntakeTask, groups: Sequence[RowGroup], times: I64, offsets: I64) -> ByPartition:
     """Pieces of the slice itself, but for those that hold nothing but dead records."""
     ends = np.cumsum([0, *(g.rows for g in groups)], dtype=np.int64)
     bounds = sorted({*ends.tolist(), *_partition_bounds(task, times)})
-    stretches: list[Stretch] = []
+    stretches: list[GroupRows] = []
     for lo, hi in pairwise(bounds):
         number = int(np.searchsorted(ends, lo, side="right")) - 1
         inner = [lo + cut for cut in planner.cuts(times[lo:hi], task.settings.row_group_size)]
         for first, last in pairwise([lo, *inner, hi]):
-            stretches.append(Stretch(number, first, last, first - int(ends[number])))
+            stretches.append(GroupRows(number, first, last, first - int(ends[number])))
     made = pieces_of(task.file, groups, stretches, times, offsets, How.SLICE, task.version)
     # Here offsets ascend with places, so each piece has all offsets between its first and its last.
     low = np.searchsorted(task.dead, np.array([p.offset_min for p in made], np.int64))
@@ -271,31 +311,29 @@ def _referenced(task: IntakeTask, groups: Sequence[RowGroup], times: I64, offset
 
 
 def _sorted_copy(
-    task: IntakeTask, files: PieceFiles, whole: Sequence[Piece], times: I64, offsets: I64, positions: I64
-) -> tuple[Stretches, int]:
+    task: IntakeTask, tables: Sequence[pa.Table], times: I64, offsets: I64, positions: I64
+) -> tuple[ByPartition, int]:
     """A file of the rows at these positions, and its pieces."""
-    stretches = packed(_partition_bounds(task, times), times, task.settings.row_group_size)
+    stretches = shared_groups(_partition_bounds(task, times), times, task.settings.row_group_size)
     last = {s.row_group: s.hi for s in stretches}
     bounds = [0, *(last[number] for number in sorted(last))]
-    names = task.layout.slice_schema.names
-    tables = [files.read(piece, names) for piece in whole]
     rows: Iterator[pa.Table] = (gathered(tables, positions[lo:hi]) for lo, hi in pairwise(bounds))
     made = write_groups(task.objects, task.layout, rows)
     pieces = pieces_of(made.name, made.groups, stretches, times, offsets, How.SORTED, task.version)
     return _by_partition(task, pieces), made.size
 
 
-def packed(bounds: Sequence[int], times: I64, most: int) -> list[Stretch]:
+def shared_groups(bounds: Sequence[int], times: I64, most: int) -> list[GroupRows]:
     """Sorted rows as stretches of row groups: large partitions have their own, small neighbours share one."""
-    stretches: list[Stretch] = []
+    stretches: list[GroupRows] = []
     group, begins, is_open = -1, 0, False
     for lo, hi in pairwise(bounds):
         is_small = hi - lo < max(most // 4, 1)
         if is_small and is_open and hi - begins <= most:
-            stretches.append(Stretch(group, lo, hi, lo - begins))
+            stretches.append(GroupRows(group, lo, hi, lo - begins))
             continue
         for first, last in pairwise([lo, *(lo + cut for cut in planner.cuts(times[lo:hi], most)), hi]):
             group, begins = group + 1, first
-            stretches.append(Stretch(group, first, last))
+            stretches.append(GroupRows(group, first, last))
         is_open = is_small
     return stretches

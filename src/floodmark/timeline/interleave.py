@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,19 +15,40 @@ import pyarrow.compute as pc
 from floodmark.ledger.keys.records import I64
 from floodmark.timeline.gathering import ROUND_BYTES, gathered
 from floodmark.timeline.pieces import Place
-from floodmark.timeline.places import Mask, order, rows_between
+from floodmark.timeline.places import Mask, order, rows_before
 
 APART = 16_384
 """So many rows between two late ones are handed out as they are, not copied along with what is merged around them."""
 
 
 @dataclass(frozen=True)
+class Unread:
+    """Offsets that are read when they are needed; none of them is larger than `last`."""
+
+    last: int
+    read: Callable[[], I64]
+
+
 class Rows:
     """Records in the timeline's order, and their places."""
 
-    table: pa.Table
-    times: I64
-    offsets: I64
+    def __init__(self, table: pa.Table, times: I64, offsets: I64 | Unread) -> None:
+        self.table = table
+        self.times = times
+        self._offsets = offsets
+
+    @property
+    def offsets(self) -> I64:
+        if isinstance(self._offsets, Unread):
+            self._offsets = self._offsets.read()
+        return self._offsets
+
+    def after_all(self, offsets: I64) -> Mask | None:
+        """Which of these offsets are known to be larger than all of its own; None when nothing is known."""
+        return offsets > self._offsets.last if isinstance(self._offsets, Unread) else None
+
+    def with_table(self, table: pa.Table) -> Rows:
+        return Rows(table, self.times, self._offsets)
 
     def __len__(self) -> int:
         return len(self.times)
@@ -40,8 +62,16 @@ class Rows:
 
     def between(self, lo: Place, hi: Place) -> Rows:
         """Those in [lo, hi)."""
-        start, stop = rows_between(self.times, self.offsets, lo, hi)
+        start = self._before(lo)
+        stop = max(start, self._before(hi))
         return self if (start, stop) == (0, len(self)) else self.slice(start, stop)
+
+    def _before(self, place: Place) -> int:
+        """How many come before a place. Hardly any has just its time: offsets are looked at where one has."""
+        at = int(self.times.searchsorted(np.int64(place.time)))
+        if at == len(self.times) or self.times[at] != place.time:
+            return at
+        return rows_before(self.times, self.offsets, place)
 
     def filter(self, kept: Mask | None) -> Rows:
         if kept is None:
@@ -50,67 +80,83 @@ class Rows:
 
     def in_order(self) -> Rows:
         """The same records in order, whatever order they have."""
-        return _ordered([self.table], self.times, self.offsets)
+        positions = order(self.times, self.offsets)
+        if positions is None:
+            return self
+        return Rows(gathered([self.table], positions), self.times[positions], self.offsets[positions])
 
 
 def interleave(parts: Sequence[Rows]) -> list[pa.Table]:
     """The records of all parts in one order, as tables to be read one after the other."""
-    parts = [part for part in parts if len(part)]
+    parts = _alike([part for part in parts if len(part)])
     if len(parts) < 2:
         return [part.table for part in parts]
     largest = max(range(len(parts)), key=lambda i: len(parts[i]))
-    base = parts[largest]
-    return _between(base, together([part for i, part in enumerate(parts) if i != largest]))
+    return _between(parts[largest], [part for i, part in enumerate(parts) if i != largest])
 
 
-def together(parts: Sequence[Rows]) -> Rows:
-    """All of the records, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    times, offsets = (np.concatenate(arrays) for arrays in zip(*((p.times, p.offsets) for p in parts), strict=True))
-    return _ordered([part.table for part in parts], times, offsets)
+def plain(table: pa.Table) -> pa.Table:
+    """The same table without dictionaries: what they stand for."""
+    for i, field in enumerate(table.schema):
+        kind: Any = field.type
+        if pa.types.is_dictionary(kind):
+            chunks = [chunk.dictionary_decode() for chunk in table.column(i).chunks]
+            table = table.set_column(i, field.with_type(kind.value_type), pa.chunked_array(chunks, kind.value_type))
+    return table
 
 
-def _ordered(tables: Sequence[pa.Table], times: I64, offsets: I64) -> Rows:
-    """The records of tables that follow each other, in order, given their places."""
-    positions = order(times, offsets)
-    if positions is None:
-        return Rows(pa.concat_tables(tables), times, offsets)
-    return Rows(gathered(tables, positions), times[positions], offsets[positions])
+def _alike(parts: list[Rows]) -> list[Rows]:
+    """The same parts with the same types: a column is a dictionary in all of them or in none."""
+    if all(part.table.schema.types == parts[0].table.schema.types for part in parts[1:]):
+        return parts
+    return [part.with_table(plain(part.table)) for part in parts]
 
 
-def _between(base: Rows, late: Rows) -> list[pa.Table]:
-    positions = positions_in(base, late)
+def _between(base: Rows, parts: Sequence[Rows]) -> list[pa.Table]:
+    times, offsets = np.concatenate([p.times for p in parts]), np.concatenate([p.offsets for p in parts])
+    sequence = order(times, offsets)
+    if sequence is not None:
+        times, offsets = times[sequence], offsets[sequence]
+    positions = positions_in(base, times, offsets)
     firsts = np.flatnonzero(np.diff(positions, prepend=np.int64(-APART - 1)) > APART)
-    ends = [*firsts[1:].tolist(), len(late)]
+    late = [part.table for part in parts]
+    sequence = np.arange(len(times)) if sequence is None else sequence
+    if len(firsts) == 1:
+        return _around(base.table, late, sequence, positions)
+    # Each part of the base takes a few of them only: these should lie together.
+    together = gathered(late, sequence)
     tables: list[pa.Table] = []
     done = 0
-    for first, end in zip(firsts.tolist(), ends, strict=True):
-        low, high = int(positions[first]), int(positions[end - 1])
-        tables.append(base.table.slice(done, low - done))
-        tables.append(
-            _merged(base.table.slice(low, high - low), late.table.slice(first, end - first), positions[first:end] - low)
-        )
+    for first, end in zip(firsts.tolist(), [*firsts[1:].tolist(), len(times)], strict=True):
+        high, count = int(positions[end - 1]), end - first
+        some = [together.slice(first, count)]
+        tables += _around(base.table.slice(done, high - done), some, np.arange(count), positions[first:end] - done)
         done = high
-    tables.append(base.table.slice(done))
-    return [table for table in tables if table.num_rows]
+    return [*tables, base.table.slice(done)] if done < len(base) else tables
 
 
-def _merged(base: pa.Table, late: pa.Table, positions: I64) -> pa.Table:
-    """One table of both; each late row comes before the base's row at its position."""
-    if base.num_rows == 0:
-        return late
-    if base.nbytes + late.nbytes > ROUND_BYTES:
-        return gathered([base, late], _sources(base.num_rows, positions).astype(np.int64))
-    wanted = pa.array(_sources(base.num_rows, positions))
+def _around(base: pa.Table, late: Sequence[pa.Table], sequence: I64, positions: I64) -> list[pa.Table]:
+    """All of the base, and late rows in the midst of it; what is before the first and after the last is not copied."""
+    low, high = int(positions[0]), int(positions[-1])
+    merged = _merged(base.slice(low, high - low), late, sequence, positions - low)
+    return [table for table in (base.slice(0, low), merged, base.slice(high)) if table.num_rows]
+
+
+def _merged(base: pa.Table, late: Sequence[pa.Table], sequence: I64, positions: I64) -> pa.Table:
+    """One table of all: late rows, in this sequence, each come before the base's row at its position."""
+    tables = [base, *late] if base.num_rows else late
+    wanted = _sources(base.num_rows, sequence, positions)
+    if sum(table.get_total_buffer_size() for table in tables) > ROUND_BYTES:
+        return gathered(tables, wanted.astype(np.int64))
+    indices = pa.array(wanted)
     columns = [
-        pc.take(pa.concat_arrays([*b.chunks, *a.chunks]), wanted, boundscheck=False)
-        for b, a in zip(base.columns, late.columns, strict=True)
+        pc.take(pa.concat_arrays([chunk for column in parts for chunk in column.chunks]), indices, boundscheck=False)
+        for parts in zip(*(table.columns for table in tables), strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=base.schema)
 
 
-def _sources(base: int, positions: I64) -> npt.NDArray[np.int32]:
+def _sources(base: int, sequence: I64, positions: I64) -> npt.NDArray[np.int32]:
     """Which row comes where: those of the base are 0, 1, 2, …, and the late ones follow, each put at its position.
 
     Good until the same thread asks again.
@@ -122,7 +168,7 @@ def _sources(base: int, positions: I64) -> npt.NDArray[np.int32]:
     found[of_late] = 1
     np.cumsum(found, out=found)
     np.subtract(_scratch.ramp(rows), found, out=found)
-    found[of_late] = np.arange(base, rows, dtype=np.int32)
+    found[of_late] = sequence + base
     return found
 
 
@@ -149,16 +195,20 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def positions_in(base: Rows, late: Rows) -> I64:
+def positions_in(base: Rows, times: I64, offsets: I64) -> I64:
     """For each late row, in order, how many rows of the base, which has some, come before it."""
-    found: I64 = np.searchsorted(base.times, late.times, side="right").astype(np.int64, copy=False)
+    found: I64 = np.searchsorted(base.times, times, side="right").astype(np.int64, copy=False)
     # Most rows that are late by their time have the higher offsets, too. Where one has not, ties are looked into.
-    behind = np.flatnonzero(
-        (found > 0) & (base.times[found - 1] == late.times) & (base.offsets[found - 1] > late.offsets)
-    )
+    tied = (found > 0) & (base.times[found - 1] == times)
+    after = base.after_all(offsets)
+    if after is not None:
+        tied &= ~after
+    if not tied.any():
+        return found
+    behind = np.flatnonzero(tied & (base.offsets[found - 1] > offsets))
     if len(behind):
-        low = np.searchsorted(base.times, late.times[behind], side="left")
-        found[behind] = _search(base.offsets, late.offsets[behind], low, found[behind])
+        low = np.searchsorted(base.times, times[behind], side="left")
+        found[behind] = _search(base.offsets, offsets[behind], low, found[behind])
     return found
 
 

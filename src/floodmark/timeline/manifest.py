@@ -21,8 +21,11 @@ MAGIC = b"FMTLM1\n\n"
 _CHECKSUM = 32
 _SIZE = 8
 
-_EACH_BY_ITSELF = pa.ipc.IpcWriteOptions(compression="zstd")
+_EACH_BY_ITSELF = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 """Columns have little in common: compressed apart, then once more as a whole for what describes them."""
+
+_ALONE = pa.ipc.IpcReadOptions(use_threads=False)
+"""Threads cost more than a few kilobytes."""
 
 _PARTITIONS = ("start", "settled", "runs", "rows_in", "bytes_in", "bytes_written")
 _RUNS = ("id", "tier", "pieces")
@@ -54,13 +57,13 @@ def decode(data: bytes, key: str = "") -> Bundle:
     if not body.startswith(MAGIC) or hashlib.sha3_256(body).digest() != checksum:
         raise BadManifest(
             f"the timeline's manifest {key!r} is torn, damaged or of another format",
-            hint="update_timeline() makes the timeline anew from the ledger",
+            hint="fold() makes the timeline anew from the ledger",
             key=key,
         )
     begin = len(MAGIC) + _SIZE
     size = int.from_bytes(body[len(MAGIC) : begin], "little")
     source = pa.BufferReader(pa.decompress(body[begin:], size, codec="zstd"))
-    partitions, runs, pieces, files = (pa.ipc.open_stream(source).read_all() for _ in range(4))
+    partitions, runs, pieces, files = (pa.ipc.open_stream(source, options=_ALONE).read_all() for _ in range(4))
     return _bundle(_numbers(partitions), _numbers(runs), _together(_numbers(pieces)), files.column(0).to_pylist())
 
 

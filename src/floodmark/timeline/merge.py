@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
-from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.selection import NOBODY
-from floodmark.timeline import planner, tasks
+from floodmark.timeline import planner
 from floodmark.timeline.gathering import gathered
 from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.own_writing import Stretch, pieces_of, write_groups
-from floodmark.timeline.pieces import BEGINNING, END, How, Piece, Place
+from floodmark.timeline.own_writing import GroupRows, pieces_of, write_groups
+from floodmark.timeline.packed_offsets import packed, unpacked
+from floodmark.timeline.pieces import How, Piece, Place
 from floodmark.timeline.places import alive, order, rows_between
 from floodmark.timeline.sources import PieceFiles
 
@@ -33,26 +34,12 @@ class Shape(Enum):
 
 
 @dataclass(frozen=True)
-class Source:
-    """The rows of a piece that lie in [lo, hi)."""
-
-    piece: Piece
-    lo: Place = BEGINNING
-    hi: Place = END
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all rows of the piece lie there."""
-        return self.lo <= self.piece.first and self.piece.last < self.hi
-
-
-@dataclass(frozen=True)
 class MergeTask:
     """Rows that become one file, wherever that happens."""
 
     objects: TimelineObjects
     layout: Layout
-    sources: tuple[Source, ...]
+    sources: tuple[Piece, ...]
     most: int
     how: How
     since: int  # the version of the root that will have it
@@ -63,11 +50,17 @@ class MergeTask:
     @property
     def rows(self) -> int:
         """How many rows it reads at most."""
-        return sum(s.piece.rows for s in self.sources)
+        return sum(p.rows for p in self.sources)
 
     @property
     def size(self) -> int:
-        return sum(s.piece.size for s in self.sources)
+        return sum(p.size for p in self.sources)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "dead": packed(self.dead)}  # a keyed dataset may have very many
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, dead=unpacked(state["dead"]))
 
 
 @dataclass(frozen=True)
@@ -83,26 +76,20 @@ class Merged:
         return sum(p.rows for p in self.pieces)
 
 
-def run_tasks(name: str, merges: Sequence[MergeTask], runtime: Runtime) -> list[Merged]:
-    """Merge, here or on Spark; the results are in the order of the tasks."""
-    size = sum(task.size for task in merges)
-    return tasks.run_tasks(f"merging {name}", merges, merge, runtime, size=size, rows=_rows)
-
-
-def _rows(task: MergeTask) -> int:
-    return task.rows
-
-
-def dead_among(dead: I64, pieces: Sequence[Piece]) -> I64:
-    """Those of the dead that may lie in these pieces, so that a task takes no more of them along."""
-    bounds = sorted((p.offset_min, p.offset_max + 1) for p in pieces)
+def offset_bounds(pieces: Iterable[Piece]) -> list[tuple[int, int]]:
+    """Where the offsets of some pieces lie: ranges [low, high), ascending and apart."""
     joined: list[tuple[int, int]] = []
-    for low, high in bounds:
+    for low, high in sorted((p.offset_min, p.offset_max + 1) for p in pieces):
         if joined and low <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(joined[-1][1], high))
         else:
             joined.append((low, high))
-    found = np.searchsorted(dead, np.array(joined, np.int64).reshape(-1, 2))
+    return joined
+
+
+def dead_among(dead: I64, pieces: Sequence[Piece]) -> I64:
+    """Those of the dead that may lie in these pieces, so that a task takes no more of them along."""
+    found = np.searchsorted(dead, np.array(offset_bounds(pieces), np.int64).reshape(-1, 2))
     parts = [dead[low:high] for low, high in found.tolist() if low < high]
     return np.concatenate(parts) if parts else NOBODY
 
@@ -113,7 +100,7 @@ def merge(task: MergeTask) -> Merged:
     Places are looked at first; then rows are read and written row group by row group.
     """
     files = PieceFiles(task.objects, task.layout)
-    parts = [part for source in task.sources if (part := _part(files, source)).rows]
+    parts = [_Part(piece, *files.places(piece)) for piece in task.sources]
     if not parts:
         return Merged((), 0, 0)
     times = np.concatenate([p.times for p in parts])
@@ -130,7 +117,7 @@ def merge(task: MergeTask) -> Merged:
     if len(times) == 0:
         return Merged((), dropped, 0)
     bounds = [0, *_cuts(times, task), len(times)]
-    stretches = [Stretch(number, lo, hi) for number, (lo, hi) in enumerate(pairwise(bounds))]
+    stretches = [GroupRows(number, lo, hi) for number, (lo, hi) in enumerate(pairwise(bounds))]
     made = write_groups(task.objects, task.layout, _groups(files, parts, positions, times, offsets, bounds))
     pieces = pieces_of(made.name, made.groups, stretches, times, offsets, task.how, task.since)
     return Merged(pieces, dropped, made.size)
@@ -166,15 +153,6 @@ class _Part:
     def cut(self, start: int, stop: int) -> Piece:
         """The piece of these rows; what else it says is not looked at by who reads it."""
         return replace(self.piece, row_lo=self.piece.row_lo + start, row_hi=self.piece.row_lo + stop)
-
-
-def _part(files: PieceFiles, source: Source) -> _Part:
-    times, offsets = files.places(source.piece)
-    part = _Part(source.piece, times, offsets)
-    if source.is_whole:
-        return part
-    start, stop = part.between(source.lo, source.hi)
-    return _Part(part.cut(start, stop), times[start:stop], offsets[start:stop])
 
 
 def _groups(

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from floodmark.ledger.beside import Beside
-from floodmark.ledger.errors import Purged
 from floodmark.ledger.keys.records import I64
-from floodmark.ledger.snapshot import Snapshot, load_at
+from floodmark.ledger.snapshot import Snapshot
 from floodmark.timeline import root as roots
 from floodmark.timeline.errors import BadManifest, NoTimeline, UnreadablePiece
+from floodmark.timeline.instead import LedgerAlone
 from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.pieces import BEGINNING, END, Partition, Piece, Place
+from floodmark.timeline.pieces import BEGINNING, END, Partition, Piece
 from floodmark.timeline.range import Range
 from floodmark.timeline.read import Reading
 from floodmark.timeline.root import Root
 from floodmark.timeline.settings import Settings, of
 from floodmark.timeline.sources import PieceFiles
-from floodmark.timeline.spans import MOST_ROWS, Span, spans
+from floodmark.timeline.spans import MOST_ROWS, spans
 from floodmark.timeline.stats import TimelinePieces, TimelineStats, stats
-from floodmark.timeline.tail import slices_alone, tail
+from floodmark.timeline.tail import tail
 
 _log = logging.getLogger(__name__)
 
@@ -70,53 +71,30 @@ class Timeline:
         wanted = self._reading(columns, beside)
         try:
             partitions = self.partitions(within)
-            settled = [piece for partition in partitions for piece in partition.settled]
-            waiting = [piece for partition in partitions for run in partition.waiting for piece in run.pieces]
+            settled = self._kept(piece for partition in partitions for piece in partition.settled)
+            waiting = self._kept(p for partition in partitions for run in partition.waiting for p in run.pieces)
             late = self._tail(within)
+            found = tuple(spans(settled, [*waiting, *late], within, MOST_ROWS, wanted.files.places))
         except (BadManifest, UnreadablePiece) as error:
             _log.warning(
                 "the timeline of %s is damaged (%s): its rows are read from the ledger", self.name, error.message
             )
-            return replace(wanted, spans=self.slice_spans(within))
-        found = tuple(spans(settled, [*waiting, *late], within, MOST_ROWS))
-        return replace(wanted, spans=found, instead=_Instead(self, within, wanted))
+            return replace(wanted, spans=self._ledger.spans(within, self.dead))
+        return replace(wanted, spans=found, instead=self._ledger)
 
     def _reading(self, columns: tuple[str, ...], beside: Beside | None) -> Reading:
         layout = self.snapshot.require_layout(self.name)
         files = PieceFiles(self.objects, layout)
         return Reading(files, (), columns, beside, self.dead, self.snapshot.purged_before)
 
+    def _kept(self, pieces: Iterable[Piece]) -> list[Piece]:
+        """Those that are not purged as a whole: their files may be gone already though the root still names them."""
+        return [piece for piece in pieces if piece.offset_max >= self.snapshot.purged_before]
+
     def _tail(self, within: Range) -> list[Piece]:
         layout = self.snapshot.require_layout(self.name)
         return tail(self.snapshot, layout, self.root.applied, self.dead, within)
 
-    def slice_spans(self, within: Range) -> tuple[Span, ...]:
-        """All records in a range, from slices alone. Says so when they were purged since the head was read."""
-        purged = self._purged_meanwhile()
-        if purged > self.snapshot.purged_before:
-            raise Purged(
-                f"records before offset {purged} of {self.name!r} were purged while they were read",
-                hint="read again",
-                purged_before=purged,
-            )
-        slices = slices_alone(self.snapshot, self.snapshot.require_layout(self.name), self.dead, within)
-        return tuple(spans((), slices, within, MOST_ROWS))
-
-    def _purged_meanwhile(self) -> int:
-        head = self.snapshot.objects.read_head()
-        if head is None or head == self.snapshot.head:
-            return self.snapshot.purged_before
-        return load_at(self.snapshot.objects, head, {}).purged_before
-
-
-@dataclass(frozen=True)
-class _Instead:
-    """From a place on the records of a range from the ledger alone."""
-
-    timeline: Timeline
-    within: Range
-    wanted: Reading
-
-    def __call__(self, place: Place) -> Reading:
-        rest = self.within.after(place)
-        return replace(self.wanted, spans=self.timeline.slice_spans(rest))
+    @property
+    def _ledger(self) -> LedgerAlone:
+        return LedgerAlone(self.name, self.snapshot.objects, self.snapshot.head)

@@ -40,3 +40,10 @@ def own_file(name: str) -> OwnFile | None:
         return None
     text, tail, checksum = found.groups()
     return OwnFile(Multihash.parse(text), int(tail), int(checksum, 16))
+
+
+def remedy(file: str) -> str:
+    """What to do about a piece's file that cannot be read: own files come from the ledger, whose slices do not."""
+    if file.startswith(f"{FOLDER}/"):
+        return "the ledger has its rows: fold() makes it anew from there"
+    return "it is a slice of the ledger: verify() says what is wrong with it"

@@ -59,7 +59,7 @@ def is_whole(objects: TimelineObjects, own: OwnFile) -> bool:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class GroupRows:
     """Rows [lo, hi) of some sorted ones that lie in one row group, and where in it they begin."""
 
     row_group: int
@@ -71,7 +71,7 @@ class Stretch:
 def pieces_of(
     file: str,
     groups: Sequence[RowGroup],
-    stretches: Sequence[Stretch],
+    stretches: Sequence[GroupRows],
     times: I64,
     offsets: I64,
     how: How,
@@ -81,7 +81,7 @@ def pieces_of(
     return tuple(_piece(file, groups[s.row_group], s, times, offsets, how, since) for s in stretches)
 
 
-def _piece(file: str, group: RowGroup, at: Stretch, times: I64, offsets: I64, how: How, since: int) -> Piece:
+def _piece(file: str, group: RowGroup, at: GroupRows, times: I64, offsets: I64, how: How, since: int) -> Piece:
     inside = offsets[at.lo : at.hi]
     rows = at.hi - at.lo
     return Piece(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 
@@ -30,6 +31,7 @@ class How(IntEnum):
     SORTED = 1  # a copy of a slice in time order
     MERGED = 2  # late rows merged with those that were there, or with each other
     FOLDED = 3
+    SHARED = 4  # as the last two, in a row group with rows of other partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Piece:
     @property
     def is_whole(self) -> bool:
         """Whether it is all of its row group."""
-        return self.rows == self.group_rows
+        return self.row_hi - self.row_lo == self.group_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,12 @@ class Partition:
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """All pieces, the settled ones first."""
-        return (*self.settled, *(p for run in self.waiting for p in run.pieces))
+        return tuple(chain(self.settled, *[run.pieces for run in self.waiting]))
 
     @property
     def rows(self) -> int:
         """How many rows its pieces hold, dead ones included."""
-        return sum(p.rows for p in self.pieces)
+        return sum([p.row_hi - p.row_lo for p in self.pieces])
 
     @property
     def dead(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from floodmark.storage.errors import ObjectNotFound, StorageError, SwapUnknown
@@ -12,7 +12,7 @@ from floodmark.timeline.bundles import ManifestRef, Regrouped, regroup
 from floodmark.timeline.errors import BadManifest, PurgedMeanwhile, RootUnknown
 from floodmark.timeline.objects import TimelineObjects, is_own, last_name
 from floodmark.timeline.pieces import Bundle, Partition
-from floodmark.timeline.root import LastUpdate, Root, bundle, encode, until
+from floodmark.timeline.root import LastUpdate, Root, bundle, encode
 
 _SETTLE_TRIES = 5
 _log = logging.getLogger(__name__)
@@ -49,15 +49,19 @@ def publish(objects: TimelineObjects, before: Root, change: Change) -> Root | No
     _note_replaced(objects, before, grouped, {m.digest for m in refs})
     if not _swap(objects, before.stored, data):
         return None
-    fresh = {ref.digest: b for ref, b in zip(written, grouped.written, strict=True)}
-    present = {m.digest for m in grouped.kept}
-    known = {digest: b for digest, b in before.bundles.items() if digest in present}
-    return replace(after, stored=data, bundles=known | fresh)
+    for ref in grouped.gone:
+        before.bundles.drop(ref.digest)
+    for ref, known in zip(written, grouped.written, strict=True):
+        before.bundles.put(ref.digest, known, ref.pieces)
+    return replace(after, stored=data, bundles=before.bundles)
 
 
 def _refuse_purged(before: Root, change: Change) -> None:
-    oldest = min((p.offset_min for partition in change.partitions for p in partition.pieces), default=None)
-    if oldest is not None and oldest < max(before.purged_before, change.purged_before):
+    purged = max(before.purged_before, change.purged_before)
+    if purged == 0:
+        return
+    oldest = min((p.offset_min for partition in change.partitions for p in partition.pieces), default=purged)
+    if oldest < purged:
         raise PurgedMeanwhile(
             f"the change of the timeline has records from offset {oldest} on, which were purged meanwhile",
             hint="nothing was changed; try again",
@@ -68,14 +72,15 @@ def _refuse_purged(before: Root, change: Change) -> None:
 def ref_of(written: Bundle, data: bytes) -> ManifestRef:
     """What a root says of a bundle that these bytes are the manifest of."""
     partitions = written.partitions
+    pieces = [p for partition in partitions for p in partition.pieces]
     return ManifestRef(
         first=partitions[0].start,
         last=partitions[-1].start,
-        until=max(map(until, partitions)),
+        until=max((p.last.time for p in pieces), default=partitions[-1].start),
         digest=manifest.digest_of(data),
         partitions=len(partitions),
-        pieces=sum(len(p.pieces) for p in partitions),
-        rows=sum(p.rows for p in partitions),
+        pieces=len(pieces),
+        rows=sum([p.row_hi - p.row_lo for p in pieces]),
         size=len(data),
     )
 
@@ -109,8 +114,8 @@ def _note_replaced(objects: TimelineObjects, before: Root, grouped: Regrouped, n
     early, which does no harm: nobody removes what is named, and the note is renewed when the last one lets go of it.
     """
     abandoned = [b for ref in before.abandoned if (b := _find(objects, ref)) is not None]
-    gone = own_files(_in_all([*grouped.before, *abandoned])) - own_files(_in_all(grouped.written))
-    names = {last_name(file) for file in gone}
+    gone = _files([*grouped.before, *abandoned]) - _files(grouped.written)
+    names = {last_name(file) for file in gone if is_own(file)}
     names |= {ref.digest for ref in (*grouped.gone, *before.abandoned)} - named
     for name in sorted(names):
         objects.store.put_derived(objects.replaced_key(name), b"")
@@ -118,11 +123,11 @@ def _note_replaced(objects: TimelineObjects, before: Root, grouped: Regrouped, n
 
 def own_files(partitions: Iterable[Partition]) -> set[str]:
     """The files among those of the pieces that are the timeline's own."""
-    return {p.file for partition in partitions for p in partition.pieces if is_own(p.file)}
+    return {file for file in {p.file for partition in partitions for p in partition.pieces} if is_own(file)}
 
 
-def _in_all(bundles: Iterable[Bundle]) -> Iterator[Partition]:
-    return (partition for b in bundles for partition in b.partitions)
+def _files(bundles: Iterable[Bundle]) -> set[str]:
+    return {p.file for b in bundles for partition in b.partitions for p in partition.pieces}
 
 
 def _find(objects: TimelineObjects, ref: ManifestRef) -> Bundle | None:

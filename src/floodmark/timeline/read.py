@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,24 @@ from floodmark.ledger.beside import Beside, joined
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.selection import NOBODY
 from floodmark.timeline.errors import UnreadablePiece
-from floodmark.timeline.interleave import Rows, interleave
+from floodmark.timeline.instead import LedgerAlone
+from floodmark.timeline.interleave import Rows, Unread, interleave, plain
 from floodmark.timeline.lying import LyingOver
-from floodmark.timeline.pieces import Piece, Place
-from floodmark.timeline.places import Mask, alive, places_of, time_column
+from floodmark.timeline.packed_offsets import Packed, packed, unpacked
+from floodmark.timeline.pieces import Piece
+from floodmark.timeline.places import Mask, alive, micros, places_of, time_column
+from floodmark.timeline.range import Range
 from floodmark.timeline.sources import PieceFiles
-from floodmark.timeline.spans import Span, shares
+from floodmark.timeline.spans import Span
 
 UNIT_ROWS = 1 << 17
 """Consecutive spans up to so many rows are read by one thread: what a row group was cut into is decoded once then."""
+
+BATCH_ROWS = 1 << 14
+"""Batches smaller than this are handed out together with those that follow."""
+
+BATCH_BYTES = 16 << 20
+"""So many bytes are not too small for a batch, whatever number of rows they are."""
 
 _THREADS = 2
 _AHEAD = 3
@@ -44,8 +53,8 @@ class Reading:
     beside: Beside | None = None
     dead: I64 = field(default_factory=lambda: NOBODY, compare=False)  # sorted offsets
     purged_before: int = 0
-    instead: Callable[[Place], Reading] | None = field(default=None, compare=False, repr=False)
-    """From a place on the same records from the ledger alone, for when a file is damaged. It does not travel."""
+    instead: LedgerAlone | None = field(default=None, compare=False, repr=False)
+    """The same records from the ledger alone, for when a file is damaged."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -65,24 +74,55 @@ class Reading:
             except UnreadablePiece as error:
                 if self.instead is None:
                     raise
-                instead = self.instead(unit[0].lo)
+                rest = self.alone(self.instead, Range(unit[0].lo, self.spans[-1].hi))
                 _log.warning("a file of the timeline is damaged (%s): its rows are read from the ledger", error.message)
                 break
-            yield from table.to_batches()
+            yield from _batches(table)
         else:
             return
-        yield from instead.batches()
+        yield from rest.batches()
 
-    def part(self, spans: Iterable[Span]) -> Reading:
-        """Some of its spans, with only those of the dead that may be in them."""
-        some = tuple(spans)
-        pieces = [piece for span in some for piece in span.pieces]
-        low, high = min(p.offset_min for p in pieces), max(p.offset_max for p in pieces)
-        first, last = np.searchsorted(self.dead, [low, high + 1])
-        return Reading(self.files, some, self.columns, self.beside, self.dead[first:last], self.purged_before)
+    def alone(self, ledger: LedgerAlone, within: Range) -> Reading:
+        """What there is in a range, from the ledger alone."""
+        return replace(self, spans=ledger.spans(within, self.dead), instead=None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Reading, (self.files, self.spans, self.columns, self.beside, self.dead, self.purged_before)
+        others = (self.files, self.spans, self.columns, self.beside, self.purged_before, self.instead)
+        return _unpickled, (packed(self.dead), *others)
+
+
+def _unpickled(
+    dead: Packed,
+    files: PieceFiles,
+    spans: tuple[Span, ...],
+    columns: tuple[str, ...],
+    beside: Beside | None,
+    purged_before: int,
+    instead: LedgerAlone | None,
+) -> Reading:
+    return Reading(files, spans, columns, beside, unpacked(dead), purged_before, instead)
+
+
+def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """A table's rows: large batches as they are, small ones that follow each other put together."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in table.to_batches():
+        if batch.num_rows >= BATCH_ROWS:
+            yield from _one(small)
+            yield batch
+            small, rows, size = [], 0, 0
+            continue
+        small.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield from _one(small)
+            small, rows, size = [], 0, 0
+    yield from _one(small)
+
+
+def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return [pa.concat_batches(batches)] if len(batches) > 1 else batches
 
 
 Unit = Sequence[Span]
@@ -90,14 +130,13 @@ Unit = Sequence[Span]
 
 def _units(spans: Iterable[Span]) -> Iterator[Unit]:
     unit: list[Span] = []
-    rows = 0.0
+    rows = 0
     for span in spans:
-        more = sum(part * piece.rows for part, piece in shares(span))
-        if unit and rows + more > UNIT_ROWS:
+        if unit and rows + span.rows > UNIT_ROWS:
             yield unit
-            unit, rows = [], 0.0
+            unit, rows = [], 0
         unit.append(span)
-        rows += more
+        rows += span.rows
     if unit:
         yield unit
 
@@ -135,11 +174,12 @@ class _UnitReader:
         self._own = own if own and self._values is None else list(dict.fromkeys([*own, self._offset]))
         self._located = list(dict.fromkeys([*own, self._offset, self._time]))
         self._schema = reading.schema
-        self._lying = LyingOver(self._in_order)
+        self._timed = list(dict.fromkeys([*own, self._time]))
+        self._lying = LyingOver(self._in_order, reading.files.objects.store.staging)
 
     def read(self, unit: Unit) -> pa.Table:
         """The current records of a few spans."""
-        tables = [table for span in unit for table in self._tables(span)]
+        tables = [plain(table) for span in unit for table in self._tables(span)]
         table = pa.concat_tables(tables) if tables else self._empty()
         if self._values is not None:
             table = self._with_beside(table)
@@ -149,12 +189,14 @@ class _UnitReader:
     def _tables(self, span: Span) -> list[pa.Table]:
         if span.settled is not None and span.is_plain:
             return [self._whole(span.settled)]
-        over = [rows for p in span.over if len(rows := self._lying.rows(p, span).between(span.lo, span.hi))]
+        over = [rows for p in span.over if len(rows := self._over(p, span))]
         if span.settled is None:
             return interleave(over)
-        if not over and span.holds(span.settled):
+        is_held = span.holds(span.settled)
+        if not over and is_held:
             return [self._whole(span.settled)]
-        return interleave([self._living(span.settled).between(span.lo, span.hi), *over])
+        base = self._settled(span.settled)
+        return interleave([base if is_held else base.between(span.lo, span.hi), *over])
 
     def _whole(self, piece: Piece) -> pa.Table:
         """All of a settled piece: its places are not even read, and its offsets only when there may be dead."""
@@ -164,19 +206,38 @@ class _UnitReader:
         kept = self._alive(table.column(self._offset).to_numpy())
         return (table if kept is None else table.filter(pa.array(kept))).select(self._own)
 
+    def _settled(self, piece: Piece) -> Rows:
+        """The current records of a settled piece. Its offsets are needed only for the dead and for equal times."""
+        if self._may_be_dead(piece) or self._offset in self._own:
+            return self._living(piece)
+        table = self._files.read_encoded(piece, self._timed)
+        unread = Unread(piece.offset_max, lambda: self._files.places(piece)[1])
+        return Rows(table.select(self._own), micros(table.column(self._time)), unread)
+
+    def _over(self, piece: Piece, span: Span) -> Rows:
+        """The current records of a piece that lie in a span."""
+        if span.holds(piece):
+            return self._in_order(piece)
+        return self._lying.rows(piece, span).between(span.lo, span.hi)
+
     def _living(self, piece: Piece) -> Rows:
         """The current records of a piece, with their places."""
-        table = self._files.read(piece, self._located)
+        table = self._files.read_encoded(piece, self._located)
         rows = Rows(table.select(self._own), *places_of(table, self._files.layout))
         return rows.filter(self._alive(rows.offsets)) if self._may_be_dead(piece) else rows
 
     def _in_order(self, piece: Piece) -> Rows:
-        """The same in order: pieces of the tail need not be."""
-        return self._living(piece).in_order()
+        """The same in order: pieces of the tail, which no root has named yet, need not be."""
+        rows = self._living(piece)
+        return rows if piece.since else rows.in_order()
 
     def _may_be_dead(self, piece: Piece) -> bool:
+        if piece.offset_min < self._reading.purged_before:
+            return True
+        if len(self._reading.dead) == 0:
+            return False
         low, high = np.searchsorted(self._reading.dead, [piece.offset_min, piece.offset_max + 1])
-        return bool(low < high) or piece.offset_min < self._reading.purged_before
+        return bool(low < high)
 
     def _alive(self, offsets: I64) -> Mask | None:
         return alive(offsets, self._reading.dead, self._reading.purged_before)

@@ -22,8 +22,12 @@ from floodmark.timeline.bundles import ManifestRef
 from floodmark.timeline.errors import BadManifest
 from floodmark.timeline.objects import TimelineObjects
 from floodmark.timeline.pieces import Bundle, Partition
+from floodmark.timeline.recent import Recent
 
 MAGIC = b"FMTLR1\n"
+
+KNOWN_PIECES = 1 << 15
+"""What is in manifests is kept with a root that stays in memory, up to so many pieces: about 16 MiB."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +51,10 @@ class LastUpdate:
         return self.bytes_written / self.bytes_in if self.bytes_in else None
 
 
+def _no_bundles() -> Recent[str, Bundle]:
+    return Recent(KNOWN_PIECES)
+
+
 @dataclass(frozen=True)
 class Root:
     """One state of a timeline: the records before `applied` are in the pieces that its manifests name."""
@@ -63,7 +71,7 @@ class Root:
     last: LastUpdate | None = None
     abandoned: tuple[ManifestRef, ...] = field(default=(), compare=False)  # of a root that is of no use any more
     stored: bytes | None = field(default=None, compare=False, repr=False)  # what lies in the store
-    bundles: dict[str, Bundle] = field(default_factory=dict, compare=False, repr=False)  # those that were read
+    bundles: Recent[str, Bundle] = field(default_factory=_no_bundles, compare=False, repr=False)  # by digest
 
     @property
     def pieces(self) -> int:
@@ -91,6 +99,7 @@ class Root:
             next_run=self.next_run,
             abandoned=(*self.abandoned, *self.manifests),
             stored=self.stored,
+            bundles=self.bundles,
         )
 
 
@@ -147,10 +156,7 @@ def partitions_at(objects: TimelineObjects, root: Root, starts: Iterable[int]) -
     wanted = np.unique(np.fromiter(starts, np.int64))
     found: dict[int, Partition] = {}
     for ref in root.manifests:
-        low, high = (
-            np.searchsorted(wanted, [ref.first, ref.last], "left")[0],
-            np.searchsorted(wanted, ref.last, "right"),
-        )
+        low, high = np.searchsorted(wanted, ref.first), np.searchsorted(wanted, ref.last, "right")
         if low < high:
             among = set(wanted[low:high].tolist())
             found |= {p.start: p for p in bundle(objects, root, ref).partitions if p.start in among}
@@ -158,18 +164,21 @@ def partitions_at(objects: TimelineObjects, root: Root, starts: Iterable[int]) -
 
 
 def bundle(objects: TimelineObjects, root: Root, ref: ManifestRef) -> Bundle:
-    """What a manifest holds, read once for each root; `BadManifest` when it is gone or damaged."""
-    if ref.digest not in root.bundles:
-        key = objects.manifest_key(ref.digest)
-        try:
-            root.bundles[ref.digest] = manifest.decode(objects.store.get(key), key)
-        except ObjectNotFound as error:
-            raise BadManifest(
-                f"the timeline's manifest {key!r} is gone",
-                hint="read again if the timeline changed meanwhile; else update_timeline() makes it anew",
-                key=key,
-            ) from error
-    return root.bundles[ref.digest]
+    """What a manifest holds, read unless it is known; `BadManifest` when it is gone or damaged."""
+    known = root.bundles.get(ref.digest)
+    if known is not None:
+        return known
+    key = objects.manifest_key(ref.digest)
+    try:
+        read = manifest.decode(objects.store.get(key), key)
+    except ObjectNotFound as error:
+        raise BadManifest(
+            f"the timeline's manifest {key!r} is gone",
+            hint="read again if the timeline changed meanwhile; else fold() makes it anew",
+            key=key,
+        ) from error
+    root.bundles.put(ref.digest, read, ref.pieces)
+    return read
 
 
 def until(partition: Partition) -> int:

@@ -1,33 +1,35 @@
-"""Spans: a timeline cut into stretches that can be read one after the other, each by itself. Pure.
+"""Spans: a timeline cut into stretches that can be read one after the other, each by itself.
 
 Each settled piece has a span, from its first place to that of the next one. What lies over it is merged with it when it
-is read. Where so much lies over one place that a span would not fit into memory, it is cut further.
+is read. Where so much lies over one place that a span would not fit into memory, it is cut further: where rows really
+are, since bounds do not tell how they are spread between them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from floodmark.ledger.keys.records import I64
 from floodmark.timeline.pieces import Piece, Place
+from floodmark.timeline.places import Places, order, rows_between
 from floodmark.timeline.range import Range
 
 MOST_ROWS = 1 << 20
-"""A span with more rows than these is cut, as far as the bounds of its pieces tell where its rows are."""
+"""A span with more than twice as many rows is cut into parts of about so many."""
 
 MOST_BYTES = 64 << 20
 """The same for the bytes that they have in their files."""
 
-_EDGES = 1024
-"""At so many moments at most the rows before them are estimated."""
+LOOKED_AT_ROWS = 1 << 22
+"""The places of so many rows are looked at to find out where rows are; of more, those of some pieces tell of all."""
 
-_F64 = npt.NDArray[np.float64]
+Look = Callable[[Piece], Places]
+"""The places of a piece's rows, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Span:
     hi: Place
     settled: Piece | None
     over: tuple[Piece, ...]
+    rows: int = 0  # about how many it has
+    size: int = 0  # about how many bytes these have in their files
 
     @property
     def is_plain(self) -> bool:
@@ -52,13 +56,8 @@ class Span:
     def pieces(self) -> tuple[Piece, ...]:
         return self.over if self.settled is None else (self.settled, *self.over)
 
-    @property
-    def size(self) -> int:
-        """About how many bytes its rows have in their files."""
-        return round(sum(part * piece.size for part, piece in shares(self)))
 
-
-def spans(settled: Sequence[Piece], over: Sequence[Piece], within: Range, most: int) -> Iterator[Span]:
+def spans(settled: Sequence[Piece], over: Sequence[Piece], within: Range, most: int, look: Look) -> Iterator[Span]:
     """The spans of a range in order, each of about `most` rows or a settled piece.
 
     Settled pieces are in order and apart from each other; those over them lie as they like.
@@ -67,6 +66,7 @@ def spans(settled: Sequence[Piece], over: Sequence[Piece], within: Range, most: 
         return
     settled = [p for p in settled if within.meets(p.first, p.last)]
     waiting = sorted((p for p in over if within.meets(p.first, p.last)), key=lambda p: p.first)
+    seen = _seen(waiting, most, look)
     starts = [within.first, *(p.first for p in settled[1:])]
     at, here = 0, list[Piece]()
     for i, lo in enumerate(starts):
@@ -75,9 +75,9 @@ def spans(settled: Sequence[Piece], over: Sequence[Piece], within: Range, most: 
         while at < len(waiting) and waiting[at].first < hi:
             here.append(waiting[at])
             at += 1
-        span = Span(lo, hi, settled[i] if settled else None, tuple(here))
-        if span.pieces:
-            yield from _cut(span, most)
+        span = _span(lo, hi, settled[i] if settled else None, here, seen)
+        if span is not None:
+            yield from (span,) if seen is None else _cut(span, most, seen, look)
 
 
 def groups(all_spans: Sequence[Span], most: int) -> list[list[Span]]:
@@ -91,11 +91,6 @@ def groups(all_spans: Sequence[Span], most: int) -> list[list[Span]]:
         found[-1].append(span)
         size += span.size
     return found
-
-
-def shares(span: Span) -> list[tuple[float, Piece]]:
-    """The pieces of a span, and about which part of each lies in it."""
-    return [(share(piece, span.lo, span.hi), piece) for piece in span.pieces]
 
 
 def share(piece: Piece, lo: Place, hi: Place) -> float:
@@ -113,55 +108,78 @@ def share(piece: Piece, lo: Place, hi: Place) -> float:
     return max(0.0, min(high, last) - max(low, first)) / max(last - first, 1)
 
 
-def _cut(span: Span, most: int) -> Iterator[Span]:
+@dataclass(frozen=True)
+class _Seen:
+    """Where rows over the settled pieces really are: places in order, each of which stands for a few rows."""
+
+    places: Places
+    rows_each: float
+    bytes_each: float
+
+    def among(self, lo: Place, hi: Place) -> Places:
+        start, stop = rows_between(*self.places, lo, hi)
+        return self.places[0][start:stop], self.places[1][start:stop]
+
+
+def _seen(over: Sequence[Piece], most: int, look: Look) -> _Seen | None:
+    """Where the rows of pieces are; None when they are so few that no span needs to be cut."""
+    rows, size = sum(p.rows for p in over), sum(p.size for p in over)
+    if rows <= most and size <= MOST_BYTES:
+        return None
+    step = math.ceil(rows / LOOKED_AT_ROWS)
+    places = _together([look(piece) for piece in over[::step]])
+    count = max(len(places[0]), 1)
+    return _Seen(places, rows / count, size / count)
+
+
+def _together(parts: Sequence[Places]) -> Places:
+    times, offsets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    positions = order(times, offsets)
+    return (times, offsets) if positions is None else (times[positions], offsets[positions])
+
+
+def _span(lo: Place, hi: Place, settled: Piece | None, near: Sequence[Piece], seen: _Seen | None) -> Span | None:
+    """The span between two places, None when there is nothing in it."""
+    over = tuple(p for p in near if p.first < hi and p.last >= lo)
+    if settled is not None and (settled.last < lo or settled.first >= hi):
+        settled = None
+    if settled is None and not over:
+        return None
+    known = [(share(p, lo, hi), p) for p in (over if seen is None else ())]
+    if settled is not None:
+        known.append((share(settled, lo, hi), settled))
+    rows, size = sum(part * p.rows for part, p in known), sum(part * p.size for part, p in known)
+    if seen is not None:
+        count = len(seen.among(lo, hi)[0])
+        rows, size = rows + count * seen.rows_each, size + count * seen.bytes_each
+    return Span(lo, hi, settled, over, round(rows), round(size))
+
+
+def _cut(span: Span, most: int, seen: _Seen, look: Look) -> Iterator[Span]:
     """A span as it is, or in parts of about so many rows."""
-    if not span.over:
+    load = max(span.rows / most, span.size / MOST_BYTES)
+    if load <= 2 or not span.over:
         yield span
         return
-    known = shares(span)
-    load = max(sum(part * p.rows for part, p in known) / most, sum(part * p.size for part, p in known) / MOST_BYTES)
-    if load <= 2:
-        yield span
-        return
-    parts = math.ceil(load)
-    places = [span.lo, *_places(span, parts), span.hi]
+    places = [span.lo, *_places(span, math.ceil(load), seen, look), span.hi]
     for lo, hi in pairwise(places):
-        near = tuple(p for p in span.over if p.first < hi and p.last >= lo)
-        settled = (
-            span.settled if span.settled is not None and span.settled.last >= lo and span.settled.first < hi else None
-        )
-        part = Span(lo, hi, settled, near)
-        if part.pieces:
+        part = _span(lo, hi, span.settled, span.over, seen)
+        if part is not None:
             yield part
 
 
-def _places(span: Span, parts: int) -> list[Place]:
-    """Where to cut a span into about even parts: by time, or by offset where all of its rows have one time."""
-    pieces = span.pieces
-    first, last = max(span.lo, min(p.first for p in pieces)), min(span.hi, max(p.last for p in pieces))
-    rows = np.array([p.rows for p in pieces], np.float64)
-    if first.time == last.time:
-        ends = np.array([(p.first.offset, p.last.offset) for p in pieces], np.int64)
-        found = [Place(first.time, offset) for offset in _quantiles(ends, rows, (first.offset, last.offset), parts)]
-    else:
-        ends = np.array([(p.first.time, p.last.time) for p in pieces], np.int64)
-        found = [Place(time, -1) for time in _quantiles(ends, rows, (first.time, last.time), parts)]
-    return [place for place in found if span.lo < place < span.hi]
-
-
-def _quantiles(ends: I64, rows: _F64, bounds: tuple[int, int], parts: int) -> list[int]:
-    """Where 1/parts, 2/parts, … of the rows lie between two bounds, each piece's rows spread between its ends."""
-    edges = np.unique(np.clip(ends, *bounds))
-    if len(edges) > _EDGES:
-        edges = edges[np.linspace(0, len(edges) - 1, _EDGES).astype(np.int64)]
-    # Counted from the first bound: times are large numbers, and these are floats.
-    base = int(edges[0])
-    at = (edges - base).astype(np.float64)
-    firsts, lasts = (np.clip(ends[:, i], *bounds).astype(np.int64) - base for i in (0, 1))
-    lengths = np.maximum(lasts - firsts, 1).astype(np.float64)
-    before = np.zeros(len(at))
-    for first, length, count in zip(firsts.tolist(), lengths.tolist(), rows.tolist(), strict=True):
-        before += count * np.clip((at - first) / length, 0.0, 1.0)
-    wanted = before[0] + (before[-1] - before[0]) * np.arange(1, parts) / parts
-    found = np.unique(np.interp(wanted, before, at).astype(np.int64))
-    return [base + int(each) for each in found.tolist()]
+def _places(span: Span, parts: int, seen: _Seen, look: Look) -> list[Place]:
+    """Where to cut a span into about even parts: real places, so that rows of one time come apart too."""
+    times, offsets = seen.among(span.lo, span.hi)
+    weights: npt.NDArray[np.float64] = np.full(len(times), seen.rows_each)
+    if span.settled is not None:
+        more = look(span.settled)
+        times, offsets = np.concatenate([times, more[0]]), np.concatenate([offsets, more[1]])
+        weights = np.concatenate([weights, np.ones(len(more[0]))])
+        positions = order(times, offsets)
+        if positions is not None:
+            times, offsets, weights = times[positions], offsets[positions], weights[positions]
+    before = np.cumsum(weights)
+    at = np.unique(np.searchsorted(before, before[-1] * np.arange(1, parts) / parts)) if len(before) else ()
+    found = {Place(int(times[i]), int(offsets[i])) for i in at}
+    return sorted(place for place in found if span.lo < place < span.hi)

@@ -210,7 +210,7 @@ def _axis(partition: Partition, unit: Unit, size: Size, wanted: Range) -> Axis:
 
 def _shade(piece: Piece, version: int, touched: bool) -> Shade:
     if piece.since == version:
-        return Shade.MERGED if piece.how in (How.MERGED, How.FOLDED) else Shade.NEW
+        return Shade.MERGED if piece.how in (How.MERGED, How.FOLDED, How.SHARED) else Shade.NEW
     return Shade.REFERENCED if touched else Shade.UNTOUCHED
 
 
