@@ -77,6 +77,7 @@ def test_the_dead_are_sent_once_however_many_tasks_there_are(ticks, monkeypatch)
     assert many.tasks > 5
     assert len(many.function) == len(few.function) < 2 * len(dead)
     assert max(len(spans) for spans in many.table["spans"].to_pylist()) < 1000
+    assert pickle.loads(many.function).args[0].spans == ()  # each task has its own in its row
 
 
 def test_a_reading_that_travelled_is_the_same(ticks):
