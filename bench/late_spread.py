@@ -11,7 +11,7 @@ from statistics import mean
 
 import numpy as np
 
-from floodmark.timeline.pieces import Piece
+from floodmark.timeline.order.pieces import Piece
 from measuring import Figure, measured
 from ticks import DAY, LENGTH, anywhere, largest_row_group, opened, ticks
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import floodmark as fm
-from floodmark.timeline.pieces import Partition
+from floodmark.timeline.order.pieces import Partition
 from measuring import Figure, alternate, measured
 from ticks import DAY, LENGTH, SHAPES, Shape, World, largest_row_group, opened
 

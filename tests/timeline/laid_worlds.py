@@ -21,18 +21,18 @@ from floodmark.ledger import dataset as ledger
 from floodmark.ledger.selection import NOBODY
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.local import LocalStore
-from floodmark.timeline import root as roots
-from floodmark.timeline.changing import Updating
-from floodmark.timeline.check import Ledger, problems
-from floodmark.timeline.merge import MergeTask, merge
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.own_writing import GroupRows, pieces_of
-from floodmark.timeline.pieces import How, Partition, Piece, Run
-from floodmark.timeline.publish import Change, publish
-from floodmark.timeline.purge import drop_purged
-from floodmark.timeline.root import LastUpdate, Root
+from floodmark.timeline.change.changing import Updating
+from floodmark.timeline.change.merge import MergeTask, merge
+from floodmark.timeline.order.pieces import How, Partition, Piece, Run
+from floodmark.timeline.reading.sources import PieceFiles, RowGroup
 from floodmark.timeline.settings import Settings
-from floodmark.timeline.sources import PieceFiles, RowGroup
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.own_writing import GroupRows, pieces_of
+from floodmark.timeline.stored.publish import Change, publish
+from floodmark.timeline.stored.root import LastUpdate, Root
+from floodmark.timeline.upkeep.check import Ledger, problems
+from floodmark.timeline.upkeep.purge import drop_purged
 from timeline.timeline_worlds import BEGIN, DAY, NAME, column_of
 
 SETTINGS = Settings("day", 1000, mode="lazy")

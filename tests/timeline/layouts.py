@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import floodmark as fm
-from floodmark.timeline import partitions as units
-from floodmark.timeline.pieces import Partition, Piece
+from floodmark.timeline.order import partitions as units
+from floodmark.timeline.order.pieces import Partition, Piece
 from timeline.oracle import alive, all_records, micros
 
 Places = list[tuple[int, int]]

@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 
 from floodmark.ledger.keys.records import I64
-from floodmark.timeline import arrange, planner
-from floodmark.timeline.arrange import Arranged
-from floodmark.timeline.pieces import How, Partition, Piece, Place, Run
-from floodmark.timeline.places import Places, alive
-from floodmark.timeline.works import Work
+from floodmark.timeline.order.pieces import How, Partition, Piece, Place, Run
+from floodmark.timeline.order.places import Places, alive
+from floodmark.timeline.plan import arrange, planner
+from floodmark.timeline.plan.arrange import Arranged
+from floodmark.timeline.plan.works import Work
 
 ROW_BYTES = 32
 NOBODY = np.empty(0, np.int64)

@@ -13,10 +13,10 @@ from floodmark.ledger.layout import Layout, derive
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.slices import Vocabulary
 from floodmark.storage.store import Store
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.own_writing import GroupRows, pieces_of, write_groups
-from floodmark.timeline.pieces import How, Piece
-from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.order.pieces import How, Piece
+from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.own_writing import GroupRows, pieces_of, write_groups
 
 TIME = pa.timestamp("us", "UTC")
 LAYOUT = derive(pa.schema([("at", TIME), ("v", pa.string())]), Vocabulary(event_time="at"), "at")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline import cost, works
-from floodmark.timeline.pieces import How, Partition
+from floodmark.timeline.order.pieces import How, Partition
+from floodmark.timeline.plan import cost, works
 from timeline.models import ROW_BYTES, Model
 
 MOST = 100

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline import cost
-from floodmark.timeline.pieces import Piece, Run
+from floodmark.timeline.order.pieces import Piece, Run
+from floodmark.timeline.plan import cost
 from timeline.models import Model, run_of
 
 MOST = 1024

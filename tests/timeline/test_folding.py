@@ -13,14 +13,15 @@ import pytest
 
 from floodmark.ledger.dataset import Dataset as Ledger
 from floodmark.ledger.errors import UnknownDataset
-from floodmark.timeline import changing, check, fold
-from floodmark.timeline import root as roots
-from floodmark.timeline.changing import Step
+from floodmark.timeline.change import changing, fold
+from floodmark.timeline.change.changing import Step
 from floodmark.timeline.errors import UnknownPartition
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.pieces import How
-from floodmark.timeline.publish import Change, publish
-from floodmark.timeline.root import LastUpdate
+from floodmark.timeline.order.pieces import How
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.publish import Change, publish
+from floodmark.timeline.stored.root import LastUpdate
+from floodmark.timeline.upkeep import check
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, DAY, NAME, World, world

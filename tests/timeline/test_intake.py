@@ -11,14 +11,15 @@ import pytest
 
 import floodmark as fm
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import intake, partitions
+from floodmark.timeline.change import intake
+from floodmark.timeline.change.intake import incoming, shared_groups
 from floodmark.timeline.errors import UnreadablePiece
-from floodmark.timeline.intake import incoming, shared_groups
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.pieces import How
-from floodmark.timeline.places import places_of
+from floodmark.timeline.order import partitions
+from floodmark.timeline.order.pieces import How
+from floodmark.timeline.order.places import places_of
+from floodmark.timeline.reading.sources import PieceFiles
 from floodmark.timeline.settings import Settings
-from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.stored.objects import TimelineObjects
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 BY_HOUR = Settings("hour", row_group_size=8)

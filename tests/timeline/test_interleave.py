@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline import interleave as module
-from floodmark.timeline.interleave import Rows, Unread, interleave, plain, positions_in
-from floodmark.timeline.pieces import Place
+from floodmark.timeline.order.pieces import Place
+from floodmark.timeline.reading import interleave as module
+from floodmark.timeline.reading.interleave import Rows, Unread, interleave, plain, positions_in
 
 
 def rows(places: list[tuple[int, int]]) -> Rows:

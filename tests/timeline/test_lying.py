@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodmark.timeline import lying
-from floodmark.timeline.interleave import Rows
-from floodmark.timeline.lying import LyingOver, on_disk
-from floodmark.timeline.pieces import How, Piece, Place
-from floodmark.timeline.spans import Span
+from floodmark.timeline.order.pieces import How, Piece, Place
+from floodmark.timeline.order.spans import Span
+from floodmark.timeline.reading import lying
+from floodmark.timeline.reading.interleave import Rows
+from floodmark.timeline.reading.lying import LyingOver, on_disk
 
 SIZE = 24 * 10  # a column of the table, times and offsets of ten rows
 

@@ -16,12 +16,12 @@ import floodmark as fm
 from floodmark.storage.errors import StorageError
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import gathering, tasks
+from floodmark.timeline.change import gathering, tasks
+from floodmark.timeline.change.gathering import gathered
+from floodmark.timeline.change.merge import MergeTask, Shape, dead_among, even_cuts, merge
+from floodmark.timeline.change.sharing import merge_all
 from floodmark.timeline.errors import UnreadablePiece
-from floodmark.timeline.gathering import gathered
-from floodmark.timeline.merge import MergeTask, Shape, dead_among, even_cuts, merge
-from floodmark.timeline.pieces import BEGINNING, END, How, Piece, Place
-from floodmark.timeline.sharing import merge_all
+from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece, Place
 from timeline.piece_worlds import LAYOUT, WIDER, check_pieces, objects_in, rows_of, table, write_piece
 
 

@@ -21,9 +21,9 @@ from faults.timeline_runs import MINUTE, lake_on
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import tasks
-from floodmark.timeline.merge import MergeTask
-from floodmark.timeline.pieces import How
+from floodmark.timeline.change import tasks
+from floodmark.timeline.change.merge import MergeTask
+from floodmark.timeline.order.pieces import How
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right, difference, expected, found
 from timeline.timeline_worlds import BEGIN, UNITS, Trouble, column_of

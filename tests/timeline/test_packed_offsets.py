@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.packed_offsets import packed, unpacked
+from floodmark.timeline.stored.packed_offsets import packed, unpacked
 
 
 @given(st.sets(st.one_of(st.integers(0, 300), st.integers(0, 2**62))))

@@ -11,10 +11,10 @@ import pytest
 
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import sources
 from floodmark.timeline.errors import UnreadablePiece
-from floodmark.timeline.own_files import own_file
-from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.reading import sources
+from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline.stored.own_files import own_file
 from timeline.piece_worlds import LAYOUT, WIDER, objects_in, table, write_piece
 
 ROWS = [(10, 0), (20, 4), (20, 5), (30, 1), (40, 7)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from floodmark.timeline.recent import Recent
+from floodmark.timeline.stored.recent import Recent
 
 
 def kept(recent, keys):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from floodmark.timeline.own_files import FOLDER, remedy
+from floodmark.timeline.stored.own_files import FOLDER, remedy
 
 
 def test_own_files_are_made_anew_and_slices_are_looked_into() -> None:

@@ -7,12 +7,12 @@ import logging
 import pytest
 
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import root as roots
-from floodmark.timeline.bundles import BUNDLE_PIECES
 from floodmark.timeline.errors import BadManifest, PurgedMeanwhile, RootUnknown
-from floodmark.timeline.objects import last_name
-from floodmark.timeline.publish import publish
-from floodmark.timeline.root import Root
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.bundles import BUNDLE_PIECES
+from floodmark.timeline.stored.objects import last_name
+from floodmark.timeline.stored.publish import publish
+from floodmark.timeline.stored.root import Root
 from timeline.root_worlds import DAY, Swaps, change, objects_with, own_name, partition, piece, published
 
 

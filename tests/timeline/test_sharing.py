@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 import floodmark as fm
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import gc, sharing
-from floodmark.timeline.merge import MergeTask, Shape, merge
-from floodmark.timeline.pieces import How
-from floodmark.timeline.settle import cut
-from floodmark.timeline.sharing import merge_all, shared_out, write_file
-from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.change import sharing
+from floodmark.timeline.change.merge import MergeTask, Shape, merge
+from floodmark.timeline.change.sharing import merge_all, shared_out, write_file
+from floodmark.timeline.order.pieces import How
+from floodmark.timeline.plan.settle import cut
+from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline.upkeep import gc
 from timeline.layouts import assert_folded, assert_sound, purge_problems
 from timeline.oracle import assert_right
 from timeline.piece_worlds import LAYOUT, check_pieces, objects_in, rows_of, write_piece

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline import spans as module
-from floodmark.timeline.pieces import BEGINNING, END, How, Piece, Place
-from floodmark.timeline.range import Range
-from floodmark.timeline.spans import groups, spans
+from floodmark.timeline.order import spans as module
+from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece, Place
+from floodmark.timeline.order.ranges import Range
+from floodmark.timeline.order.spans import groups, spans
 
 
 def piece(first: tuple[int, int], last: tuple[int, int], rows: int = 10, name: str = "data/a") -> Piece:

@@ -11,12 +11,12 @@ import pytest
 import floodmark as fm
 from floodmark.ledger.selection import NOBODY
 from floodmark.storage.counting import CountingStore
-from floodmark.timeline import lying, opened
-from floodmark.timeline import spans as spans_module
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.range import Range
-from floodmark.timeline.sources import PieceFiles
-from floodmark.timeline.tail import tail
+from floodmark.timeline.order import spans as spans_module
+from floodmark.timeline.order.ranges import Range
+from floodmark.timeline.reading import lying, opened
+from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline.reading.tail import tail
+from floodmark.timeline.stored.objects import TimelineObjects
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, TIMES, moment, world
 

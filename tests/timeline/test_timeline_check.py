@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from floodmark.ledger.selection import NOBODY
-from floodmark.timeline import root as roots
-from floodmark.timeline.check import Ledger, problems
-from floodmark.timeline.own_writing import GroupRows, pieces_of, write_groups
-from floodmark.timeline.pieces import How, Place
-from floodmark.timeline.places import places_of
-from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.order.pieces import How, Place
+from floodmark.timeline.order.places import places_of
+from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.own_writing import GroupRows, pieces_of, write_groups
+from floodmark.timeline.upkeep.check import Ledger, problems
 from timeline.laid_worlds import DAY, SETTINGS, Laid
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import floodmark as fm
 from floodmark.ledger.runtime import Runtime
-from floodmark.timeline import spark_frame
+from floodmark.timeline.reading import spark_frame
 from timeline.oracle import expected
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, moment, world
 

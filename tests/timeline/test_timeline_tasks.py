@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodmark.timeline import spark_frame
+from floodmark.timeline.reading import spark_frame
 from timeline.layouts import assert_sound
 from timeline.oracle import expected
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, moment, world

@@ -16,12 +16,13 @@ from floodmark.ledger.dataset import Dataset as Ledger
 from floodmark.ledger.errors import UnknownDataset
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import arrange, changing, intake, update
+from floodmark.timeline.change import changing, intake, update
 from floodmark.timeline.errors import PurgedMeanwhile, UnreadablePiece
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.own_files import remedy
-from floodmark.timeline.pieces import How, Partition
+from floodmark.timeline.order.pieces import How, Partition
+from floodmark.timeline.plan import arrange
 from floodmark.timeline.settings import Settings
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.own_files import remedy
 from timeline.layouts import assert_sound
 from timeline.models import NOBODY
 from timeline.oracle import assert_right

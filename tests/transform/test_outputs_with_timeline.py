@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import floodmark as fm
-from floodmark.timeline import update
+from floodmark.timeline.change import update
 from floodmark.transform.refresh.generate import BatchGenerate
 from floodmark.transform.specs import OutputSpec
 

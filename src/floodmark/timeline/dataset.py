@@ -22,21 +22,21 @@ from floodmark.ledger.scan import checked_columns
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.verify import Verification
 from floodmark.ledger.write import Write
-from floodmark.timeline import gc, purge
-from floodmark.timeline import root as roots
-from floodmark.timeline.changing import KeptRoot, Updating
-from floodmark.timeline.check import Ledger, problems
-from floodmark.timeline.fold import NOTHING, fold, summed
-from floodmark.timeline.gc import Garbage
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.opened import Timeline, require_settings
-from floodmark.timeline.range import Moment, parse_range
-from floodmark.timeline.read import Reading
-from floodmark.timeline.root import LastUpdate, Root
+from floodmark.timeline.change.changing import KeptRoot, Updating
+from floodmark.timeline.change.fold import NOTHING, fold, summed
+from floodmark.timeline.change.update import follow, update
+from floodmark.timeline.order.ranges import Moment, parse_range
+from floodmark.timeline.reading.opened import Timeline, require_settings
+from floodmark.timeline.reading.read import Reading
+from floodmark.timeline.reading.spark_frame import spark_frame
 from floodmark.timeline.settings import Settings, of
-from floodmark.timeline.spark_frame import spark_frame
 from floodmark.timeline.stats import TimelinePieces, TimelineStats
-from floodmark.timeline.update import follow, update
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.root import LastUpdate, Root
+from floodmark.timeline.upkeep import gc, purge
+from floodmark.timeline.upkeep.check import Ledger, problems
+from floodmark.timeline.upkeep.gc import Garbage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

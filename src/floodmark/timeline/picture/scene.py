@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from floodmark.timeline.partitions import Unit, end, label
+from floodmark.timeline.order.partitions import Unit, end, label
+from floodmark.timeline.order.pieces import How, Partition, Piece, Run
+from floodmark.timeline.order.ranges import Range
 from floodmark.timeline.picture.axis import Axis, Tick
-from floodmark.timeline.pieces import How, Partition, Piece, Run
-from floodmark.timeline.range import Range
 
 _FEWEST_PARTS = 4
 """Pieces that cover less than this part of a partition get the whole axis."""

@@ -1,0 +1,1 @@
+"""Checking a timeline, collecting its garbage, dropping what was purged."""
