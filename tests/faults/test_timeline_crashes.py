@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import floodmark as fm
-from faults.timeline_runs import NAME, SCENARIOS, Scenario, lake_on, problem_from_here_on, timeline_problem
+from faults.timeline_runs import LEFTOVERS, NAME, SCENARIOS, Scenario, lake_on, problem_from_here_on, timeline_problem
 from floodmark.storage.errors import StorageError, SwapUnknown
 from floodmark.storage.memory import MemoryStore
 from timeline.oracle import expected
@@ -80,7 +80,7 @@ def test_process_that_ends_at_any_call_loses_and_doubles_nothing(scenario, last_
         lake = lake_on(store, scenario.later)
         now = expected(lake[NAME])
         assert any(now.equals(each) for each in allowed), f"call {nth}: the ledger itself is wrong"
-        problem = timeline_problem(lake[NAME]) or problem_from_here_on(lake)
+        problem = timeline_problem(lake[NAME]) or problem_from_here_on(lake, LEFTOVERS if mortal.ended else None)
         assert problem is None, f"ended at change {nth}: {problem}"
         if not mortal.ended:
             assert nth > 1

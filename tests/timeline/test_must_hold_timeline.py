@@ -22,7 +22,7 @@ from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from floodmark.timeline.change import tasks
-from floodmark.timeline.change.merge import MergeTask
+from floodmark.timeline.change.sharing import FileTask
 from floodmark.timeline.order.pieces import How
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right, difference, expected, found
@@ -340,7 +340,7 @@ def test_merging_runs_as_spark_tasks_touched_row_groups_in_parallel(session, tmp
     monkeypatch.setattr(tasks, "run", spark)
     monkeypatch.setattr(tasks, "SPARK_BYTES", 0)  # however little it is
     dataset.write(rows([50.5, 350.5, 650.5, 950.5], 9000))
-    merges = [call.args[0] for call in spark.call_args_list if isinstance(call.args[0][0], MergeTask)]
+    merges = [call.args[0] for call in spark.call_args_list if isinstance(call.args[0][0], FileTask)]
     assert [len(some) for some in merges] == [4]
     assert_right(dataset)
     assert_sound(dataset)

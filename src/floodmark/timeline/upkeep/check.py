@@ -74,6 +74,11 @@ def _problems(objects: TimelineObjects, root: Root, settings: Settings, ledger: 
             yield _problem(objects.root_key, f"partition {label} comes twice or out of order; {_REMEDY}")
     yield from _file_problems(objects, partitions)
     yield from _purged_problems(objects, snapshot.purged_before)
+    if partitions and root.purged_before < snapshot.purged_before:
+        before = snapshot.purged_before
+        message = f"the timeline still holds purged records, before offset {before}: a purge was cut short"
+        yield _problem(objects.root_key, f"{message}; update_timeline(), fold() or purge({before}) completes it")
+        return  # slices of its pieces may be gone
     layout = snapshot.layout
     if layout is None:
         return
@@ -129,7 +134,7 @@ def _purged_problems(objects: TimelineObjects, before: int) -> Iterator[Problem]
     for file in files_with_purged(objects, files, before):
         yield _problem(
             objects.key(file),
-            f"{file!r} holds purged records, before offset {before}; purge({before}) again removes it",
+            f"{file!r} holds purged records, before offset {before}; purge({before}) again or fold() removes it",
         )
 
 
