@@ -16,12 +16,13 @@ import floodmark as fm
 from floodmark.storage.errors import StorageError
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.change import gathering, tasks
-from floodmark.timeline.change.gathering import gathered
+from floodmark.timeline.change import tasks
 from floodmark.timeline.change.merge import MergeTask, Shape, dead_among, even_cuts, merge
 from floodmark.timeline.change.sharing import merge_all
 from floodmark.timeline.errors import UnreadablePiece
 from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece, Place
+from floodmark.timeline.reading import gathering
+from floodmark.timeline.reading.gathering import gathered
 from timeline.piece_worlds import LAYOUT, WIDER, check_pieces, objects_in, rows_of, table, write_piece
 
 

@@ -24,12 +24,12 @@ from floodmark.ledger.selection import NOBODY
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
 from floodmark.timeline.change import tasks
-from floodmark.timeline.change.gathering import gathered
 from floodmark.timeline.errors import UnreadablePiece
 from floodmark.timeline.order import partitions
 from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece
 from floodmark.timeline.order.places import alive, micros, order, time_column
 from floodmark.timeline.plan import planner
+from floodmark.timeline.reading.gathering import gathered
 from floodmark.timeline.reading.sources import PieceFiles, RowGroup
 from floodmark.timeline.settings import Settings
 from floodmark.timeline.stored.objects import TimelineObjects

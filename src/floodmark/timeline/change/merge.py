@@ -14,10 +14,10 @@ import pyarrow as pa
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.selection import NOBODY
-from floodmark.timeline.change.gathering import gathered
 from floodmark.timeline.order.pieces import How, Piece, Place
 from floodmark.timeline.order.places import alive, order, rows_between
 from floodmark.timeline.plan import planner
+from floodmark.timeline.reading.gathering import gathered
 from floodmark.timeline.reading.sources import PieceFiles
 from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.stored.own_writing import GroupRows, pieces_of, write_groups

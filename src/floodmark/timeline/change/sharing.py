@@ -16,11 +16,11 @@ import pyarrow as pa
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.runtime import Runtime
 from floodmark.timeline.change import tasks
-from floodmark.timeline.change.gathering import gathered
 from floodmark.timeline.change.merge import Merged, MergeTask, merge
 from floodmark.timeline.order.pieces import How, Piece
 from floodmark.timeline.order.places import alive
 from floodmark.timeline.plan.works import FILE_GROUPS
+from floodmark.timeline.reading.gathering import gathered
 from floodmark.timeline.reading.sources import PieceFiles
 from floodmark.timeline.stored.own_writing import GroupRows, Written, pieces_of, write_groups
 

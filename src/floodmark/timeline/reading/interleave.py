@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.ledger.keys.records import I64
-from floodmark.timeline.change.gathering import ROUND_BYTES, gathered
 from floodmark.timeline.order.pieces import Place
 from floodmark.timeline.order.places import Mask, order, rows_before
+from floodmark.timeline.reading.gathering import ROUND_BYTES, gathered
 
 APART = 16_384
 """So many rows between two late ones are handed out as they are, not copied along with what is merged around them."""
