@@ -23,6 +23,7 @@ from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.local import LocalStore
 from floodmark.timeline.change.changing import Updating
 from floodmark.timeline.change.merge import MergeTask, merge
+from floodmark.timeline.change.purge import drop_purged
 from floodmark.timeline.order.pieces import How, Partition, Piece, Run
 from floodmark.timeline.reading.sources import PieceFiles, RowGroup
 from floodmark.timeline.settings import Settings
@@ -32,7 +33,6 @@ from floodmark.timeline.stored.own_writing import GroupRows, pieces_of
 from floodmark.timeline.stored.publish import Change, publish
 from floodmark.timeline.stored.root import LastUpdate, Root
 from floodmark.timeline.upkeep.check import Ledger, problems
-from floodmark.timeline.upkeep.purge import drop_purged
 from timeline.timeline_worlds import BEGIN, DAY, NAME, column_of
 
 SETTINGS = Settings("day", 1000, mode="lazy")

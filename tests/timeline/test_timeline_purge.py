@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.storage.errors import StorageError
+from floodmark.timeline.change import purge as purging
 from floodmark.timeline.change.changing import Step
 from floodmark.timeline.errors import PurgedMeanwhile
 from floodmark.timeline.stored import root as roots
-from floodmark.timeline.upkeep import purge as purging
 from timeline.laid_worlds import SETTINGS, Laid
 
 

@@ -121,7 +121,7 @@ def test_purged_records_are_left_out_though_the_timeline_still_has_copies(tmp_pa
     for day in range(3):
         made.write(made.table(made.times(BEGIN + day * DAY, BEGIN + (day + 1) * DAY, 100)))
     take_in(made.dataset)
-    monkeypatch.setattr("floodmark.timeline.upkeep.purge.drop_purged", lambda *_: None)  # as if it had been cut short
+    monkeypatch.setattr("floodmark.timeline.change.purge.drop_purged", lambda *_: None)  # as if it had been cut short
     made.dataset.purge(200)
     purged = made.dataset.snapshot().purged_before
     assert any(p.offset_min < purged for part in made.dataset.timeline_pieces().partitions for p in part.pieces)
@@ -133,7 +133,7 @@ def test_pieces_that_are_purged_as_a_whole_are_not_looked_for(tmp_path, monkeypa
     for day in range(3):
         made.write(made.table([BEGIN + day * DAY + i * HOUR // 10 for i in range(100)]))
     take_in(made.dataset)
-    monkeypatch.setattr("floodmark.timeline.upkeep.purge.drop_purged", lambda *_: None)  # as if it had been cut short
+    monkeypatch.setattr("floodmark.timeline.change.purge.drop_purged", lambda *_: None)  # as if it had been cut short
     made.dataset.purge(200)
     assert_right(made.dataset, *RANGES)
     assert "damaged" not in caplog.text

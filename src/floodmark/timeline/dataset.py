@@ -22,6 +22,7 @@ from floodmark.ledger.scan import checked_columns
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.verify import Verification
 from floodmark.ledger.write import Write
+from floodmark.timeline.change import purge
 from floodmark.timeline.change.changing import KeptRoot, Updating
 from floodmark.timeline.change.fold import NOTHING, fold, summed
 from floodmark.timeline.change.update import follow, update
@@ -34,7 +35,7 @@ from floodmark.timeline.stats import TimelinePieces, TimelineStats
 from floodmark.timeline.stored import root as roots
 from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.stored.root import LastUpdate, Root
-from floodmark.timeline.upkeep import gc, purge
+from floodmark.timeline.upkeep import gc
 from floodmark.timeline.upkeep.check import Ledger, problems
 from floodmark.timeline.upkeep.gc import Garbage
 

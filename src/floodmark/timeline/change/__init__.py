@@ -1,1 +1,1 @@
-"""Bringing a timeline up to date, and folding it: taking records in, merging, publishing."""
+"""Bringing a timeline up to date, folding it, and dropping what was purged: taking records in, merging, publishing."""

@@ -10,6 +10,7 @@ import numpy as np
 from floodmark.ledger.keys.records import I64
 from floodmark.timeline.change.changing import Step, Updating, only_told
 from floodmark.timeline.change.intake import Arrival, Intake, incoming
+from floodmark.timeline.change.purge import delete_copies, without_purged
 from floodmark.timeline.order import partitions as units
 from floodmark.timeline.order.pieces import How, Partition, Piece
 from floodmark.timeline.plan import arrange
@@ -17,7 +18,6 @@ from floodmark.timeline.plan.arrange import Arranged
 from floodmark.timeline.stored import root as roots
 from floodmark.timeline.stored.publish import Change
 from floodmark.timeline.stored.root import LastUpdate
-from floodmark.timeline.upkeep.purge import delete_copies, without_purged
 
 _BEHIND = "%s was written, but its timeline is behind (%s); the next write or update_timeline() catches up"
 

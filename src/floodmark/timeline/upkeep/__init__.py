@@ -1,1 +1,1 @@
-"""Checking a timeline, collecting its garbage, dropping what was purged."""
+"""Checking a timeline, and collecting its garbage."""
