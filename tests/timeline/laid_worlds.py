@@ -25,9 +25,10 @@ from floodmark.timeline.change.changing import Updating
 from floodmark.timeline.change.merge import MergeTask, merge
 from floodmark.timeline.change.purge import drop_purged
 from floodmark.timeline.order.pieces import How, Partition, Piece, Run
-from floodmark.timeline.reading.sources import PieceFiles, RowGroup
+from floodmark.timeline.reading.sources import PieceFiles
 from floodmark.timeline.settings import Settings
 from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.footers import RowGroup
 from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.stored.own_writing import GroupRows, pieces_of
 from floodmark.timeline.stored.publish import Change, publish

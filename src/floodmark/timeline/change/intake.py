@@ -30,8 +30,9 @@ from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece
 from floodmark.timeline.order.places import alive, micros, order, time_column
 from floodmark.timeline.plan import planner
 from floodmark.timeline.reading.gathering import gathered
-from floodmark.timeline.reading.sources import PieceFiles, RowGroup
+from floodmark.timeline.reading.sources import PieceFiles
 from floodmark.timeline.settings import Settings
+from floodmark.timeline.stored.footers import RowGroup
 from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.stored.own_writing import GroupRows, pieces_of, write_groups
 from floodmark.timeline.stored.packed_offsets import packed, unpacked

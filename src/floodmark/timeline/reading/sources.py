@@ -18,6 +18,7 @@ from floodmark.storage.page_headers import HEADERS_KEY, PageHeaders
 from floodmark.timeline.errors import UnreadablePiece
 from floodmark.timeline.order.pieces import Piece
 from floodmark.timeline.order.places import Places, places_of, time_column
+from floodmark.timeline.stored.footers import RowGroup, row_groups_of
 from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.stored.own_files import own_file, remedy
 from floodmark.timeline.stored.recent import Recent
@@ -36,14 +37,6 @@ _FEW_TEXTS = 4096
 
 _UNREADABLE = (StorageError, OSError, pa.ArrowException, KeyError, ValueError)
 """What stores and pyarrow raise on missing and damaged files."""
-
-
-@dataclass(frozen=True)
-class RowGroup:
-    """What a file says of one of its row groups."""
-
-    rows: int
-    size: int  # bytes in the file
 
 
 @dataclass
@@ -188,12 +181,6 @@ class _OpenFile:
             if (file := self._files.get(texts)) is None:
                 file = self._files[texts] = self._open(sorted(texts & self.names))
             return file.read_row_group(number, columns=names, use_threads=self.group_rows(number) > _ALONE)
-
-
-def row_groups_of(metadata: pq.FileMetaData) -> list[RowGroup]:
-    """The row groups that a footer tells of."""
-    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
-    return [RowGroup(g.num_rows, sum(g.column(i).total_compressed_size for i in range(g.num_columns))) for g in groups]
 
 
 def _opened(objects: TimelineObjects, name: str, texts: frozenset[str]) -> _OpenFile:

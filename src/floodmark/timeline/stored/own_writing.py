@@ -15,7 +15,7 @@ from floodmark.ledger.layout import Layout
 from floodmark.ledger.staging import explained
 from floodmark.storage.slices import write_rows
 from floodmark.timeline.order.pieces import How, Piece, Place
-from floodmark.timeline.reading.sources import RowGroup, row_groups_of
+from floodmark.timeline.stored.footers import RowGroup, row_groups_of
 from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.stored.own_files import OwnFile, named_after
 
