@@ -1,6 +1,6 @@
 """Late rows over some of many row groups with late_merge="always": only those are rewritten, and little besides.
 
-Run: python bench/late_spread.py --rows 10000000 --over 10
+Run: python bench/late_spread.py --rows 10000000 --row-group-size 100000
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import mean
 
 import numpy as np
 
-from floodmark.timeline.pieces import Piece
+from floodmark.timeline.order.pieces import Piece
 from measuring import Figure, measured
 from ticks import DAY, LENGTH, anywhere, largest_row_group, opened, ticks
 

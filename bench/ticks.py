@@ -14,7 +14,7 @@ import floodmark as fm
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.slices import write_columns
-from floodmark.timeline.pieces import Partition
+from floodmark.timeline.order.pieces import Partition
 from measuring import seconds
 
 I64 = npt.NDArray[np.int64]

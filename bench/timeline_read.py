@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import floodmark as fm
-from floodmark.timeline.pieces import Partition
+from floodmark.timeline.order.pieces import Partition
 from measuring import Figure, alternate, measured
 from ticks import DAY, LENGTH, SHAPES, Shape, World, largest_row_group, opened
 
@@ -127,4 +127,4 @@ def _hour() -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    measured(__doc__ or "", _measure, rows=1_000_000, row_group_size=100_000, late=1_000, commits=300, repeats=7)
+    measured(__doc__ or "", _measure, rows=3_000_000, row_group_size=100_000, late=1_000, commits=300, repeats=9)

@@ -262,7 +262,8 @@ def test_choices_are_those_of_the_library():
     from typing import get_args
 
     from floodmark.cli.verbs import ingest
-    from floodmark.timeline import partitions, settings
+    from floodmark.timeline import settings
+    from floodmark.timeline.order import partitions
 
     assert ingest.UNITS == partitions.UNITS
     assert get_args(settings.LateMerge) == ingest.LATE_MERGES

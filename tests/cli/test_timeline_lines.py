@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floodmark.cli.timelines import Brought
-from floodmark.timeline.root import LastUpdate, Root
+from floodmark.timeline.stored.root import LastUpdate, Root
 
 
 def brought(before: Root, after: Root, records: int) -> Brought:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from floodmark.timeline.planner import Action, Bounds, CopyLate, CopyRowGroup, Merge, plan, split
+from floodmark.timeline.plan.planner import Action, Bounds, CopyLate, CopyRowGroup, Merge, plan, split
 
 HERE = Path(__file__).parent
 

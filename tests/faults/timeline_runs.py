@@ -171,18 +171,26 @@ def _day(dataset: fm.Dataset) -> pa.Table:
     return expected(dataset, "2026-11-01T05", "2026-11-02T03")
 
 
-def damage(dataset: fm.Dataset) -> str | None:
-    """What verify finds, but for the key index and the ledger's folds, which are derived and made again."""
-    wrong = [problem for problem in dataset.verify().problems if problem.kind not in ("keys", "fold")]
+def damage(dataset: fm.Dataset, told: str | None = None) -> str | None:
+    """What verify finds, but for the key index and the ledger's folds, which are derived and made again.
+
+    Problems that say what is `told` are expected.
+    """
+    found = [problem for problem in dataset.verify().problems if problem.kind not in ("keys", "fold")]
+    wrong = [problem for problem in found if told is None or told not in problem.message]
     return f"verify: {wrong}" if wrong else None
 
 
-def problem_from_here_on(lake: fm.Lake) -> str | None:
-    """What is wrong now, after the next write, or after a fold."""
+LEFTOVERS = "holds purged records"
+"""What verify says of copies that a purge which was cut short has not deleted yet; a fold deletes them."""
+
+
+def problem_from_here_on(lake: fm.Lake, told: str | None = None) -> str | None:
+    """What is wrong now, after the next write, or after a fold; what is `told` may be so until the fold."""
     dataset = lake[NAME]
-    for step in (look, write_on, fold_on):
+    for step, still_told in ((look, told), (write_on, told), (fold_on, None)):
         step(dataset)
-        if problem := timeline_problem(dataset) or damage(dataset):
+        if problem := timeline_problem(dataset) or damage(dataset, still_told):
             return f"after {step.__name__}: {problem}"
     return "; ".join(fold_problems(dataset)) or None
 

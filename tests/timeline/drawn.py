@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from floodmark.timeline.partitions import parse
-from floodmark.timeline.pieces import How, Partition, Piece, Place, Run
+from floodmark.timeline.order.partitions import parse
+from floodmark.timeline.order.pieces import How, Partition, Piece, Place, Run
 
 HOUR = 3600 * 10**6
 DAY = 24 * HOUR

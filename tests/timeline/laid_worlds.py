@@ -21,17 +21,19 @@ from floodmark.ledger import dataset as ledger
 from floodmark.ledger.selection import NOBODY
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.local import LocalStore
-from floodmark.timeline import root as roots
-from floodmark.timeline.check import Ledger, problems
-from floodmark.timeline.merge import MergeTask, Source, merge
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.own_writing import Stretch, pieces_of
-from floodmark.timeline.pieces import How, Partition, Piece, Run
-from floodmark.timeline.publish import Change, publish
-from floodmark.timeline.purge import drop_purged
-from floodmark.timeline.root import LastUpdate, Root
+from floodmark.timeline.change.changing import Updating
+from floodmark.timeline.change.merge import MergeTask, merge
+from floodmark.timeline.change.purge import drop_purged
+from floodmark.timeline.order.pieces import How, Partition, Piece, Run
+from floodmark.timeline.reading.sources import PieceFiles
 from floodmark.timeline.settings import Settings
-from floodmark.timeline.sources import PieceFiles, RowGroup
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.footers import RowGroup
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.own_writing import GroupRows, pieces_of
+from floodmark.timeline.stored.publish import Change, publish
+from floodmark.timeline.stored.root import LastUpdate, Root
+from floodmark.timeline.upkeep.check import Ledger, problems
 from timeline.timeline_worlds import BEGIN, DAY, NAME, column_of
 
 SETTINGS = Settings("day", 1000, mode="lazy")
@@ -76,19 +78,19 @@ class Laid:
         offsets = np.arange(row["start"], row["end"])
         times = BEGIN + DAY * (number // 2) + SECOND * (number % 2) + (offsets - row["start"]) * 2 * SECOND
         file, group = f"data/f1620{row['physical'].hex()}", RowGroup(SLICE, row["size"])
-        return pieces_of(file, [group], [Stretch(0, 0, SLICE)], times, offsets, How.SLICE, 1)[0]
+        return pieces_of(file, [group], [GroupRows(0, 0, SLICE)], times, offsets, How.SLICE, 1)[0]
 
     def merged(self, *pieces: Piece, most: int = 1000) -> tuple[Piece, ...]:
         """The pieces of an own file with the rows of others."""
         layout = self.snapshot.require_layout("ticks")
-        task = MergeTask(self.objects, layout, tuple(map(Source, pieces)), most, How.MERGED, 1)
+        task = MergeTask(self.objects, layout, tuple(pieces), most, How.MERGED, 1)
         return merge(task).pieces
 
     def cut(self, piece: Piece, lo: int, hi: int) -> Piece:
         """Rows [lo, hi) of a piece, by reference."""
         layout = self.snapshot.require_layout("ticks")
         times, offsets = PieceFiles(self.objects, layout).places(piece)
-        stretch = Stretch(0, lo, hi, piece.row_lo + lo)
+        stretch = GroupRows(0, lo, hi, piece.row_lo + lo)
         group = RowGroup(piece.group_rows, piece.size)
         found = pieces_of(piece.file, [group], [stretch], times, offsets, piece.how, 1)[0]
         return replace(found, row_group=piece.row_group)
@@ -113,7 +115,7 @@ class Laid:
         ledger.Dataset.purge(self.dataset, before)
 
     def drop_purged(self, settings: Settings = SETTINGS) -> None:
-        drop_purged("ticks", self.snapshot, NOBODY, fm.Runtime(), settings)
+        drop_purged(Updating(NAME, self.objects, settings, fm.Runtime(), self.dataset.snapshot, lambda *_: NOBODY))
 
     def problems(self, dead: Sequence[int] = ()) -> list[str]:
         found = problems(self.objects, SETTINGS, lambda: Ledger(self.snapshot, np.array(dead, np.int64)))

@@ -9,10 +9,11 @@ from itertools import pairwise
 import numpy as np
 
 from floodmark.ledger.keys.records import I64
-from floodmark.timeline import arrange, planner
-from floodmark.timeline.arrange import Arranged, Work
-from floodmark.timeline.pieces import How, Partition, Piece, Place, Run
-from floodmark.timeline.places import Places, alive
+from floodmark.timeline.order.pieces import How, Partition, Piece, Place, Run
+from floodmark.timeline.order.places import Places, alive
+from floodmark.timeline.plan import arrange, planner
+from floodmark.timeline.plan.arrange import Arranged
+from floodmark.timeline.plan.works import Work
 
 ROW_BYTES = 32
 NOBODY = np.empty(0, np.int64)
@@ -77,13 +78,18 @@ class Model:
         self._carry_out(arranged, How.MERGED)
 
     def fold(self) -> int:
-        """How many rounds it took."""
+        """How many rounds it took. The dead are counted before each one, as a fold of the product does."""
         rounds = 0
-        while (arranged := arrange.folded(self.partition, self.most, self.places)) is not None:
+        while (arranged := arrange.folded(self._counted(), self.most, self.places)) is not None:
             self._carry_out(arranged, How.FOLDED)
             rounds += 1
             assert rounds < 10
         return rounds
+
+    def _counted(self) -> Partition:
+        counts = [sum(offset in self.dead for offset in self.places(p)[1].tolist()) for p in self.partition.settled]
+        settled = (replace(p, dead=dead) for p, dead in zip(self.partition.settled, counts, strict=True))
+        return replace(self.partition, settled=tuple(settled))
 
     def _carry_out(self, arranged: Arranged, how: How) -> None:
         self.version += 1

@@ -13,10 +13,10 @@ from floodmark.ledger.layout import Layout, derive
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.slices import Vocabulary
 from floodmark.storage.store import Store
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.own_writing import Stretch, pieces_of, write_groups
-from floodmark.timeline.pieces import How, Piece
-from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.order.pieces import How, Piece
+from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.own_writing import GroupRows, pieces_of, write_groups
 
 TIME = pa.timestamp("us", "UTC")
 LAYOUT = derive(pa.schema([("at", TIME), ("v", pa.string())]), Vocabulary(event_time="at"), "at")
@@ -54,7 +54,7 @@ def write_piece(objects: TimelineObjects, rows: Sequence[Row], layout: Layout = 
     rows = sorted(rows)
     written = write_groups(objects, layout, iter([table(rows, layout)]))
     times, offsets = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    stretch = Stretch(0, cut, len(rows), cut)
+    stretch = GroupRows(0, cut, len(rows), cut)
     return pieces_of(written.name, written.groups, [stretch], times, offsets, How.SORTED, 1)[0]
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.errors import StorageError, SwapUnknown
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import root as roots
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.own_files import FOLDER
-from floodmark.timeline.pieces import How, Partition, Piece, Place, Run
-from floodmark.timeline.publish import Change, publish
-from floodmark.timeline.root import LastUpdate, Root
+from floodmark.timeline.order.pieces import How, Partition, Piece, Place, Run
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.own_files import FOLDER
+from floodmark.timeline.stored.publish import Change, publish
+from floodmark.timeline.stored.root import LastUpdate, Root
 
 DAY = 86_400_000_000
 DIGEST = "settings"

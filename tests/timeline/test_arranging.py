@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline import cost
-from floodmark.timeline.pieces import How, Partition
-from timeline.models import Model
+from floodmark.timeline.order.pieces import How, Partition
+from floodmark.timeline.plan import cost, works
+from timeline.models import ROW_BYTES, Model
 
 MOST = 100
 
@@ -194,3 +194,29 @@ def test_fold_by_itself_rewrites_no_more_than_an_update_may() -> None:
     model.commit([20_000])
     assert 0 < model.rows_written <= cost.ALLOWED_GROUPS * MOST
     assert model.problems() == []
+
+
+def test_many_waiting_rows_are_put_together_in_several_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(works, "FILE_GROUPS", 1)
+    model = Model(MOST)
+    model.commit(range(0, 100_000, 10))
+    for n in range(cost.FAN):
+        model.commit(range(n, 100_000, 3000 + n))
+    assert [run.tier for run in model.partition.waiting] == [1]
+    assert len(model.works) == 3
+    assert max(work.rows for work in model.works) <= MOST
+    assert model.problems() == []
+
+
+def test_files_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(works, "FILE_BYTES", 5 * MOST * ROW_BYTES)
+    model = Model(MOST)
+    for n in range(60):
+        model.commit(range(20 * n, 20 * n + 20))
+    assert model.fold() == 1
+    assert model.problems() == []
+    assert [work.rows for work in model.works] == [520, 520, 140]
+    always = Model(MOST, "always")
+    always.commit(range(0, 3000, 3), range(1, 3000, 3))
+    assert always.problems() == []
+    assert [work.rows for work in always.works] == [4 * MOST] * 5  # each two pieces that overlap stay together

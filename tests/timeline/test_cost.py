@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline import cost
-from floodmark.timeline.pieces import Piece, Run
+from floodmark.timeline.order.pieces import Piece, Run
+from floodmark.timeline.plan import cost
 from timeline.models import Model, run_of
 
 MOST = 1024
@@ -164,8 +164,8 @@ def test_rows_behind_the_last_one_of_a_piece_are_merged_with_its_end() -> None:
 def test_eight_runs_of_a_tier_are_put_together() -> None:
     model = Model(MOST)
     runs = [_late(model, i, [i]) for i in range(cost.FAN)]
-    assert cost.gathered(runs[:-1]) == (runs[:-1], [])
-    left, (found,) = cost.gathered(runs)
+    assert cost.tiered(runs[:-1]) == (runs[:-1], [])
+    left, (found,) = cost.tiered(runs)
     assert (left, found.tier, list(found.runs)) == ([], 1, runs)
 
 
@@ -174,6 +174,6 @@ def test_what_overflows_two_tiers_is_written_once() -> None:
     low = [_late(model, i, [i]) for i in range(cost.FAN)]
     high = [replace(_late(model, 10 + i, [i]), tier=1) for i in range(cost.FAN - 1)]
     other = replace(_late(model, 30, [1]), tier=2)
-    left, (found,) = cost.gathered([*low, *high, other])
+    left, (found,) = cost.tiered([*low, *high, other])
     assert left == [other]
     assert (found.tier, {run.id for run in found.runs}) == (2, {run.id for run in (*low, *high)})

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 import floodmark as fm
+from floodmark.ledger.dataset import Dataset as Ledger
 from floodmark.ledger.runtime import Runtime
 from floodmark.timeline.errors import BadRange, NoTimeline
 from timeline.oracle import assert_right
@@ -155,3 +156,15 @@ def test_pieces_of_a_range_are_those_of_its_partitions(tmp_path):
     assert [p.start for p in found.partitions] == [BEGIN + DAY]
     assert found.settings.partition_by == "day"
     assert found.root == made.dataset.timeline_root()
+
+
+def test_pieces_whose_slices_were_purged_are_skipped_without_a_word(tmp_path, caplog):
+    made = world(tmp_path)
+    for day in range(3):
+        made.write(made.table([BEGIN + day * DAY + i * HOUR // 10 for i in range(100)]))
+    Ledger.purge(made.dataset, 200)  # cut short before it came to the timeline
+    made.reopen()
+    with caplog.at_level(logging.WARNING):
+        assert made.dataset.timeline_batches().read_all().num_rows == 100
+        assert_right(made.dataset)
+    assert not caplog.records

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline import fold_plan
-from floodmark.timeline.pieces import How, Partition, Piece
-from floodmark.timeline.settle import cut
+from floodmark.timeline.order.pieces import How, Partition, Piece
+from floodmark.timeline.plan import fold_plan
+from floodmark.timeline.plan.settle import cut
 from timeline.models import Model, run_of
 
 MOST = 100

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from floodmark.timeline.pieces import How
+from floodmark.ledger.dataset import Dataset as Ledger
+from floodmark.ledger.errors import UnknownDataset
+from floodmark.timeline.change import changing, fold
+from floodmark.timeline.change.changing import Step
+from floodmark.timeline.errors import UnknownPartition
+from floodmark.timeline.order.pieces import How
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.publish import Change, publish
+from floodmark.timeline.stored.root import LastUpdate
+from floodmark.timeline.upkeep import check
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right
-from timeline.timeline_worlds import BEGIN, DAY, World, world
+from timeline.timeline_worlds import BEGIN, DAY, NAME, World, world
 
 SECOND = 1_000_000
 
@@ -149,3 +163,199 @@ def test_replaced_files_stay_for_the_grace_period_and_then_go(tmp_path: Path) ->
 def test_dataset_without_rows_folds_to_nothing(tmp_path: Path) -> None:
     made = world(tmp_path)
     assert made.dataset.fold("2026-11-01").rows == 0
+
+
+def test_fold_before_the_first_write_does_nothing(tmp_path: Path) -> None:
+    made = world(tmp_path)
+    assert made.dataset.fold() == fold.NOTHING
+    assert made.dataset.fold("2026-11-01") == fold.NOTHING
+
+
+def test_partition_that_is_not_there_is_refused_and_those_near_are_named(tmp_path: Path) -> None:
+    made = world(tmp_path, mode="lazy")
+    for day in (0, 2, 5):
+        _write(made, range(10), day=day)
+    with pytest.raises(UnknownPartition, match="no partition 2026-11-02") as caught:
+        made.dataset.fold("2026-11-02")
+    assert caught.value.near == ("2026-11-01", "2026-11-03")
+    with pytest.raises(UnknownPartition, match="nearest to it: 2026-11-06"):
+        made.dataset.fold("2030-01-01")
+    with pytest.raises(UnknownPartition, match="nearest to it: 2026-11-01"):
+        made.dataset.fold("1999-01-01")
+
+
+def test_fold_of_a_partition_reads_its_own_files_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(tmp_path, late_merge="always")
+    for day in range(4):
+        _write(made, range(0, 100, 2), day=day)
+        _write(made, range(1, 100, 30), day=day)
+    hashed: list[str] = []
+    real = check.is_whole
+    monkeypatch.setattr(check, "is_whole", lambda objects, own: hashed.append(own.name) or real(objects, own))
+    made.dataset.fold("2026-11-02")
+    named = [{p.file for p in partition.pieces} for partition in made.dataset.timeline_pieces().partitions]
+    assert set(hashed) == {file for file in named[1] if file.startswith("info/timeline")}
+    hashed.clear()
+    made.dataset.fold()
+    assert len(set(hashed)) == 4
+
+
+def test_manifests_are_gone_through_once_and_not_for_each_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = world(tmp_path, unit="hour")
+    _write(made, *(range(hour * 3600, hour * 3600 + 5) for hour in range(40)))
+    walks = []
+    real = roots.partitions_at
+    monkeypatch.setattr(roots, "partitions_at", lambda *args: walks.append(args) or real(*args))
+    made.dataset.fold()
+    assert len(walks) < 10
+
+
+def test_fold_after_a_purge_that_was_cut_short_completes_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = world(tmp_path)
+    for i in range(4):
+        _write(made, range(i * 20, 100 + i * 20))
+    Ledger.purge(made.dataset, 200)
+    made.reopen()
+    with caplog.at_level(logging.WARNING):
+        made.dataset.fold()
+    assert not caplog.records
+    assert made.dataset.timeline_root().purged_before == 200
+    assert made.dataset.verify().ok
+    _check(made)
+
+
+def test_wrong_numbers_of_dead_rows_are_put_right(tmp_path: Path) -> None:
+    made = world(tmp_path, kind="upsert")
+    made.dataset.write(made.table([BEGIN + SECOND * i for i in range(50)], range(50)))
+    objects = TimelineObjects(made.dataset.snapshot().objects)
+    root = roots.load(objects)
+    [day] = roots.partitions(objects, root)
+    wrong = replace(day, settled=(replace(day.settled[0], dead=1), *day.settled[1:]))
+    change = Change(root.applied, root.block, root.settings_digest, (wrong,), LastUpdate(), root.next_run)
+    assert publish(objects, root, change) is not None
+    assert made.dataset.timeline_stats().partitions[0].dead_rows == 1
+    assert made.dataset.fold("2026-11-01").rows == 0
+    assert made.dataset.timeline_stats().partitions[0].dead_rows == 0
+    _check(made)
+
+
+class Meanwhile:
+    """Lets somebody else do something while a fold has its files written, the first time that it does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+        self._act, self._real = act, Step.carry_out
+        self.waited = False
+        self._threads: list[threading.Thread] = []
+        meanwhile = self
+
+        def carry_out(step: Step, *args: Any) -> Any:
+            done = meanwhile._real(step, *args)
+            if args[1] == How.FOLDED and not meanwhile._threads:
+                meanwhile._run()
+            return done
+
+        monkeypatch.setattr(Step, "carry_out", carry_out)
+
+    def _run(self) -> None:
+        thread = threading.Thread(target=self._act)
+        self._threads.append(thread)
+        thread.start()
+        thread.join(20)
+        self.waited = thread.is_alive()
+
+    def join(self) -> None:
+        [thread] = self._threads
+        thread.join()
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> World:
+    """A partition in which something waits."""
+    made = world(tmp_path, row_group_size=100)
+    _write(made, range(0, 1000))
+    _write(made, range(110, 890, 60))
+    assert made.dataset.timeline_pieces().partitions[0].waiting
+    return made
+
+
+LATER = {
+    "late rows": lambda: _Table(range(120, 880, 50)),
+    "narrow rows": lambda: _Table([115] * 60),
+    "newer rows": lambda: _Table(range(1000, 1100)),
+    "another day": lambda: _Table(range(0, 50), 3),
+}
+
+
+@dataclass(frozen=True)
+class _Table:
+    seconds: Sequence[int]
+    day: int = 0
+
+
+@pytest.mark.parametrize("what", LATER)
+def test_writers_do_not_wait_for_a_fold_and_it_folds_what_they_wrote(
+    busy: World, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, given = busy.lake[NAME], LATER[what]()
+    table = busy.table([BEGIN + given.day * DAY + SECOND * second for second in given.seconds])
+    meanwhile = Meanwhile(monkeypatch, lambda: other.write(table))
+    busy.dataset.fold()
+    meanwhile.join()
+    assert not meanwhile.waited
+    assert busy.dataset.timeline_root().applied == 1013 + len(given.seconds)
+    assert busy.dataset.timeline_stats().rows == 1013 + len(given.seconds)
+    assert busy.dataset.verify().ok
+    _check(busy, "2026-11-01")
+
+
+def test_rows_that_only_came_to_wait_do_not_undo_a_fold(busy: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = busy.lake[NAME]
+    table = busy.table([BEGIN + SECOND * 500])
+    meanwhile = Meanwhile(monkeypatch, lambda: other.write(table))
+    done = busy.dataset.fold("2026-11-01")
+    meanwhile.join()
+    assert done.rows < 1100  # all of it once, and one row group again
+    _check(busy)
+
+
+def test_purge_during_a_fold_is_not_undone(busy: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = busy.lake[NAME]
+    meanwhile = Meanwhile(monkeypatch, lambda: other.purge(1000))
+    busy.dataset.fold()
+    meanwhile.join()
+    assert not meanwhile.waited
+    assert busy.dataset.timeline_stats().rows == 13
+    assert busy.dataset.collect_garbage() is not None
+    assert busy.dataset.verify().ok
+    _check(busy)
+
+
+def test_rows_that_die_during_a_fold_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(tmp_path, kind="upsert", row_group_size=100)
+    times = [BEGIN + SECOND * second for second in range(300)]
+    made.dataset.write(made.table(times, range(300)))
+    made.dataset.delete([{"id": 5}])
+    other = made.lake[NAME]
+    meanwhile = Meanwhile(monkeypatch, lambda: other.delete([{"id": 7}, {"id": 250}]))
+    with monkeypatch.context() as patch:
+        patch.setattr(fold._Folding, "next_round", lambda *_: True)
+        made.dataset.fold("2026-11-01")
+    meanwhile.join()
+    assert [p.dead for p in made.dataset.timeline_pieces().partitions[0].settled] == [1, 0, 1]
+    made.dataset.fold("2026-11-01")
+    _check(made)
+
+
+def test_dataset_dropped_during_a_fold_leaves_nothing_behind(busy: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = busy.dataset.snapshot().objects.folder
+
+    def publish_too_late(*args: Any) -> Any:
+        busy.lake.drop(NAME)
+        return publish(*args)
+
+    monkeypatch.setattr(changing, "publish", publish_too_late)
+    with pytest.raises(UnknownDataset):
+        busy.dataset.fold("2026-11-01")
+    assert list(busy.store.list(folder)) == []

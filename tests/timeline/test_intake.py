@@ -11,14 +11,15 @@ import pytest
 
 import floodmark as fm
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import intake, partitions
+from floodmark.timeline.change import intake
+from floodmark.timeline.change.intake import incoming, shared_groups
 from floodmark.timeline.errors import UnreadablePiece
-from floodmark.timeline.intake import incoming, packed
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.pieces import How
-from floodmark.timeline.places import places_of
+from floodmark.timeline.order import partitions
+from floodmark.timeline.order.pieces import How
+from floodmark.timeline.order.places import places_of
+from floodmark.timeline.reading.sources import PieceFiles
 from floodmark.timeline.settings import Settings
-from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.stored.objects import TimelineObjects
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 BY_HOUR = Settings("hour", row_group_size=8)
@@ -46,7 +47,13 @@ def events(*minutes):
 
 def take(dataset, settings=BY_HOUR, applied=0, dead=NOBODY):
     snapshot = dataset.snapshot()
-    return incoming("ticks", snapshot, snapshot.layout, settings, applied, dead, fm.Runtime(), 3)
+    return incoming(
+        "ticks", snapshot, snapshot.layout, settings, applied, lambda ranges: _within(dead, ranges), fm.Runtime(), 3
+    )
+
+
+def _within(dead, ranges):
+    return np.array([offset for offset in dead.tolist() if any(lo <= offset < hi for lo, hi in ranges)], np.int64)
 
 
 def rows_in(dataset, pieces):
@@ -188,6 +195,51 @@ def test_intake_goes_on_from_what_is_applied_slice_by_slice(lake, monkeypatch):
     assert ends == [5, 9, 16, 17]
 
 
+def test_a_step_takes_in_so_many_bytes_or_one_slice(lake, monkeypatch):
+    dataset = lake.create("ticks", event_time="at")
+    for _ in range(4):
+        dataset.write(events(*range(5)))
+    size = dataset.snapshot().slices.column("size")[0].as_py()
+    for limit, end in ((1, 5), (size, 5), (3 * size - 1, 10), (3 * size, 15), (9 * size, 20)):
+        monkeypatch.setattr(intake, "STEP_BYTES", limit)
+        assert take(dataset).end == end
+
+
+def test_a_large_slice_is_sorted_part_by_part_so_that_memory_does_not_have_all_of_it(lake, monkeypatch):
+    monkeypatch.setattr(intake, "SORT_BYTES", 1)
+    read, held = PieceFiles.read, []
+
+    def counted(files, piece, columns):
+        table = read(files, piece, columns)
+        if len(columns) > 2:
+            held.append(table.num_rows)
+        return table
+
+    dataset = lake.create(
+        "ticks",
+        event_time="at",
+        merge="upsert",
+        key=["id", "at"],
+        partition_by="day",
+        row_group_size=10,
+        timeline="lazy",
+    )
+    rng = np.random.default_rng(3)
+    dataset.write(keyed(*rng.integers(0, 1000, 60).tolist()))
+    copies = []
+    real = intake.write_groups
+    monkeypatch.setattr(PieceFiles, "read", counted)
+    monkeypatch.setattr(intake, "write_groups", lambda *args: copies.append(len(held)) or real(*args))
+    found = take(dataset, Settings("day", row_group_size=10))
+    assert copies == [1, 2, 3, 4, 5, 6]  # one row group is read, and written before the next one is
+    assert [sum(p.rows for p in pieces) for (stretches) in found.partitions.values() for pieces in stretches] == [
+        10
+    ] * 6
+    assert found.bytes_written == sum(i.size for i in TimelineObjects(dataset.snapshot().objects).files())
+    monkeypatch.undo()
+    check(dataset, found, Settings("day", row_group_size=10))
+
+
 def test_a_column_that_came_later_is_null_in_sorted_copies_of_older_slices(lake):
     dataset = lake.create("ticks", event_time="at", merge="upsert", key=["id", "at"])
     dataset.write(keyed(5, 3))
@@ -232,7 +284,7 @@ def groups_of(*sizes, most=12):
     """How many rows of which partitions, given by their sizes, each row group has."""
     bounds = np.cumsum([0, *sizes]).tolist()
     found: dict[int, list[int]] = {}
-    for s in packed(bounds, np.arange(bounds[-1]), most):
+    for s in shared_groups(bounds, np.arange(bounds[-1]), most):
         assert s.group_lo == sum(found.setdefault(s.row_group, []))
         found[s.row_group].append(s.hi - s.lo)
     return [found[n] for n in range(len(found))]

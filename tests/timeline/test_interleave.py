@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline import interleave as module
-from floodmark.timeline.interleave import Rows, interleave, positions_in
-from floodmark.timeline.pieces import Place
+from floodmark.timeline.order.pieces import Place
+from floodmark.timeline.reading import interleave as module
+from floodmark.timeline.reading.interleave import Rows, Unread, interleave, plain, positions_in
 
 
 def rows(places: list[tuple[int, int]]) -> Rows:
@@ -57,7 +57,8 @@ def test_parts_come_out_in_one_order(apart, parts):
 @given(parts=dealt())
 def test_positions_count_the_places_before(parts):
     base, late = [*parts[0], (7, 100)], parts[-1] if len(parts) > 1 else []
-    found = positions_in(rows(base), rows(late))
+    late_rows = rows(late)
+    found = positions_in(rows(base), late_rows.times, late_rows.offsets)
     assert found.tolist() == [sum(b < each for b in base) for each in late]
 
 
@@ -83,3 +84,43 @@ def test_rows_far_from_late_ones_are_not_copied(monkeypatch):
     assert before["offset"].chunk(0).buffers()[1].address == address
     assert after["offset"].chunk(0).buffers()[1].address == address
     assert middle["offset"].to_pylist() == [2000, 501, 502, 503, 2001]
+
+
+def unread(base: Rows, last: int, asked: list[int]) -> Rows:
+    """The same rows, which note when their offsets are read."""
+    return Rows(base.table, base.times, Unread(last, lambda: asked.append(1) or base.offsets))
+
+
+@settings(deadline=None)
+@given(parts=dealt())
+def test_offsets_that_are_read_late_change_nothing(parts):
+    base = [*parts[0], (7, 100)]
+    some = [unread(rows(base), 100, []), *(rows(part) for part in parts[1:])]
+    found = pa.concat_tables(interleave(some))
+    assert found.to_pylist() == rows(naive([base, *parts[1:]])).table.to_pylist()
+
+
+def test_offsets_are_read_only_where_a_tie_cannot_be_told_otherwise():
+    base = rows([(t, t) for t in range(100)])
+    for late, times in (([(5, 1000), (50, 1001)], 0), ([(-1, 3)], 0), ([(50, 49)], 1)):
+        asked: list[int] = []
+        found = pa.concat_tables(interleave([unread(base, 99, asked), rows(late)]))
+        assert found["offset"].to_pylist() == [o for _, o in sorted([*((t, t) for t in range(100)), *late])]
+        assert len(asked) == times
+
+
+def encoded(part: Rows) -> Rows:
+    """The same rows, whose texts are a dictionary of their own."""
+    table = part.table
+    return part.with_table(table.set_column(1, "text", table["text"].combine_chunks().dictionary_encode()))
+
+
+@settings(deadline=None)
+@given(parts=dealt(), which=st.lists(st.booleans(), min_size=5, max_size=5))
+def test_texts_may_be_dictionaries_in_all_parts_or_in_some(parts, which):
+    some = [encoded(rows(p)) if is_encoded else rows(p) for p, is_encoded in zip(parts, which, strict=False)]
+    tables = [plain(table) for table in interleave(some)]
+    wanted = rows(naive(parts)).table
+    found = pa.concat_tables(tables) if tables else wanted.schema.empty_table()
+    assert found.schema.types == wanted.schema.types
+    assert found.to_pylist() == wanted.to_pylist()

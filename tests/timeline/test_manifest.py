@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.timeline.errors import BadManifest
-from floodmark.timeline.manifest import decode, encode
-from floodmark.timeline.pieces import Bundle, How, Partition, Piece, Place, Run
+from floodmark.timeline.order.pieces import Bundle, How, Partition, Piece, Place, Run
+from floodmark.timeline.stored.manifest import decode, encode
 from timeline.root_worlds import DAY, own_name, partition, piece
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline import bundles
-from floodmark.timeline.bundles import cut, regroup
-from floodmark.timeline.manifest import encode
-from floodmark.timeline.pieces import Bundle
-from floodmark.timeline.publish import ref_of
+from floodmark.timeline.order.pieces import Bundle
+from floodmark.timeline.stored import bundles
+from floodmark.timeline.stored.bundles import cut, regroup
+from floodmark.timeline.stored.manifest import encode
+from floodmark.timeline.stored.publish import ref_of
 from timeline.root_worlds import DAY, partition
 
 FULL = 16

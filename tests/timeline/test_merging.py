@@ -16,11 +16,13 @@ import floodmark as fm
 from floodmark.storage.errors import StorageError
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import gathering, tasks
+from floodmark.timeline.change import tasks
+from floodmark.timeline.change.merge import MergeTask, Shape, dead_among, even_cuts, merge
+from floodmark.timeline.change.sharing import merge_all
 from floodmark.timeline.errors import UnreadablePiece
-from floodmark.timeline.gathering import gathered
-from floodmark.timeline.merge import MergeTask, Shape, Source, dead_among, even_cuts, merge, run_tasks
-from floodmark.timeline.pieces import BEGINNING, END, How, Piece, Place
+from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece, Place
+from floodmark.timeline.reading import gathering
+from floodmark.timeline.reading.gathering import gathered
 from timeline.piece_worlds import LAYOUT, WIDER, check_pieces, objects_in, rows_of, table, write_piece
 
 
@@ -37,7 +39,7 @@ def task_of(objects, sources, **other):
 def test_late_rows_come_after_those_of_the_same_time_and_before_later_ones(objects):
     there = write_piece(objects, [(10, 0), (20, 1), (30, 2)])
     late = write_piece(objects, [(5, 3), (20, 4), (20, 5), (40, 6)])
-    merged = merge(task_of(objects, [Source(late), Source(there)]))
+    merged = merge(task_of(objects, [late, there]))
     assert [r["offset"] for r in rows_of(objects, merged.pieces)] == [3, 0, 1, 4, 5, 2, 6]
     (piece,) = merged.pieces
     assert (piece.first, piece.last) == (Place(5, 3), Place(40, 6))
@@ -57,20 +59,18 @@ PLACES = st.lists(
     share=st.lists(st.integers(0, 3), min_size=40, max_size=40),
     dead=st.sets(st.integers(0, 40)),
     purged_before=st.integers(0, 10),
-    bounds=st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 41)), min_size=2, max_size=2),
     most=st.integers(1, 50),
     shape=st.sampled_from(Shape),
 )
-def test_a_merge_has_the_living_rows_of_its_sources_in_order(rows, share, dead, purged_before, bounds, most, shape):
+def test_a_merge_has_the_living_rows_of_its_sources_in_order(rows, share, dead, purged_before, most, shape):
     objects = objects_in(MemoryStore())
-    lo, hi = sorted(Place(*b) for b in bounds)
     parts = [p for n in range(4) if (p := [row for row, m in zip(rows, share, strict=False) if m == n])]
-    sources = [Source(write_piece(objects, part), *((lo, hi) if n else ())) for n, part in enumerate(parts)]
+    sources = [write_piece(objects, part) for part in parts]
     task = task_of(
         objects, sources, dead=np.array(sorted(dead), np.int64), purged_before=purged_before, most=most, shape=shape
     )
     merged = merge(task)
-    taken = sorted(row for n, part in enumerate(parts) for row in part if n == 0 or lo <= row < hi)
+    taken = sorted(row for part in parts for row in part)
     living = [row for row in taken if row[1] not in dead and row[1] >= purged_before]
     assert rows_of(objects, merged.pieces) == table(living).to_pylist()
     assert merged.dropped == len(taken) - len(living)
@@ -81,34 +81,28 @@ def test_a_merge_has_the_living_rows_of_its_sources_in_order(rows, share, dead, 
 
 def test_rows_of_a_fragment_alone_are_merged(objects):
     fragment = write_piece(objects, [(t, t) for t in range(10)], cut=6)
-    merged = merge(task_of(objects, [Source(fragment, Place(7, 0), END)]))
-    assert [r["offset"] for r in rows_of(objects, merged.pieces)] == [7, 8, 9]
+    merged = merge(task_of(objects, [fragment]))
+    assert [r["offset"] for r in rows_of(objects, merged.pieces)] == [6, 7, 8, 9]
 
 
 def test_older_rows_get_nulls_in_columns_that_came_later(objects):
     older = write_piece(objects, [(1, 1), (3, 3)])
     newer = write_piece(objects, [(2, 2)], WIDER)
-    merged = merge(task_of(objects, [Source(older), Source(newer)], layout=WIDER))
+    merged = merge(task_of(objects, [older, newer], layout=WIDER))
     assert [(r["offset"], r["more"]) for r in rows_of(objects, merged.pieces, WIDER)] == [(1, None), (2, 20), (3, None)]
 
 
 def test_a_merge_of_nothing_but_dead_rows_writes_no_file(objects):
     piece = write_piece(objects, [(1, 1), (2, 2)])
     before = list(objects.files())
-    merged = merge(task_of(objects, [Source(piece)], dead=np.array([1, 2])))
+    merged = merge(task_of(objects, [piece], dead=np.array([1, 2])))
     assert (merged.pieces, merged.dropped, merged.bytes) == ((), 2, 0)
     assert [f.key for f in objects.files()] == [f.key for f in before]
 
 
-def test_a_merge_of_no_rows_writes_no_file(objects):
-    piece = write_piece(objects, [(1, 1)])
-    merged = merge(task_of(objects, [Source(piece, BEGINNING, Place(1, 0))]))
-    assert (merged.pieces, merged.dropped, merged.bytes) == ((), 0, 0)
-
-
 def test_the_same_merge_again_gives_the_same_file_even_in_place_of_a_damaged_one(tmp_path):
     objects = objects_in(LocalStore(tmp_path))
-    task = task_of(objects, [Source(write_piece(objects, [(1, 1), (2, 2)])), Source(write_piece(objects, [(1, 3)]))])
+    task = task_of(objects, [write_piece(objects, [(1, 1), (2, 2)]), write_piece(objects, [(1, 3)])])
     first = merge(task)
     path = objects.store.local_path(objects.key(first.pieces[0].file))
     path.write_bytes(path.read_bytes()[:-9])
@@ -124,14 +118,14 @@ def test_a_source_that_cannot_be_read_leaves_nothing_behind(tmp_path):
     piece = write_piece(objects, [(1, 1), (2, 2)])
     objects.store.delete(objects.key(piece.file))
     with pytest.raises(UnreadablePiece, match=piece.file):
-        merge(task_of(objects, [Source(piece)]))
+        merge(task_of(objects, [piece]))
     assert list(objects.files()) == []
     assert list(objects.store.staging().iterdir()) == []
 
 
 def test_a_store_that_refuses_the_file_leaves_nothing_behind(tmp_path, monkeypatch):
     objects = objects_in(LocalStore(tmp_path))
-    task = task_of(objects, [Source(write_piece(objects, [(1, 1)])), Source(write_piece(objects, [(2, 2)]))])
+    task = task_of(objects, [write_piece(objects, [(1, 1)]), write_piece(objects, [(2, 2)])])
 
     def refuse(*_):
         raise StorageError("the disk is full")
@@ -144,10 +138,10 @@ def test_a_store_that_refuses_the_file_leaves_nothing_behind(tmp_path, monkeypat
 
 def test_tasks_survive_pickling_and_results_come_in_their_order(tmp_path):
     objects = objects_in(LocalStore(tmp_path))
-    merges = [task_of(objects, [Source(write_piece(objects, [(n, n)]))]) for n in range(5)]
+    merges = [task_of(objects, [write_piece(objects, [(n, n)])]) for n in range(5)]
     shipped = [pickle.loads(pickle.dumps(task)) for task in merges]
-    assert [m.pieces[0].first.time for m in run_tasks("ticks", shipped, fm.Runtime())] == [0, 1, 2, 3, 4]
-    assert run_tasks("ticks", [], fm.Runtime()) == []
+    assert [m.pieces[0].first.time for m in merge_all("ticks", shipped, fm.Runtime())] == [0, 1, 2, 3, 4]
+    assert merge_all("ticks", [], fm.Runtime()) == []
 
 
 @pytest.mark.spark
@@ -155,10 +149,9 @@ def test_much_data_is_merged_by_spark(tmp_path, session, monkeypatch):
     monkeypatch.setattr(tasks, "SPARK_BYTES", 0)
     objects = objects_in(LocalStore(tmp_path))
     merges = [
-        task_of(objects, [Source(write_piece(objects, [(n, 2 * n)])), Source(write_piece(objects, [(n, 2 * n + 1)]))])
-        for n in range(3)
+        task_of(objects, [write_piece(objects, [(n, 2 * n)]), write_piece(objects, [(n, 2 * n + 1)])]) for n in range(3)
     ]
-    merged = run_tasks("ticks", merges, fm.Runtime(session=session))
+    merged = merge_all("ticks", merges, fm.Runtime(session=session))
     assert [r["offset"] for m in merged for r in rows_of(objects, m.pieces)] == [0, 1, 2, 3, 4, 5]
 
 

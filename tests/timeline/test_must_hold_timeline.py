@@ -8,6 +8,7 @@ import sys
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import pandas as pd
@@ -20,7 +21,9 @@ from faults.timeline_runs import MINUTE, lake_on
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.pieces import How
+from floodmark.timeline.change import tasks
+from floodmark.timeline.change.sharing import FileTask
+from floodmark.timeline.order.pieces import How
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right, difference, expected, found
 from timeline.timeline_worlds import BEGIN, UNITS, Trouble, column_of
@@ -329,21 +332,18 @@ def test_always_merges_once_per_commit(lake):
 
 
 @pytest.mark.spark
-def test_merging_runs_as_spark_tasks(session, tmp_path, monkeypatch):
-    """However little it is, when this process may not do it itself."""
-    from floodmark.timeline import merge
-
+def test_merging_runs_as_spark_tasks_touched_row_groups_in_parallel(session, tmp_path, monkeypatch):
     lake = fm.Lake(tmp_path / "lake", runtime=fm.Runtime(session=session))
     dataset = made(lake, late_merge="always")
     dataset.write(a_day())
-    names = [name for name in vars(merge) if name.endswith("BYTES")]
-    for name in names:
-        monkeypatch.setattr(merge, name, 0)
-    tracker = session.get().sparkContext.statusTracker()
-    before = set(tracker.getJobIdsForGroup(None))
-    dataset.write(rows([n * 100.5 for n in range(14)], 9000))
-    assert set(tracker.getJobIdsForGroup(None)) - before, "no job was run"
+    spark = mock.Mock(wraps=tasks.run)
+    monkeypatch.setattr(tasks, "run", spark)
+    monkeypatch.setattr(tasks, "SPARK_BYTES", 0)  # however little it is
+    dataset.write(rows([50.5, 350.5, 650.5, 950.5], 9000))
+    merges = [call.args[0] for call in spark.call_args_list if isinstance(call.args[0][0], FileTask)]
+    assert [len(some) for some in merges] == [4]
     assert_right(dataset)
+    assert_sound(dataset)
 
 
 @pytest.mark.parametrize("late_merge", ["auto", "always"])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from floodmark.timeline import partitions
 from floodmark.timeline.errors import BadRange
+from floodmark.timeline.order import partitions
 
 EPOCH = datetime(1970, 1, 1)
 FIRST, LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.partitions import end, parse
+from floodmark.timeline.order.partitions import end, parse
 from floodmark.timeline.picture.axis import Axis
 from timeline.drawn import DAY, HOUR
 

@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
+from floodmark.timeline.order.pieces import How
+from floodmark.timeline.order.ranges import Range
 from floodmark.timeline.picture import png, svg
 from floodmark.timeline.picture.drawing import COLOURS, SIZE, Drawing, Rectangle, Words, draw
 from floodmark.timeline.picture.scene import Shade, compose
-from floodmark.timeline.pieces import How
-from floodmark.timeline.range import Range
 from timeline.drawn import DAY, HOUR, day, even, piece
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floodmark.timeline.order.pieces import How
+from floodmark.timeline.order.ranges import Range, parse_range
 from floodmark.timeline.picture.scene import Scene, Shade, Size, compose
-from floodmark.timeline.pieces import How
-from floodmark.timeline.range import Range, parse_range
 from timeline.drawn import DAY, HOUR, day, even, piece
 
 SIZE = Size(cells=48, letter=1, lanes=3, panels=4)  # a day has two cells for each hour

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
+from floodmark.timeline.order.pieces import How
+from floodmark.timeline.order.ranges import Range
 from floodmark.timeline.picture.scene import compose
 from floodmark.timeline.picture.text import DRAWN, PLAIN, lines, marks_for, size_for
-from floodmark.timeline.pieces import How
-from floodmark.timeline.range import Range
 from timeline.drawn import DAY, HOUR, day, even, piece
 
 WORLD = (

@@ -11,10 +11,10 @@ import pytest
 
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import sources
 from floodmark.timeline.errors import UnreadablePiece
-from floodmark.timeline.own_files import own_file
-from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.reading import sources
+from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline.stored.own_files import own_file
 from timeline.piece_worlds import LAYOUT, WIDER, objects_in, table, write_piece
 
 ROWS = [(10, 0), (20, 4), (20, 5), (30, 1), (40, 7)]
@@ -48,7 +48,9 @@ def test_a_column_that_came_later_is_null_in_older_files(objects):
 def test_a_row_group_is_decoded_once_for_all_pieces_that_it_was_cut_into(objects, monkeypatch):
     decoded = []
     decode = sources._OpenFile.decode
-    monkeypatch.setattr(sources._OpenFile, "decode", lambda self, *args: decoded.append(args) or decode(self, *args))
+    monkeypatch.setattr(
+        sources._OpenFile, "decode", lambda self, *args: decoded.append(args[:2]) or decode(self, *args)
+    )
     piece = write_piece(objects, ROWS)
     files = PieceFiles(objects, LAYOUT)
     for row in range(5):
@@ -133,3 +135,19 @@ def test_names_of_own_files_say_what_they_are_checked_by(objects):
     name = write_piece(objects, ROWS).file
     assert own_file(name).name == name
     assert own_file("data/f1620" + "0" * 64) is None
+
+
+def test_texts_may_be_read_as_dictionaries_until_one_has_many_values(objects, monkeypatch):
+    first, second = write_piece(objects, ROWS), write_piece(objects, [(50, offset) for offset in range(20, 40)])
+    files = PieceFiles(objects, LAYOUT)
+    for piece in (first, second):
+        found = files.read_encoded(piece, ["v", "offset"])
+        assert found.schema.types == [pa.dictionary(pa.int32(), pa.string()), pa.int64()]
+        assert found.to_pylist() == files.read(piece, ["v", "offset"]).to_pylist()
+        assert files.read(piece, ["v"]).schema.types == [pa.string()]
+    monkeypatch.setattr(sources, "_FEW_TEXTS", 5)
+    files = PieceFiles(objects, LAYOUT)
+    types = [files.read_encoded(piece, ["v"]).schema.types[0] for piece in (first, second, first, second)]
+    assert [pa.types.is_dictionary(t) for t in types] == [True, True, False, False]
+    older = PieceFiles(objects, WIDER).read_encoded(first, ["more", "v"])
+    assert older.to_pylist() == PieceFiles(objects, WIDER).read(first, ["more", "v"]).to_pylist()

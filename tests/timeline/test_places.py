@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.ledger.errors import BadEventTime
-from floodmark.timeline import places
-from floodmark.timeline.pieces import BEGINNING, END, Place
+from floodmark.timeline.order import places
+from floodmark.timeline.order.pieces import BEGINNING, END, Place
 
 MOMENT = datetime(2026, 11, 1, 13, 30, tzinfo=UTC)
 EARLY = datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from floodmark.timeline.pieces import BEGINNING, END, Place
-from floodmark.timeline.planner import Bounds, CopyLate, CopyRowGroup, Merge, cuts, plan, ranks, split
+from floodmark.timeline.order.pieces import BEGINNING, END, Place
+from floodmark.timeline.plan.planner import Bounds, CopyLate, CopyRowGroup, Merge, cuts, plan, ranks, split
 
 
 def late(*times):

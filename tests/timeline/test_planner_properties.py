@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.pieces import Place
-from floodmark.timeline.planner import Bounds, CopyLate, CopyRowGroup, Merge, cuts, plan, ranks, split
+from floodmark.timeline.order.pieces import Place
+from floodmark.timeline.plan.planner import Bounds, CopyLate, CopyRowGroup, Merge, cuts, plan, ranks, split
 
 
 @st.composite

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from floodmark.timeline.errors import BadRange
-from floodmark.timeline.pieces import BEGINNING, END, Place
-from floodmark.timeline.range import Range, parse_range
+from floodmark.timeline.order.pieces import BEGINNING, END, Place
+from floodmark.timeline.order.ranges import Range, parse_range
 
 DAY = 86_400_000_000
 

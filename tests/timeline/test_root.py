@@ -7,11 +7,12 @@ import logging
 import pytest
 
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import root as roots
 from floodmark.timeline.errors import BadManifest, PurgedMeanwhile, RootUnknown
-from floodmark.timeline.objects import last_name
-from floodmark.timeline.publish import publish
-from floodmark.timeline.root import Root
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.bundles import BUNDLE_PIECES
+from floodmark.timeline.stored.objects import last_name
+from floodmark.timeline.stored.publish import publish
+from floodmark.timeline.stored.root import Root
 from timeline.root_worlds import DAY, Swaps, change, objects_with, own_name, partition, piece, published
 
 
@@ -62,8 +63,26 @@ def test_one_can_publish_on_without_loading_again():
     for day in range(2, 5):
         root = publish(objects, root, change(root, partition(day)))
     assert roots.load(objects) == root
-    assert len(roots.partitions(objects, root)) == 4
-    assert set(root.bundles) == {m.digest for m in root.manifests}  # and remembers no more than there is
+    for info in list(objects.manifests()):
+        objects.store.delete(info.key)
+    assert len(roots.partitions(objects, root)) == 4  # it knows what it wrote
+
+
+def test_a_root_remembers_no_manifest_that_it_does_not_name():
+    objects = objects_with()
+    first = published(objects, partition(1))
+    second = publish(objects, first, change(first, partition(2)))
+    assert [second.bundles.get(m.digest) is None for m in (*first.manifests, *second.manifests)] == [True, False]
+
+
+def test_a_root_remembers_manifests_up_to_so_many_pieces(monkeypatch):
+    monkeypatch.setattr(roots, "KNOWN_PIECES", BUNDLE_PIECES)
+    objects = objects_with()
+    heavy = [partition(day, BUNDLE_PIECES) for day in (1, 2, 3)]
+    published(objects, *heavy)
+    root = roots.load(objects)
+    assert roots.partitions(objects, root) == roots.partitions(objects, root) == heavy
+    assert [root.bundles.get(m.digest) is None for m in root.manifests] == [True, True, False]
 
 
 def test_manifests_are_durable_before_the_root_names_them():
@@ -199,9 +218,11 @@ def test_a_manifest_that_is_gone_or_damaged_is_told_by_its_key():
     with pytest.raises(BadManifest, match="damaged") as raised:
         roots.partitions(objects, roots.load(objects))
     assert raised.value.key == key
+    assert "fold()" in raised.value.hint  # an update need not look at it, a fold does
     objects.store.delete(key)
-    with pytest.raises(BadManifest, match="gone"):
+    with pytest.raises(BadManifest, match="gone") as raised:
         roots.partitions(objects, roots.load(objects))
+    assert "fold()" in raised.value.hint
 
 
 def test_a_damaged_manifest_of_the_same_name_is_mended_by_who_publishes_it():

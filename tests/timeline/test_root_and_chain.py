@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.timeline import root as roots
+from floodmark.timeline.stored import root as roots
 from timeline.laid_worlds import SETTINGS, Laid, rows
 
 

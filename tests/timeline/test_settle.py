@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline.pieces import BEGINNING, END, Piece, Place
-from floodmark.timeline.settle import at_spans, cut, cut_at, even, settle, span, span_of, without
+from floodmark.timeline.order.pieces import BEGINNING, END, Piece, Place
+from floodmark.timeline.plan.settle import at_spans, cut, cut_at, even, settle, span, span_of, without
 from timeline.models import Model, run_of
 
 TIMES = st.lists(st.integers(0, 60), min_size=1, max_size=40)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -9,11 +11,12 @@ import pytest
 import floodmark as fm
 from floodmark.ledger.selection import NOBODY
 from floodmark.storage.counting import CountingStore
-from floodmark.timeline import lying, opened
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.range import Range
-from floodmark.timeline.sources import PieceFiles
-from floodmark.timeline.tail import tail
+from floodmark.timeline.order import spans as spans_module
+from floodmark.timeline.order.ranges import Range
+from floodmark.timeline.reading import lying, opened
+from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline.reading.tail import tail
+from floodmark.timeline.stored.objects import TimelineObjects
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, TIMES, moment, world
 
@@ -42,17 +45,64 @@ def test_corrected_and_retracted_rows_are_left_out(tmp_path):
     assert_right(made.dataset)
 
 
-def test_rows_read_again_because_they_are_too_many_to_keep_are_the_same(tmp_path, monkeypatch):
+@pytest.fixture
+def reads(monkeypatch):
+    """The pieces that are read, in order."""
+    found = []
+    read = PieceFiles._readable
+    monkeypatch.setattr(
+        PieceFiles, "_readable", lambda self, piece, *more: found.append(piece) or read(self, piece, *more)
+    )
+    return found
+
+
+def test_a_large_tail_in_no_order_is_decoded_twice_at_most(tmp_path, monkeypatch, reads):
     made = filled(tmp_path, kind="upsert")
     monkeypatch.setattr(opened, "MOST_ROWS", 16)
     monkeypatch.setattr(lying, "KEPT_BYTES", 3000)
-    reads = []
-    read = PieceFiles.read
-    monkeypatch.setattr(
-        PieceFiles, "read", lambda self, piece, columns: reads.append(piece) or read(self, piece, columns)
-    )
+    spans = made.dataset._timeline_reading(None, None, None).spans
+    assert len(spans) > 20
+    assert any(sum(piece in span.over for span in spans) > 3 for piece in {p for s in spans for p in s.over})
+    reads.clear()
     assert_right(made.dataset)
-    assert len(reads) > 2 * len(set(reads))
+    assert max(reads.count(piece) for piece in set(reads)) <= 2  # once for its places, once for its rows
+    assert not [path for path in made.store.staging().rglob("*") if path.is_file()]
+
+
+def test_where_no_file_can_be_written_a_large_tail_is_read_all_the_same(tmp_path, monkeypatch, reads, caplog):
+    made = filled(tmp_path, kind="upsert")
+    monkeypatch.setattr(opened, "MOST_ROWS", 16)
+    monkeypatch.setattr(lying, "KEPT_BYTES", 3000)
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(lying, "on_disk", full)
+    assert_right(made.dataset)
+    assert caplog.text.count("No space left on device") == 1
+    assert max(reads.count(piece) for piece in set(reads)) > 2
+
+
+@pytest.mark.parametrize("kind", ["append", "upsert"])
+def test_a_span_is_bounded_however_skewed_the_times_are(kind, tmp_path, monkeypatch):
+    made = world(tmp_path, mode="lazy", kind=kind)
+    busy = BEGIN + 5 * HOUR
+    for _ in range(3):  # nine of ten rows have one time
+        times = made.times(BEGIN, BEGIN + 3 * DAY, 400)
+        made.write(made.table([busy if i % 10 else time for i, time in enumerate(times)]))
+    monkeypatch.setattr(opened, "MOST_ROWS", 50)
+    reading = made.dataset._timeline_reading(None, None, None)
+    rows = [replace(reading, spans=(span,)).to_reader().read_all().num_rows for span in reading.spans]
+    assert sum(rows) == 1200
+    assert max(rows) <= 100
+    assert_right(made.dataset)
+
+
+def test_when_only_some_pieces_are_looked_at_all_rows_are_still_in_one_span_each(tmp_path, monkeypatch):
+    made = filled(tmp_path, kind="upsert")
+    monkeypatch.setattr(opened, "MOST_ROWS", 16)
+    monkeypatch.setattr(spans_module, "LOOKED_AT_ROWS", 100)
+    assert_right(made.dataset)
 
 
 def pieces(dataset, since=0):

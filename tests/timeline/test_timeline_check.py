@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from floodmark.ledger.selection import NOBODY
-from floodmark.timeline import root as roots
-from floodmark.timeline.check import Ledger, problems
-from floodmark.timeline.own_writing import Stretch, pieces_of, write_groups
-from floodmark.timeline.pieces import How, Place
-from floodmark.timeline.places import places_of
-from floodmark.timeline.sources import PieceFiles
+from floodmark.timeline.order.pieces import How, Place
+from floodmark.timeline.order.places import places_of
+from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.own_writing import GroupRows, pieces_of, write_groups
+from floodmark.timeline.upkeep.check import Ledger, problems
 from timeline.laid_worlds import DAY, SETTINGS, Laid
 
 
@@ -164,7 +164,7 @@ def test_a_root_that_says_something_wrong_of_a_manifest_is_found(laid):
 def test_copies_of_purged_records_are_found_named_or_not(laid):
     laid.lay(*whole(laid))
     laid.purge(10)
-    assert [p for p in laid.problems() if "purge(10) again removes it" in p]
+    assert [p for p in laid.problems() if "purge(10) again or fold() removes it" in p]
     laid.drop_purged()
     assert laid.problems() == []
     stray = laid.merged(laid.slice(1))[0].file
@@ -178,7 +178,7 @@ def test_rows_that_are_out_of_order_are_found(laid):
     layout = laid.snapshot.layout
     table = PieceFiles(laid.objects, layout).read(laid.slice(0), layout.slice_schema.names).take([0, 2, 1])
     made = write_groups(laid.objects, layout, iter([table]))
-    stretch = Stretch(0, 0, 3)
+    stretch = GroupRows(0, 0, 3)
     [piece] = pieces_of(made.name, made.groups, [stretch], *places_of(table, layout), How.SORTED, 1)
     laid.lay(laid.day(0, [piece], [laid.cut(laid.slice(0), 3, 10)]), slices=1)
     [problem] = laid.problems()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import floodmark as fm
-from floodmark.timeline import partitions as units
+from floodmark.timeline.order import partitions as units
 from timeline.layouts import assert_folded, assert_sound, purge_problems
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEFORE_1970, BEGIN, TIMES, UNITS, Shape, World, moment

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from floodmark.timeline import root as roots
-from floodmark.timeline.gc import GRACE_NANOS, find, remove
-from floodmark.timeline.objects import last_name
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.objects import last_name
+from floodmark.timeline.upkeep.gc import GRACE_NANOS, find, remove
 from timeline.laid_worlds import Laid
 
 HOUR = 3600 * 10**9

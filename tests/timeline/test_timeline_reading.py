@@ -11,14 +11,14 @@ import pytest
 import floodmark as fm
 from floodmark.ledger.errors import BadQuery, Purged
 from floodmark.storage.counting import CountingStore
-from floodmark.timeline import interleave, lying, opened, read
-from floodmark.timeline import root as roots
+from floodmark.timeline.change.intake import incoming
 from floodmark.timeline.errors import BadRange, NoTimeline, UnreadablePiece
-from floodmark.timeline.intake import incoming
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.pieces import Partition, Run
-from floodmark.timeline.publish import Change, publish
-from floodmark.timeline.root import LastUpdate
+from floodmark.timeline.order.pieces import Partition, Run
+from floodmark.timeline.reading import interleave, lying, opened, read
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.publish import Change, publish
+from floodmark.timeline.stored.root import LastUpdate
 from timeline.oracle import all_records, assert_right, expected
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, World, moment, world
 
@@ -30,7 +30,14 @@ def take_in(dataset: fm.Dataset) -> None:
     root = timeline.root
     layout = snapshot.require_layout("ticks")
     taken = incoming(
-        "ticks", snapshot, layout, settings, root.applied, timeline.dead, dataset._runtime, root.version + 1
+        "ticks",
+        snapshot,
+        layout,
+        settings,
+        root.applied,
+        lambda ranges: dataset._dead_within(snapshot, ranges),
+        dataset._runtime,
+        root.version + 1,
     )
     assert taken is not None
     there = {p.start: p for p in roots.partitions(objects, root)}
@@ -110,12 +117,26 @@ def test_the_dead_among_rows_that_nothing_lies_over_are_left_out(tmp_path):
 
 
 def test_purged_records_are_left_out_though_the_timeline_still_has_copies(tmp_path, monkeypatch):
-    made = laid_over(tmp_path, "upsert")
-    monkeypatch.setattr("floodmark.timeline.purge.drop_purged", lambda *_: None)  # as if it had been cut short
-    made.dataset.purge(300)
+    made = world(tmp_path, kind="upsert", mode="lazy")
+    for day in range(3):
+        made.write(made.table(made.times(BEGIN + day * DAY, BEGIN + (day + 1) * DAY, 100)))
+    take_in(made.dataset)
+    monkeypatch.setattr("floodmark.timeline.change.purge.drop_purged", lambda *_: None)  # as if it had been cut short
+    made.dataset.purge(200)
     purged = made.dataset.snapshot().purged_before
     assert any(p.offset_min < purged for part in made.dataset.timeline_pieces().partitions for p in part.pieces)
     assert_right(made.dataset, *RANGES)
+
+
+def test_pieces_that_are_purged_as_a_whole_are_not_looked_for(tmp_path, monkeypatch, caplog):
+    made = world(tmp_path, mode="lazy")
+    for day in range(3):
+        made.write(made.table([BEGIN + day * DAY + i * HOUR // 10 for i in range(100)]))
+    take_in(made.dataset)
+    monkeypatch.setattr("floodmark.timeline.change.purge.drop_purged", lambda *_: None)  # as if it had been cut short
+    made.dataset.purge(200)
+    assert_right(made.dataset, *RANGES)
+    assert "damaged" not in caplog.text
 
 
 def test_a_new_column_is_null_in_older_pieces(tmp_path):
@@ -315,3 +336,27 @@ def test_a_dataset_without_a_timeline_says_how_to_have_one(tmp_path):
 def test_a_range_that_is_none_is_refused(tmp_path):
     with pytest.raises(BadRange, match="ends before it starts"):
         laid_over(tmp_path).dataset.timeline_batches("2026-11-02", "2026-11-01")
+
+
+# Batches
+
+
+def test_small_pieces_are_handed_out_together(tmp_path):
+    made = world(tmp_path, mode="lazy", unit="hour")
+    made.write(made.table([BEGIN + i * HOUR // 2 for i in range(300)]))
+    take_in(made.dataset)
+    assert len(made.dataset.timeline_pieces().partitions) == 150
+    assert [batch.num_rows for batch in made.dataset.timeline_batches()] == [300]
+    assert_right(made.dataset)
+
+
+def test_batches_are_no_larger_than_they_need_to_be_and_large_ones_are_not_copied():
+    large = pa.table({"n": pa.array(range(read.BATCH_ROWS))})
+    small = pa.table({"n": pa.array(range(read.BATCH_ROWS // 4))})
+    heavy = pa.table({"n": pa.array(range(3)), "t": pa.array(["x" * (read.BATCH_BYTES // 2)] * 3)})
+    found = list(read._batches(pa.concat_tables([small, small, large, *[small] * 6])))
+    assert [b.num_rows for b in found] == [2 * small.num_rows, large.num_rows, 4 * small.num_rows, 2 * small.num_rows]
+    address = large["n"].chunk(0).buffers()[1].address
+    assert found[1].column(0).buffers()[1].address == address
+    assert [b.num_rows for b in read._batches(pa.concat_tables([heavy, heavy]))] == [3, 3]
+    assert list(read._batches(small.slice(0, 0))) == []

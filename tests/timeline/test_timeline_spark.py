@@ -6,7 +6,7 @@ import pytest
 
 import floodmark as fm
 from floodmark.ledger.runtime import Runtime
-from floodmark.timeline import spark_frame
+from floodmark.timeline.reading import spark_frame
 from timeline.oracle import expected
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, moment, world
 
@@ -62,3 +62,15 @@ def test_an_empty_range_is_an_empty_frame(ticks):
     frame = ticks.timeline("2020-01-01", "2020-01-02", columns=["id", "at"])
     assert frame.columns == ["id", "at"]
     assert rows(frame) == []
+
+
+@pytest.mark.parametrize("again", [0, 1000])
+def test_a_file_of_the_timeline_that_is_gone_is_made_up_for_by_the_ledger(again, ticks, monkeypatch, tmp_path):
+    monkeypatch.setattr(spark_frame, "LEAST_BYTES", 2000)
+    monkeypatch.setattr(spark_frame, "AGAIN", again)
+    frame = ticks.timeline(columns=["offset", "v"])
+    files = tmp_path / "lake" / ticks._objects.folder / "info/timeline/files"
+    if files.exists():
+        for path in files.iterdir():
+            path.unlink()
+    assert rows(frame) == wanted(ticks, "offset", "v")

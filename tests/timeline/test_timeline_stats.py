@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline.pieces import Partition
-from floodmark.timeline.root import LastUpdate, Root
+from floodmark.timeline.order.pieces import Partition
 from floodmark.timeline.stats import hidden_bytes, stats
+from floodmark.timeline.stored.root import LastUpdate, Root
 from timeline.root_worlds import DAY, own_name, piece
 from timeline.root_worlds import partition as whole
 

@@ -13,13 +13,16 @@ import pytest
 
 import floodmark as fm
 from floodmark.ledger.dataset import Dataset as Ledger
+from floodmark.ledger.errors import UnknownDataset
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline import intake, update
-from floodmark.timeline.errors import PurgedMeanwhile
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.pieces import How, Partition
+from floodmark.timeline.change import changing, intake, update
+from floodmark.timeline.errors import PurgedMeanwhile, UnreadablePiece
+from floodmark.timeline.order.pieces import How, Partition
+from floodmark.timeline.plan import arrange
 from floodmark.timeline.settings import Settings
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.own_files import remedy
 from timeline.layouts import assert_sound
 from timeline.models import NOBODY
 from timeline.oracle import assert_right
@@ -75,16 +78,16 @@ def test_manifests_that_are_known_are_not_read_again_unless_somebody_else_change
     store = CountingStore(MemoryStore())
     ticks = fm.Lake(store).create("ticks", event_time="at", partition_by="day", timeline="lazy")
     objects, settings = TimelineObjects(ticks.snapshot().objects), Settings("day", mode="lazy")
-    updating = update.Updating("ticks", objects, settings, fm.Runtime(), ticks.snapshot, lambda _: NOBODY)
+    updating = changing.Updating("ticks", objects, settings, fm.Runtime(), ticks.snapshot, lambda *_: NOBODY)
 
-    def manifests_read(by: update.Updating) -> int:
+    def manifests_read(by: changing.Updating) -> int:
         ticks.write(pa.table({"at": column_of(_seconds(range(5)), "us utc")}))
         read = len(store.keys_read)
         assert update.update(by) is not None
         return sum("/manifests/" in key for key in store.keys_read[read:])
 
     assert [manifests_read(updating) for _ in range(3)] == [0, 0, 0]
-    assert manifests_read(replace(updating, kept=update.KeptRoot())) == 1
+    assert manifests_read(replace(updating, kept=changing.KeptRoot())) == 1
     assert manifests_read(updating) == 1
     assert_right(ticks)
 
@@ -167,18 +170,18 @@ def test_update_that_loses_the_race_begins_again_from_the_new_root(
     other = World.__new__(World)
     other.__dict__.update(made.__dict__)
     other.reopen()
-    real, raced = update.publish, []
+    real, raced = changing.publish, []
 
     def publish(*args: Any) -> Any:
         if not raced:
             raced.append(True)
             with monkeypatch.context() as patch:
-                patch.setattr(update, "publish", real)
+                patch.setattr(changing, "publish", real)
                 patch.setattr(type(other.store._inner), "turn", _no_turn)
                 assert other.dataset.update_timeline() is not None
         return real(*args)
 
-    monkeypatch.setattr(update, "publish", publish)
+    monkeypatch.setattr(changing, "publish", publish)
     assert made.dataset.update_timeline() is None  # the other one has done it
     assert made.dataset.timeline_root().version == 1
     _check(made)
@@ -191,8 +194,8 @@ def _no_turn(store: Any, key: str) -> Any:
 def test_update_whose_swap_is_refused_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = world(tmp_path, mode="lazy")
     _write(made, range(100))
-    real, answers = update.publish, [None, None]
-    monkeypatch.setattr(update, "publish", lambda *args: answers.pop() if answers else real(*args))
+    real, answers = changing.publish, [None, None]
+    monkeypatch.setattr(changing, "publish", lambda *args: answers.pop() if answers else real(*args))
     assert made.dataset.update_timeline() is not None
     assert made.dataset.timeline_root().applied == 100
     _check(made)
@@ -201,7 +204,7 @@ def test_update_whose_swap_is_refused_tries_again(tmp_path: Path, monkeypatch: p
 def test_update_during_which_records_were_purged_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = world(tmp_path, mode="lazy")
     _write(made, range(100))
-    real, refused = update.publish, []
+    real, refused = changing.publish, []
 
     def publish(*args: Any) -> Any:
         if not refused:
@@ -209,7 +212,7 @@ def test_update_during_which_records_were_purged_begins_again(tmp_path: Path, mo
             raise PurgedMeanwhile("purged", purged_before=1)
         return real(*args)
 
-    monkeypatch.setattr(update, "publish", publish)
+    monkeypatch.setattr(changing, "publish", publish)
     assert made.dataset.update_timeline() is not None
     _check(made)
 
@@ -222,6 +225,134 @@ def test_purged_records_do_not_survive_a_merge(tmp_path: Path) -> None:
     _write(made, range(3, 100, 10))
     assert min(p.offset_min for p in _only(made).pieces) == 50
     _check(made)
+
+
+def test_update_after_a_purge_that_was_cut_short_takes_in_what_is_new_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = world(tmp_path, late_merge="always")
+    for i in range(4):
+        _write(made, range(i * 100, i * 100 + 100))
+    _write(made, range(40, 160, 30))
+    Ledger.purge(made.dataset, 100)
+    with caplog.at_level(logging.WARNING):
+        _write(made, range(50, 51))  # belongs to a row group that is gone
+    root = made.dataset.timeline_root()
+    assert root.last is not None
+    assert (root.last.rows, root.purged_before) == (1, 100)
+    assert not caplog.records
+    assert made.dataset.verify().ok  # no file of the timeline has a copy either
+    _check(made)
+
+
+def test_update_after_everything_was_purged_leaves_no_piece(tmp_path: Path) -> None:
+    made = world(tmp_path)
+    _write(made, range(100))
+    Ledger.purge(made.dataset, 100)
+    done = made.dataset.update_timeline()
+    assert done is not None
+    assert (done.kind, made.dataset.timeline_root().pieces) == ("purge", 0)
+    assert made.dataset.update_timeline() is None
+    _write(made, range(7))
+    _check(made)
+
+
+def test_slices_that_are_purged_while_they_are_merged_are_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = world(tmp_path, late_merge="always")
+    _write(made, range(0, 200, 2))
+    _write(made, range(200, 300))
+    real = changing.merge_all
+
+    def purge_first(*args: Any) -> Any:
+        monkeypatch.setattr(changing, "merge_all", real)
+        Ledger.purge(made.dataset, 100)
+        return real(*args)
+
+    monkeypatch.setattr(changing, "merge_all", purge_first)
+    with caplog.at_level(logging.WARNING):
+        _write(made, range(41, 51, 2))
+    root = made.dataset.timeline_root()
+    assert root.last is not None
+    assert (root.applied, root.last.rows) == (205, 5)
+    assert not caplog.records
+    _check(made)
+
+
+def test_slice_that_cannot_be_read_does_not_make_a_timeline_begin_anew(tmp_path: Path) -> None:
+    made = world(tmp_path, late_merge="always", mode="lazy")
+    _write(made, range(0, 200, 2))
+    made.dataset.update_timeline()
+    root = made.dataset.timeline_root()
+    victim = tmp_path / made.dataset.snapshot().objects.folder / _only(made).settled[0].file
+    victim.unlink()
+    made.reopen()
+    _write(made, range(1, 100, 10))
+    with pytest.raises(UnreadablePiece) as caught:
+        made.dataset.update_timeline()
+    assert caught.value.hint == remedy(caught.value.file)
+    assert "verify()" in caught.value.hint
+    assert made.dataset.timeline_root() == root
+
+
+def test_dataset_dropped_during_an_update_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = world(tmp_path, mode="lazy")
+    _write(made, range(100, 200))
+    _write(made, range(0, 300, 3))
+    real = update._change
+
+    def and_then_drop(*args: Any) -> Any:
+        change = real(*args)
+        made.lake.drop(NAME)
+        return change
+
+    monkeypatch.setattr(update, "_change", and_then_drop)
+    folder = made.dataset.snapshot().objects.folder
+    with pytest.raises(UnknownDataset):
+        made.dataset.update_timeline()
+    assert list(made.store.list(folder)) == []
+
+
+def test_write_stays_written_when_a_fault_keeps_its_timeline_from_following(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = world(tmp_path)
+    _write(made, range(100))
+
+    def stumble(*_: Any) -> Any:
+        raise ValueError("row groups must not overlap")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(arrange, "auto", stumble)
+        _write(made, range(50, 150))
+    [record] = caplog.records
+    assert "ValueError: row groups must not overlap" in record.getMessage()
+    assert record.exc_info is not None
+    assert made.dataset.count() == 200
+    _check(made)
+
+
+def test_write_stays_written_when_the_store_fails_right_after_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = world(tmp_path)
+    _write(made, range(100))
+    real = Ledger._write
+
+    def and_then_fail(*args: Any, **options: Any) -> Any:
+        commit = real(*args, **options)
+        made.store.strike(0, 10**6, where="")
+        return commit
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(Ledger, "_write", and_then_fail)
+        _write(made, range(50, 150))
+    assert "its timeline is behind (the network is down)" in caplog.text
+    made.store.calm()
+    assert made.dataset.count() == 200
 
 
 def test_write_stays_written_when_its_timeline_cannot_follow(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

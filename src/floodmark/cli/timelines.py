@@ -9,7 +9,7 @@ from floodmark.cli import words
 
 if TYPE_CHECKING:
     from floodmark.dataset import Dataset
-    from floodmark.timeline.root import Root
+    from floodmark.timeline.stored.root import Root
 
 
 def root_of(dataset: Dataset) -> Root | None:

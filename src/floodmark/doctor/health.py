@@ -21,9 +21,9 @@ from floodmark.ledger.segment import segment_name
 from floodmark.ledger.snapshot import Snapshot, load_at
 from floodmark.ledger.strategy import strategy_of
 from floodmark.storage.store import Store
-from floodmark.timeline import root as roots
-from floodmark.timeline.objects import TimelineObjects
 from floodmark.timeline.settings import of as timeline_settings
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.objects import TimelineObjects
 
 _CATCHES_UP = "nothing: the next read or write catches up"
 

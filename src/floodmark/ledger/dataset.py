@@ -339,6 +339,12 @@ class Dataset:
             return NOBODY
         return self._ask_keys(lambda _, index: index.dead(end))  # a newer index knows the past as well
 
+    def _dead_within(self, snapshot: Snapshot, ranges: Sequence[tuple[int, int]]) -> I64:
+        """Those of the dead as of a snapshot whose offsets lie in ranges [low, high), ascending and apart; sorted."""
+        if not ranges or not strategy_of(snapshot.state).is_keyed:
+            return NOBODY
+        return self._ask_keys(lambda _, index: index.dead_within(ranges, snapshot.next_offset))
+
     def _changes(self, since: int | None, until: int | None) -> Scan:
         snapshot = self.snapshot()
         return self._scan(snapshot, interval(snapshot, self._name, since, until), self._columns(snapshot))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,25 +15,29 @@ from floodmark.ledger.beside import check_apart
 from floodmark.ledger.commit import Commit
 from floodmark.ledger.fold import Fold
 from floodmark.ledger.keys.records import I64
+from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.purge import Purge
+from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.scan import checked_columns
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.verify import Verification
 from floodmark.ledger.write import Write
-from floodmark.timeline import gc, purge
-from floodmark.timeline import root as roots
-from floodmark.timeline.check import Ledger, problems
-from floodmark.timeline.fold import fold
-from floodmark.timeline.gc import Garbage
-from floodmark.timeline.objects import TimelineObjects
-from floodmark.timeline.opened import Timeline, require_settings
-from floodmark.timeline.range import Moment, parse_range
-from floodmark.timeline.read import Reading
-from floodmark.timeline.root import LastUpdate, Root
+from floodmark.timeline.change import purge
+from floodmark.timeline.change.changing import KeptRoot, Updating
+from floodmark.timeline.change.fold import NOTHING, fold, summed
+from floodmark.timeline.change.update import follow, update
+from floodmark.timeline.order.ranges import Moment, parse_range
+from floodmark.timeline.reading.opened import Timeline, require_settings
+from floodmark.timeline.reading.read import Reading
+from floodmark.timeline.reading.spark_frame import spark_frame
 from floodmark.timeline.settings import Settings, of
-from floodmark.timeline.spark_frame import spark_frame
 from floodmark.timeline.stats import TimelinePieces, TimelineStats
-from floodmark.timeline.update import Updating, follow, update
+from floodmark.timeline.stored import root as roots
+from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.timeline.stored.root import LastUpdate, Root
+from floodmark.timeline.upkeep import gc
+from floodmark.timeline.upkeep.check import Ledger, problems
+from floodmark.timeline.upkeep.gc import Garbage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,6 +45,10 @@ if TYPE_CHECKING:
 
 class Dataset(ledger.Dataset):
     """A ledger and, if it was created with `partition_by`, its timeline. Without one, what asks for it is refused."""
+
+    def __init__(self, name: str, objects: DatasetObjects, runtime: Runtime) -> None:
+        super().__init__(name, objects, runtime)
+        self._kept_root = KeptRoot()
 
     # Reading
 
@@ -86,7 +94,7 @@ class Dataset(ledger.Dataset):
 
     def _root_and_head(self) -> tuple[Root, Snapshot, Settings]:
         """The root and the head, which is never behind it since it is read after it."""
-        root = roots.load(self._timeline_objects)
+        root = self._kept_root.load(self._timeline_objects)
         snapshot = self.snapshot()
         settings = require_settings(self._name, snapshot)
         return roots.fitting(root, snapshot, settings.digest), snapshot, settings
@@ -120,12 +128,24 @@ class Dataset(ledger.Dataset):
         """
         if partition is not None:
             return fold(self._updating(require_settings(self._name, self.snapshot())), partition)
-        done = super().fold()
-        settings = of(self.snapshot().state)
-        return done if settings is None else _both(done, fold(self._updating(settings)))
+        snapshot = self.snapshot()
+        settings = of(snapshot.state)
+        if settings is None:
+            return super().fold()
+        if snapshot.layout is None:
+            return NOTHING
+        return summed(super().fold(), fold(self._updating(settings)))
 
     def _updating(self, settings: Settings) -> Updating:
-        return Updating(self._name, self._timeline_objects, settings, self._runtime, self.snapshot, self._dead_as_of)
+        return Updating(
+            name=self._name,
+            objects=self._timeline_objects,
+            settings=settings,
+            runtime=self._runtime,
+            snapshot=self.snapshot,
+            dead=self._dead_within,
+            kept=self._kept_root,
+        )
 
     def _dead_as_of(self, snapshot: Snapshot) -> I64:
         return self._dead(snapshot, snapshot.next_offset)
@@ -134,10 +154,18 @@ class Dataset(ledger.Dataset):
 
     def _write(self, way: Callable[..., Write], **options: Any) -> Commit:
         commit = super()._write(way, **options)
-        settings = of(self.snapshot().state)
-        if settings is not None and settings.mode == "eager":
-            follow(self._updating(settings))
+        follow(self._eager, self._name)
         return commit
+
+    def _written(self, snapshot: Snapshot) -> None:
+        """Follow a write that somebody else made, such as a step, and which left this snapshot."""
+        self._latest = snapshot
+        follow(self._eager, self._name)
+
+    def _eager(self) -> Updating | None:
+        """What follows writes, by the snapshot that the last one left."""
+        settings = None if self._latest is None else of(self._latest.state)
+        return None if settings is None or settings.mode != "eager" else self._updating(settings)
 
     def purge(self, before: int | str | date | datetime) -> Purge:
         """Remove old slices for good: those whose records all lie before an offset or an event time.
@@ -146,9 +174,9 @@ class Dataset(ledger.Dataset):
         them go too.
         """
         done = super().purge(before)
-        seen = self._look()
-        if (settings := of(seen.snapshot.state)) is not None:
-            purge.drop_purged(self._name, seen.snapshot, seen.dead, self._runtime, settings)
+        settings = None if self._latest is None else of(self._latest.state)
+        if settings is not None:
+            purge.drop_purged(self._updating(settings))
         return done
 
     def verify(self) -> Verification:
@@ -170,8 +198,3 @@ class Dataset(ledger.Dataset):
     def _collect_timeline_garbage(self) -> Garbage:
         """Remove them; says which went."""
         return gc.remove(self._timeline_objects, self._find_timeline_garbage())
-
-
-def _both(one: Fold, other: Fold) -> Fold:
-    """What two folds did together."""
-    return Fold(*(getattr(one, f.name) + getattr(other, f.name) for f in fields(Fold)))

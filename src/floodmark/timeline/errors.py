@@ -32,6 +32,13 @@ class BadRange(TimelineError):
     end: object
 
 
+class UnknownPartition(TimelineError):
+    """A partition that the timeline does not have."""
+
+    partition: str
+    near: tuple[str, ...]
+
+
 # What lies in the store
 
 

@@ -13,7 +13,7 @@ from floodmark.chain.state import ChainState
 from floodmark.ledger.row_groups import ROW_GROUP_SIZE_NOTE, row_group_size_of
 from floodmark.ledger.strategy import noted
 from floodmark.timeline.errors import BadSettings
-from floodmark.timeline.partitions import UNITS, Unit
+from floodmark.timeline.order.partitions import UNITS, Unit
 
 LateMerge = Literal["auto", "always"]
 Mode = Literal["eager", "lazy"]

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from floodmark.timeline.partitions import Unit, label
-from floodmark.timeline.pieces import Partition
-from floodmark.timeline.root import LastUpdate, Root
+from floodmark.timeline.order.partitions import Unit, label
+from floodmark.timeline.order.pieces import Partition
 from floodmark.timeline.settings import Settings
+from floodmark.timeline.stored.root import LastUpdate, Root
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,12 @@ def wrong(index: KeyIndex, naive: Naive) -> str | None:
             return f"live_between({low}, {high}): {pairs(entries.key)}"
     if any(index.dead(end).tolist() != naive.dead(end) for end in range(naive.end + 1)):
         return "dead"
+    third = naive.end // 3
+    for end in (third, naive.end):
+        for ranges in ([], [(0, naive.end)], [(third, 2 * third)], [(0, third), (2 * third, naive.end)]):
+            inside = [offset for offset in naive.dead(end) if any(low <= offset < high for low, high in ranges)]
+            if index.dead_within(ranges, end).tolist() != inside:
+                return f"dead_within({ranges}, {end})"
     if index.dead().tolist() != naive.dead(naive.end) or index.dead_count != len(naive.kills):
         return "dead now"
     return None if index.live_count == len(naive.live) else f"live_count: {index.live_count}"

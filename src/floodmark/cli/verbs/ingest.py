@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # As in ledger/strategy.py; what that imports would make `floodmark --help` wait.
 MERGES = ("append", "ledger", "snapshot", "changelog", "upsert")
-# As in timeline/settings.py and timeline/partitions.py, for the same reason.
+# As in timeline/settings.py and timeline/order/partitions.py, for the same reason.
 UNITS = ("hour", "day", "week", "month", "year")
 LATE_MERGES = ("auto", "always")
 MODES = ("eager", "lazy")

@@ -189,8 +189,8 @@ def _write(call: Call, dataset: Dataset, start: str | None, end: str | None, out
 
 def _scene(dataset: Dataset, start: str | None, end: str | None, size: Size) -> tuple[Scene, str, int]:
     """What there is to be drawn, the unit of the partitions, and how many records are not in them yet."""
+    from floodmark.timeline.order.ranges import parse_range
     from floodmark.timeline.picture.scene import compose
-    from floodmark.timeline.range import parse_range
 
     found = dataset.timeline_pieces(start, end)
     unit = found.settings.partition_by

@@ -88,6 +88,20 @@ class KeyIndex:
             return np.sort(np.concatenate([np.empty(0, np.int64), *ended]))
         return offsets_of(self._dead_now())
 
+    def dead_within(self, ranges: Sequence[tuple[int, int]], end: int) -> I64:
+        """Those of the dead as of `end` that lie in ranges [low, high), which ascend and are apart.
+
+        As of the end of the index no others are listed, however many there are.
+        """
+        if end < self.end:
+            dead = self.dead(end)
+            parts = [dead[slice(*np.searchsorted(dead, bounds))] for bounds in ranges]
+            return np.concatenate([np.empty(0, np.int64), *parts])
+        wanted = BitMap64()
+        for low, high in ranges:
+            wanted.add_range(low, high)
+        return offsets_of(self._dead_now() & wanted)
+
     def ended_by(self, offsets: I64) -> I64:
         """For each of these records the one that ended it, itself if it never was current; NOT_THERE if it is."""
         found = np.full(len(offsets), NOT_THERE, np.int64)

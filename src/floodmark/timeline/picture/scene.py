@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from floodmark.timeline.partitions import Unit, end, label
+from floodmark.timeline.order.partitions import Unit, end, label
+from floodmark.timeline.order.pieces import How, Partition, Piece, Run
+from floodmark.timeline.order.ranges import Range
 from floodmark.timeline.picture.axis import Axis, Tick
-from floodmark.timeline.pieces import How, Partition, Piece, Run
-from floodmark.timeline.range import Range
 
 _FEWEST_PARTS = 4
 """Pieces that cover less than this part of a partition get the whole axis."""
@@ -210,7 +210,7 @@ def _axis(partition: Partition, unit: Unit, size: Size, wanted: Range) -> Axis:
 
 def _shade(piece: Piece, version: int, touched: bool) -> Shade:
     if piece.since == version:
-        return Shade.MERGED if piece.how in (How.MERGED, How.FOLDED) else Shade.NEW
+        return Shade.MERGED if piece.how in (How.MERGED, How.FOLDED, How.SHARED) else Shade.NEW
     return Shade.REFERENCED if touched else Shade.UNTOUCHED
 
 

@@ -141,7 +141,10 @@ class Refresh:
         finally:
             progress.finish()
         fold_if_due(self.output.name, written.snapshot, cache, runtime)
-        return None if written.snapshot.head == snapshot.head else written.commit
+        if written.snapshot.head == snapshot.head:
+            return None
+        lake[self.output.name]._written(written.snapshot)
+        return written.commit
 
     def _incoming(self) -> Incoming | None:
         known = self.output.columns

@@ -1,0 +1,1 @@
+"""Where rows lie on the time axis: places, pieces, partitions, ranges and spans. Pure."""

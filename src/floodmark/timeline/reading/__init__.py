@@ -1,0 +1,1 @@
+"""Reading a timeline in order, by Arrow and by Spark."""

@@ -1,0 +1,1 @@
+"""Checking a timeline, and collecting its garbage."""

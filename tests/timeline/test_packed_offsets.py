@@ -1,0 +1,22 @@
+"""Packed offsets: they come back as they were, and take little room where they lie close."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floodmark.timeline.stored.packed_offsets import packed, unpacked
+
+
+@given(st.sets(st.one_of(st.integers(0, 300), st.integers(0, 2**62))))
+def test_offsets_come_back_as_they_were(offsets):
+    given = np.array(sorted(offsets), np.int64)
+    again = unpacked(packed(given))
+    assert again.dtype == np.int64
+    assert np.array_equal(again, given)
+
+
+def test_offsets_close_to_each_other_take_a_byte_each():
+    _, gaps = packed(np.arange(10**12, 10**12 + 2_000, 7))
+    assert gaps.itemsize == 1
