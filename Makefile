@@ -18,8 +18,8 @@ $(STAMP): pyproject.toml constraints.txt tools/install
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP) ## A small pipeline from files to SQL, step by step, in ./demo-lake
-	@$(BIN)/python examples/trips/demo.py
+demo: $(STAMP) ## A pipeline on real flights, killed and repaired, step by step, in ./demo-lake
+	@$(BIN)/python examples/flights/flights_demo.py $(ARGS)
 
 .PHONY: test
 test: $(STAMP) ## All tests
@@ -42,15 +42,24 @@ format: $(STAMP) ## Format the code and fix what the linter can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+.PHONY: docs
+docs: $(STAMP) ## The documentation as a site, in ./site
+	@$(BIN)/python tools/docs_site.py
+
 .PHONY: bench
 bench: $(STAMP) ## The benchmarks; run one with make bench-NAME
 	@$(BIN)/python tools/benchmarks.py
+
+.PHONY: bench-all
+bench-all: $(STAMP) ## All benchmarks in one table, with curves (ARGS=--full for real sizes)
+	$(BIN)/python bench/all.py $(ARGS)
 
 bench-%: $(STAMP)
 	$(BIN)/python bench/$*.py $(ARGS)
 
 .PHONY: clean
 clean: ## Remove what was made here, but not .venv
-	rm -rf demo-lake examples/trips/files build dist spark-warehouse metastore_db derby.log
+	rm -rf demo-lake examples/*/files examples/*/lake examples/flights/inbox examples/flights/deliveries
+	rm -rf build dist site bench-results spark-warehouse metastore_db derby.log
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests bench examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,6 +19,7 @@ from pyspark import cloudpickle
 
 import floodmark as fm
 import tipping
+from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from measuring import Figure, alternate, measured, seconds, without_spark
 from tipping import SCHEMA, tip, tip_of, tips
@@ -31,7 +32,7 @@ NOTHING_TO_DO = """
 import json, sys, time
 import pyarrow.compute
 import floodmark as fm
-fm.Lake, fm.Dataset
+fm.Lake, Dataset
 from tipping import tip
 began = time.perf_counter()
 done = fm.Lake(sys.argv[1])["trips"].backfill("tip")
@@ -56,21 +57,29 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
         against_lance = _against_lance(lake, root, args)
     return [
         Figure(
+            "full",
             "backfill ÷ plain mapInArrow and write of the same column",
             full / plain,
-            0.7,
             f"{full:.2f} s ÷ {plain:.2f} s; {args.rows:,} rows",
         ),
-        Figure("nothing to do: seconds beyond the import", again, 0.4, f"no Spark; median of {args.repeats} processes"),
         Figure(
-            "backfill of 1 % new rows ÷ of all", more / full, 0.05, f"{more * 1000:.0f} ms ÷ {full:.2f} s, session warm"
+            "nothing",
+            "nothing to do: seconds beyond the import",
+            again,
+            f"no Spark; median of {args.repeats} processes",
+        ),
+        Figure(
+            "more",
+            "backfill of 1 % new rows ÷ of all",
+            more / full,
+            f"{more * 1000:.0f} ms ÷ {full:.2f} s, session warm",
         ),
         *against_lance,
         *reading,
     ]
 
 
-def _full(dataset: fm.Dataset, session: Session, root: Path, repeats: int) -> tuple[float, float]:
+def _full(dataset: Dataset, session: Session, root: Path, repeats: int) -> tuple[float, float]:
     """A whole column, each time under a name that nothing is known of, and what Spark makes of the same."""
     spark, number = session.get(), count()
     names: list[str] = []
@@ -93,7 +102,7 @@ def _full(dataset: fm.Dataset, session: Session, root: Path, repeats: int) -> tu
     return took
 
 
-def _more_rows(dataset: fm.Dataset, rows: int, repeats: int) -> float:
+def _more_rows(dataset: Dataset, rows: int, repeats: int) -> float:
     """One per cent more, several times over."""
     added = rows // 100
     times = []
@@ -135,17 +144,18 @@ def _against_lance(lake: fm.Lake, root: Path, args: argparse.Namespace) -> list[
         return add
 
     figures = []
-    for batch_size, bar, what in ((None, 0.5, "with a checkpoint file"), (LARGE_BATCH, None, "in large batches")):
+    ways = (("lance", None, "with a checkpoint file"), ("lance_large", LARGE_BATCH, "in large batches"))
+    for key, batch_size, what in ways:
         lances = add_by_lance(batch_size)
         ours()
         lances()
         one, two = alternate(ours, lances, args.repeats)
         detail = f"{one:.3f} s ÷ {two:.3f} s; {rows:,} rows, {batch_size or 'as many as it likes'} in a batch"
-        figures.append(Figure(f"backfill ÷ lance's add_columns {what}", one / two, bar, detail))
+        figures.append(Figure(key, f"backfill ÷ lance's add_columns {what}", one / two, detail))
     return figures
 
 
-def _reading(dataset: fm.Dataset, session: Session, root: Path, repeats: int) -> list[Figure]:
+def _reading(dataset: Dataset, session: Session, root: Path, repeats: int) -> list[Figure]:
     """All columns, the computed one among them, against the same columns in one Parquet file."""
     spark, one = session.get(), root / "one.parquet"
     table = dataset.to_arrow()
@@ -159,9 +169,9 @@ def _reading(dataset: fm.Dataset, session: Session, root: Path, repeats: int) ->
         frame.selectExpr(*SUMS).collect()
 
     ways: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-        "to_arrow()": (dataset.to_arrow, lambda: pq.read_table(one)),
-        "to_batches()": (lambda: batches(dataset.to_batches()), lambda: batches(pads.dataset(one).to_batches())),
-        "read()": (lambda: sums(dataset.read()), lambda: sums(spark.read.parquet(str(one)))),
+        "to_arrow": (dataset.to_arrow, lambda: pq.read_table(one)),
+        "to_batches": (lambda: batches(dataset.to_batches()), lambda: batches(pads.dataset(one).to_batches())),
+        "read": (lambda: sums(dataset.read()), lambda: sums(spark.read.parquet(str(one)))),
     }
     figures = []
     for name, (ours, plain) in ways.items():
@@ -169,7 +179,8 @@ def _reading(dataset: fm.Dataset, session: Session, root: Path, repeats: int) ->
         plain()
         first, second = alternate(ours, plain, 2 * repeats + 1)
         detail = f"{first:.2f} s ÷ {second:.2f} s; {table.num_rows:,} rows, {table.num_columns} columns"
-        figures.append(Figure(f"{name} with a computed column ÷ one plain file", first / second, 1.4, detail))
+        what = f"{name}() with a computed column ÷ one plain file"
+        figures.append(Figure(f"reading.{name}", what, first / second, detail))
     return figures
 
 

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 import floodmark as fm
 import scoring
 from floodmark.engine import Session
-from measuring import Figure, alternate, measured
+from measuring import Curve, Figure, Growth, alternate, measured
 from scoring import SCHEMA, score, scores
 from trips import write_files
 
@@ -25,16 +25,17 @@ DATAPIPE = 3_000
 """Rows a second that Datapipe 0.15 did on PostgreSQL."""
 
 
-def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
     cloudpickle.register_pickle_by_value(scoring)  # as engine.run does it; plain Spark's workers do not know the file
-    figures = []
+    figures: list[Figure | Curve] = []
+    growth = Growth("full_run", "The first run of a 1:1 pandas transform", "rows", "seconds")
     with Session() as session:
-        for rows in (args.rows // 10, args.rows):
-            figures += _at(root / f"{rows}", rows, args.repeats, session)
-    return figures
+        for key, rows in (("tenth", args.rows // 10), ("whole", args.rows)):
+            figures += _at(root / f"{rows}", key, rows, args.repeats, session, growth)
+    return [*figures, growth.curve()]
 
 
-def _at(root: Path, rows: int, repeats: int, session: Session) -> list[Figure]:
+def _at(root: Path, key: str, rows: int, repeats: int, session: Session, growth: Growth) -> list[Figure]:
     files = write_files(root / "in", rows)
     spark, numbers = session.get(), count()
     lake = fm.Lake(root / "lake", runtime=fm.Runtime(session=session))
@@ -55,18 +56,20 @@ def _at(root: Path, rows: int, repeats: int, session: Session) -> list[Figure]:
     plain()
     first, second = alternate(ours, plain, repeats)
     small, again = alternate(lambda: ours(1_000), plain, 1)
+    growth.add("BatchTransform", rows, first)
+    growth.add("plain mapInPandas and write", rows, second)
     rate = f"{rows / first:,.0f} rows/s (Datapipe on PostgreSQL: {DATAPIPE:,})"
     return [
         Figure(
+            key,
             f"full run of {rows:,} rows ÷ plain mapInPandas and write",
             first / second,
-            1.0,
             f"{first:.2f} s ÷ {second:.2f} s; {rate}; {SPARKS_CHUNK:,} rows a call in both",
         ),
         Figure(
-            "the same with 1,000 rows a call in ours",
+            f"{key}.small_calls",
+            f"full run of {rows:,} rows with 1,000 rows a call in ours ÷ the same",
             small / again,
-            None,
             f"{small:.2f} s ÷ {again:.2f} s; {rows / small:,.0f} rows/s",
         ),
     ]

@@ -21,29 +21,40 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 import floodmark as fm
-from measuring import Figure, measured, seconds
-from ticks import SHAPES, Shape, World, Written, day, largest_row_group, opened
+from measuring import Curve, Figure, Line, binned, measured, seconds
+from ticks import SHAPES, World, Written, day, largest_row_group, opened
 
-AMPLIFICATION_BAR = 20.0
-TIME_BAR = 1.2
-LARGEST_BAR = 1.5
-DELTA_BAR = 1 / 20
 YOUNG = 100  # commits
 AROUND = 100
 
 
-def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
-    figures = []
-    ours: list[World] = []
-    for number, (name, shape) in enumerate(SHAPES.items()):
-        world, found = _case(root / f"shape{number}", args, name, shape)
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
+    figures: list[Figure | Curve] = []
+    ours: dict[str, World] = {}
+    for key, name in SHAPES.items():
+        ours[name], found = _case(root / key, args, key, name)
         figures += found
-        ours.append(world)
-    return figures + _against_deltalake(root / "delta", ours[0], args.repeats)
+    figures += _against_deltalake(root / "delta", next(iter(ours.values())), args.repeats)
+    return [*figures, *_curves(ours, args)]
 
 
-def _case(root: Path, args: argparse.Namespace, name: str, shape: Shape) -> tuple[World, list[Figure]]:
-    world = opened(root / "lake", args.rows, args.row_group_size, args.late, shape, "auto")
+def _curves(ours: dict[str, World], args: argparse.Namespace) -> list[Curve]:
+    """How time and bytes go on from commit to commit; what came after the last one is measured in another way."""
+    times = [Line(name, tuple(binned(world.times[: args.commits]))) for name, world in ours.items()]
+    written = [Line(name, tuple(binned(world.written[: args.commits]))) for name, world in ours.items()]
+    late = f"Commits of {args.late:,} late rows into {args.rows:,}"
+    in_ms, in_kb = (
+        [Line(one.name, tuple((x, y * by) for x, y in one.points)) for one in lines]
+        for lines, by in ((times, 1e3), (written, 1e-3))
+    )
+    return [
+        Curve("late_narrow.time", f"{late}: time of each", "commit", "ms, median", tuple(in_ms)),
+        Curve("late_narrow.bytes", f"{late}: bytes written by each", "commit", "kB, median", tuple(in_kb)),
+    ]
+
+
+def _case(root: Path, args: argparse.Namespace, key: str, name: str) -> tuple[World, list[Figure]]:
+    world = opened(root / "lake", args.rows, args.row_group_size, args.late, key, "auto")
     largest = 0
     young: World | None = None
     for number in range(args.commits):
@@ -65,19 +76,22 @@ def _case(root: Path, args: argparse.Namespace, name: str, shape: Shape) -> tupl
     shape_of_it = f"{len(found.settled)} settled pieces, {sum(len(r.pieces) for r in found.waiting)} waiting"
     return world, [
         Figure(
+            f"{key}.bytes",
             f"{name}: bytes written ÷ the same rows alone",
             written / alone,
-            AMPLIFICATION_BAR,
             f"{written / 1e3:.0f} kB ÷ {alone / 1e3:.1f} kB, commits {args.commits // 2:,} to {args.commits:,}",
         ),
         Figure(
+            f"{key}.time",
             f"{name}: time around commit {args.commits:,} ÷ around commit {YOUNG}",
             late / early,
-            TIME_BAR,
             f"medians {_ms(late)} ÷ {_ms(early)}, means {_ms(late_mean)} ÷ {_ms(early_mean)}; {shape_of_it}",
         ),
         Figure(
-            f"{name}: largest row group ÷ row_group_size", largest / args.row_group_size, LARGEST_BAR, f"{largest:,}"
+            f"{key}.largest",
+            f"{name}: largest row group ÷ row_group_size",
+            largest / args.row_group_size,
+            f"{largest:,} rows",
         ),
     ]
 
@@ -113,15 +127,15 @@ def _against_deltalake(path: Path, ours: World, repeats: int) -> list[Figure]:
     their_bytes, their_time = mean(written), mean(times)
     return [
         Figure(
+            "delta.bytes",
             "a commit ÷ deltalake's append and sorted rewrite, bytes",
             our_bytes / their_bytes,
-            DELTA_BAR,
             f"{our_bytes / 1e6:.2f} MB ÷ {their_bytes / 1e6:.1f} MB: {their_bytes / our_bytes:.0f} × fewer",
         ),
         Figure(
+            "delta.time",
             "a commit ÷ deltalake's append and sorted rewrite, time",
             our_time / their_time,
-            None,
             f"means {our_time * 1e3:.0f} ms ÷ {their_time * 1e3:.0f} ms: {their_time / our_time:.0f} × faster",
         ),
     ]

@@ -13,14 +13,11 @@ import numpy as np
 
 from floodmark.timeline.order.pieces import Piece
 from measuring import Figure, measured
-from ticks import DAY, LENGTH, anywhere, largest_row_group, opened, ticks
-
-BYTES_BAR = 1.2
-LARGEST_BAR = 1.5
+from ticks import DAY, LENGTH, largest_row_group, opened, ticks
 
 
 def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
-    world = opened(root / "lake", args.rows, args.row_group_size, args.late, anywhere, "always")
+    world = opened(root / "lake", args.rows, args.row_group_size, args.late, "anywhere", "always")
     groups = args.rows // args.row_group_size
     length = LENGTH // groups
     ratios, wrong, largest = [], 0, 0
@@ -40,13 +37,15 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
         largest = max(largest, largest_row_group(after))
     return [
         Figure(
+            "bytes",
             f"{args.late:,} rows over {args.over} of {groups} row groups: bytes written ÷ those row groups",
             max(ratios),
-            BYTES_BAR,
             f"the most of {args.repeats} commits, {mean(ratios):.3f} on average",
         ),
-        Figure("row groups rewritten that need not be, or not rewritten that must", wrong, 0, f"{args.over} a commit"),
-        Figure("largest row group ÷ row_group_size", largest / args.row_group_size, LARGEST_BAR, f"{largest:,} rows"),
+        Figure(
+            "wrong", "row groups rewritten that need not be, or not rewritten that must", wrong, f"{args.over} a commit"
+        ),
+        Figure("largest", "largest row group ÷ row_group_size", largest / args.row_group_size, f"{largest:,} rows"),
     ]
 
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.ledger import parts
 from measuring import Figure, alternate, measured
@@ -40,7 +41,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
         def ledger_scan() -> None:
             large.read().selectExpr(*sums).collect()
 
-        def newest_of(dataset: fm.Dataset) -> None:
+        def newest_of(dataset: Dataset) -> None:
             last = dataset.last_offset or 0
             assert len(dataset.changes(since=last - NEWEST).collect()) == NEWEST
 
@@ -50,17 +51,19 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
         of_large, of_small = alternate(lambda: newest_of(large), lambda: newest_of(small), repeats)
     many, one = _small_slices(lake, slices, repeats)
     return [
-        Figure("sum over all columns ÷ plain scan", ours / plain, 1.2, f"{ours:.2f} s ÷ {plain:.2f} s; {rows:,} rows"),
         Figure(
+            "scan", "sum over all columns ÷ plain scan", ours / plain, f"{ours:.2f} s ÷ {plain:.2f} s; {rows:,} rows"
+        ),
+        Figure(
+            "newest",
             f"newest {NEWEST:,} changes of {rows:,} ÷ of 100,000",
             of_large / of_small,
-            1.5,
             f"{of_large * 1000:.0f} ms ÷ {of_small * 1000:.0f} ms",
         ),
         Figure(
+            "slices",
             f"to_arrow() of {slices:,} slices of {SLICE_ROWS} rows ÷ the same rows in one slice",
             many / one,
-            None,
             f"{many:.2f} s ÷ {one:.3f} s; without folds; read_current has it with",
         ),
     ]
@@ -75,7 +78,7 @@ def _small_slices(lake: fm.Lake, slices: int, repeats: int) -> tuple[float, floa
         many.write(table)
     assert many.snapshot().slices.num_rows >= slices
 
-    def read(dataset: fm.Dataset) -> pa.Table:
+    def read(dataset: Dataset) -> pa.Table:
         return dataset.to_arrow()
 
     assert read(many).equals(read(one))

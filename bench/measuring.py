@@ -1,8 +1,9 @@
-"""What the benchmarks share: their flags, alternating timed runs, and a verdict against the bar."""
+"""What the benchmarks share: their flags, alternating timed runs, and a verdict against the bars."""
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import shutil
@@ -11,24 +12,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from summary.bars import bars_of
+from summary.figures import Curve, Figure, Growth, Line, Measured, binned
 
-@dataclass(frozen=True)
-class Figure:
-    """One measured ratio and the bar it must not pass; no bar means that it is only shown."""
+__all__ = ["Curve", "Figure", "Growth", "Line", "alternate", "binned", "measured", "seconds", "without_spark"]
 
-    name: str
-    ratio: float
-    bar: float | None
-    detail: str
-
-    @property
-    def ok(self) -> bool:
-        return self.bar is None or self.ratio <= self.bar
+PRINTED = "-"
+"""Instead of a file's name: JSON and nothing else on standard output."""
 
 
 def arguments(description: str, **sizes: int) -> argparse.Namespace:
@@ -36,7 +31,9 @@ def arguments(description: str, **sizes: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     for name, default in sizes.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=f"default {default:,}")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument(
+        "--json", metavar="FILE", nargs="?", const=PRINTED, help="figures and curves as JSON, to a file or printed"
+    )
     return parser.parse_args()
 
 
@@ -59,9 +56,8 @@ def alternate(first: Callable[[], Any], second: Callable[[], Any], repeats: int)
 
 def without_spark(code: str, lake: Path, repeats: int) -> float:
     """The median time of code in processes of its own, which time themselves and say whether Spark was imported."""
-    here = str(Path(__file__).parent)
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])}
-    times = []
+    variables = environment([str(Path(__file__).parent), *sys.path])
+    times: list[float] = []
     for _ in range(repeats + 1):
         command = [sys.executable, "-c", code, str(lake)]
         answer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, env=variables, check=True).stdout)
@@ -70,23 +66,59 @@ def without_spark(code: str, lake: Path, repeats: int) -> float:
     return statistics.median(times[1:])
 
 
-def measured(description: str, measure: Callable[[Path, argparse.Namespace], list[Figure]], **sizes: int) -> None:
+def environment(path: Sequence[str]) -> dict[str, str]:
+    """The variables of a process that is measured: where packages are, and modules compiled once, not each time.
+
+    Whoever installs a package has its bytecode; without it, a good part of the time would go into compiling.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": os.pathsep.join(path), "PYTHONPYCACHEPREFIX": _bytecode()}
+
+
+@cache
+def _bytecode() -> str:
+    """A folder for the bytecode of this benchmark's processes, gone at its end."""
+    folder = tempfile.mkdtemp(prefix="floodmark-bytecode-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def measured(
+    description: str, measure: Callable[[Path, argparse.Namespace], Sequence[Figure | Curve]], **sizes: int
+) -> None:
     """Run a benchmark in a folder of its own, which is gone afterwards, and report."""
     args = arguments(description, **sizes)
     root = Path(tempfile.mkdtemp(prefix="floodmark-bench-"))
     try:
-        figures = measure(root, args)
+        found = measure(root, args)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    report(figures, args.json)
+    figures = tuple(one for one in found if isinstance(one, Figure))
+    curves = tuple(one for one in found if isinstance(one, Curve))
+    report(Measured(Path(sys.argv[0]).stem, {name: getattr(args, name) for name in sizes}, figures, curves), args.json)
 
 
-def report(figures: list[Figure], as_json: bool) -> None:
-    """Print every figure beside its bar and end with 1 if one misses."""
-    if as_json:
-        print(json.dumps([{**asdict(f), "ok": f.ok} for f in figures], indent=1))
+def report(found: Measured, json_to: str | None) -> None:
+    """Print every figure beside its bar, or all as JSON, and end with 1 if one misses."""
+    text = json.dumps(found.document(), indent=1, ensure_ascii=False)
+    if json_to == PRINTED:
+        print(text)
     else:
-        for f in figures:
-            bar = "shown only" if f.bar is None else f"bar {f.bar}"
-            print(f"{'ok  ' if f.ok else 'MISS'} {f.name}: {f.ratio:.2f} ({bar}); {f.detail}")
-    sys.exit(0 if all(f.ok for f in figures) else 1)
+        for line in verdicts(found):
+            print(line)
+        if json_to is not None:
+            Path(json_to).write_text(text + "\n", encoding="utf-8")
+    sys.exit(1 if any(line.startswith("MISS") for line in verdicts(found)) else 0)
+
+
+def verdicts(found: Measured) -> list[str]:
+    """A line for each figure: whether it keeps to its bar."""
+    bars = bars_of(found.bench)
+    lines = []
+    for figure in found.figures:
+        bar = bars.get(figure.key)
+        is_asked = bar is not None and bar.asks(found.sizes)
+        is_kept = bar is None or not is_asked or bar.keeps(figure.value)
+        said = bar.text if bar is not None and is_asked else "shown only"
+        lines.append(f"{'ok  ' if is_kept else 'MISS'} {figure.name}: {figure.value:.3g} ({said}); {figure.detail}")
+    return lines

@@ -16,31 +16,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.ledger import parts
-from measuring import Figure, alternate, measured
+from measuring import Curve, Figure, Growth, alternate, measured
 from trips import trips, write_files
 
-BARS = {0: 1.2, 1: 1.4, 9: 1.8}
-FOLDED_BAR = 1.2
-SLICES_BAR = 1.3
+PERCENTS = (0, 1, 9)
 SLICE_ROWS = 100
 SUMS = ["sum(id)", "max(pickup_at)", "sum(distance)", "sum(fare)", "sum(passengers)", "max(payment)"]
 
 
-def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
     files = write_files(root / "in", args.rows)
     with Session() as session:
         lake = fm.Lake(root / "lake", runtime=fm.Runtime(session=session, fold_at=None))
-        figures = []
-        for percent, bar in BARS.items():
-            figures += _case(lake, root, files, args, percent, bar)
-        return figures + _small_slices(lake, args)
+        figures: list[Figure | Curve] = []
+        title = f"Reading the current rows of {args.rows:,}"
+        growth = Growth("read_current", title, "dead records, %", "÷ plain scan of the living")
+        for percent in PERCENTS:
+            lying, folded = _case(lake, root, files, args, percent)
+            growth.add("as they lie", percent, lying.value)
+            growth.add("after fold()", percent, folded.value)
+            figures += [lying, folded]
+        return [*figures, *_small_slices(lake, args), growth.curve()]
 
 
 def _case(
-    lake: fm.Lake, root: Path, files: list[Path], args: argparse.Namespace, percent: int, bar: float
-) -> list[Figure]:
+    lake: fm.Lake, root: Path, files: list[Path], args: argparse.Namespace, percent: int
+) -> tuple[Figure, Figure]:
     """Load everything, then change rows at random until `percent` of all records are dead."""
     dataset = lake.create(f"trips{percent}", key=["id"], event_time="pickup_at")
     dataset.write(files)
@@ -65,14 +69,14 @@ def _case(
         rows: list[Any] = dataset.read().selectExpr(*SUMS).collect()
         return rows
 
-    def figure(what: str, limit: float) -> Figure:
+    def figure(key: str, what: str) -> Figure:
         _same(scan_plain(), scan_ours())
         one, two = alternate(scan_plain, scan_ours, args.repeats)
-        return Figure(what, two / one, limit, f"{two:.2f} s ÷ {one:.2f} s; {dataset.count():,} rows alive")
+        return Figure(key, what, two / one, f"{two:.2f} s ÷ {one:.2f} s; {dataset.count():,} rows alive")
 
-    as_it_lies = figure(f"{percent} % dead ÷ plain scan of the living", bar)
+    as_it_lies = figure(f"lying.{percent}", f"{percent} % dead ÷ plain scan of the living")
     dataset.fold()
-    return [as_it_lies, figure(f"{percent} % dead, after fold() ÷ plain scan of the living", FOLDED_BAR)]
+    return as_it_lies, figure(f"folded.{percent}", f"{percent} % dead, after fold() ÷ plain scan of the living")
 
 
 def _same(first: list[Any], second: list[Any]) -> None:
@@ -91,10 +95,10 @@ def _small_slices(lake: fm.Lake, args: argparse.Namespace) -> list[Figure]:
     many.fold()
     assert many.to_arrow().equals(one.to_arrow())
 
-    def through_spark(dataset: fm.Dataset) -> Callable[[], Any]:
+    def through_spark(dataset: Dataset) -> Callable[[], Any]:
         return lambda: dataset.read().selectExpr(*SUMS).collect()
 
-    def through_arrow(dataset: fm.Dataset) -> Callable[[], Any]:
+    def through_arrow(dataset: Dataset) -> Callable[[], Any]:
         return dataset.to_arrow
 
     figures = []
@@ -103,7 +107,7 @@ def _small_slices(lake: fm.Lake, args: argparse.Namespace) -> list[Figure]:
             way(dataset)()
         slow, quick = alternate(way(many), way(one), args.repeats)
         what = f"{args.slices:,} slices of {SLICE_ROWS} rows after fold() ÷ one file, through {name}"
-        figures.append(Figure(what, slow / quick, SLICES_BAR, f"{slow:.3f} s ÷ {quick:.3f} s"))
+        figures.append(Figure(f"slices.{name.lower()}", what, slow / quick, f"{slow:.3f} s ÷ {quick:.3f} s"))
     return figures
 
 

@@ -22,7 +22,7 @@ import floodmark as fm
 from floodmark.compute import runner
 from floodmark.engine import Profile, Session
 from floodmark.storage.logical_hash import logical_hash
-from measuring import Figure, measured
+from measuring import Curve, Figure, Growth, measured
 from trips import trips
 
 ROW_SECONDS = 0.001
@@ -59,10 +59,23 @@ def fill(where: str, lake: str, calls: str, checkpoint: str) -> None:
     session.stop()
 
 
-def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
-    ways = (("worker processes", args.checkpoint), ("worker processes", 0), ("Spark", args.checkpoint))
-    cases = [_Case(root / f"way{n}", where, size, args.rows) for n, (where, size) in enumerate(ways)]
-    return [figure for case in cases for figure in case.measure()]
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
+    ways = {
+        "processes": ("worker processes", args.checkpoint),
+        "adaptive": ("worker processes", 0),
+        "spark": ("Spark", args.checkpoint),
+    }
+    figures: list[Figure | Curve] = []
+    growth = Growth(
+        "resume", "A killed backfill resumed", "killed at, % of the rows", "rows again ÷ a checkpoint a core"
+    )
+    for key, (where, size) in ways.items():
+        case = _Case(root / key, where, size, args.rows)
+        for percent, value, detail in case.measure():
+            name = f"killed at {percent} % in {case.what}: rows computed again ÷ one checkpoint per core"
+            figures.append(Figure(f"{key}.{percent}", name, value, detail))
+            growth.add(case.what, percent, value)
+    return [*figures, growth.curve()]
 
 
 class _Case:
@@ -72,7 +85,14 @@ class _Case:
         self._root, self._where, self._checkpoint, self._rows = root, where, checkpoint, rows
         self._cores = len(os.sched_getaffinity(0))
 
-    def measure(self) -> list[Figure]:
+    @property
+    def what(self) -> str:
+        rows = self._checkpoint or ADAPTIVE_ROWS
+        kind = f"checkpoints of {rows:,} rows" if self._checkpoint else f"adaptive ones of about {rows:,} rows"
+        return f"{self._where}, {kind}"
+
+    def measure(self) -> list[tuple[int, float, str]]:
+        """At each percentage, what was computed again against what may be, and that in words."""
         dataset = fm.Lake(self._root / "fresh").create("trips", event_time="pickup_at")
         dataset.write(trips(0, self._rows))
         dataset.add_column("slow", slow(""))
@@ -80,26 +100,18 @@ class _Case:
         self._run(undisturbed)
         assert _called(undisturbed) == self._rows
         expected = self._hash(undisturbed)
-        figures = []
+        found = []
         for percent in PERCENT:
             lake = self._copy(f"killed at {percent}")
             before = self._killed(lake, percent)
             self._run(lake)
             assert self._hash(lake) == expected
             after = _called(lake) - before
-            figures.append(self._figure(percent, before, after))
-        return figures
-
-    def _figure(self, percent: int, before: int, after: int) -> Figure:
-        again = before + after - self._rows
-        rows = self._checkpoint or ADAPTIVE_ROWS
-        kind = f"checkpoints of {rows:,} rows" if self._checkpoint else f"adaptive ones of about {rows:,} rows"
-        return Figure(
-            f"killed at {percent} % in {self._where}, {kind}: rows computed again ÷ one checkpoint per core",
-            again / (self._cores * rows),
-            1.0,
-            f"{before:,} of {self._rows:,} rows called before, {after:,} after, {again:,} again; the same logical hash",
-        )
+            again = before + after - self._rows
+            calls = f"{before:,} of {self._rows:,} rows called before, {after:,} after, {again:,} again"
+            allowed = self._cores * (self._checkpoint or ADAPTIVE_ROWS)
+            found.append((percent, again / allowed, f"{calls}; the same logical hash"))
+        return found
 
     def _copy(self, name: str) -> Path:
         lake = self._root / name

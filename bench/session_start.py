@@ -5,38 +5,35 @@ Run: python bench/session_start.py --repeats 5
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
-import tempfile
+from pathlib import Path
 
 from floodmark.engine import cds
-from measuring import Figure, alternate, arguments, report
+from measuring import Figure, alternate, measured
 
 JOB = 'print(spark.range({rows}).selectExpr("sum(id)").collect()[0][0])'
 OURS = "from floodmark.engine import Profile, Session; spark = Session(profile=Profile.SHORT).get(); " + JOB
 THEIRS = "from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate(); " + JOB
-BAR = 0.7
 
 
-def main() -> None:
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
     """Run both in fresh processes, in turns."""
-    args = arguments(__doc__ or "", repeats=3, rows=1000)
-    if not args.json:
-        print("making the start-up archive, unless it is there (once per installation) …", flush=True)
+    print("making the start-up archive, unless it is there (once per installation) …", file=sys.stderr, flush=True)
     archive = subprocess.run([sys.executable, "-m", cds.__name__], stdout=subprocess.DEVNULL, check=False)
-    with tempfile.TemporaryDirectory() as folder:
-        ours, theirs = alternate(
-            lambda: _first_result(OURS, args.rows, folder),
-            lambda: _first_result(THEIRS, args.rows, folder),
-            args.repeats,
-        )
+    ours, theirs = alternate(
+        lambda: _first_result(OURS, args.rows, root),
+        lambda: _first_result(THEIRS, args.rows, root),
+        args.repeats,
+    )
     detail = f"{ours:.2f} s ÷ {theirs:.2f} s, medians of {args.repeats}, start-up archive "
     detail += "used" if archive.returncode == 0 else "could not be made"
-    report([Figure("first result of a short session ÷ of a default one", ours / theirs, BAR, detail)], args.json)
+    return [Figure("first_result", "first result of a short session ÷ of a default one", ours / theirs, detail)]
 
 
-def _first_result(code: str, rows: int, folder: str) -> None:
+def _first_result(code: str, rows: int, folder: Path) -> None:
     """Start Python, run the job, and let it end: both pay for their own end as well."""
     variables = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     answer = subprocess.run(
@@ -54,4 +51,4 @@ def _first_result(code: str, rows: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measured(__doc__ or "", _measure, repeats=3, rows=1_000)

@@ -19,14 +19,13 @@ import pyarrow.compute as pc
 import floodmark as fm
 from floodmark.compute.checkpoints.keys import parse_key
 from floodmark.compute.stored.objects import ColumnObjects
-from measuring import Figure, measured
+from measuring import Curve, Figure, Line, measured
 
 FACTOR = 100
 FAST_ROWS = 20_000
 """How many rows take the target duration while the function is fast."""
 SETTLED = 3
 """From which checkpoint after the change on durations count; the first begins after the change."""
-BAR = 3.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def changing(cost: Cost, calls: str) -> fm.Udf:
     return work
 
 
-def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
     target = args.target_ms / 1000
     fast, slow = target / FAST_ROWS, FACTOR * target / FAST_ROWS
     fast_rows, slow_rows = args.checkpoints * FAST_ROWS, args.checkpoints * FAST_ROWS // FACTOR
@@ -68,10 +67,14 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
         "slower": (Cost(fast, slow, fast_rows), fast_rows + surprise + slow_rows),
         "faster": (Cost(slow, fast, slow_rows), slow_rows + fast_rows),
     }
-    return [_case(root / name, name, cost, rows, target) for name, (cost, rows) in cases.items()]
+    found = [_case(root / name, name, cost, rows, target) for name, (cost, rows) in cases.items()]
+    title = f"Checkpoints of a function whose speed changes {FACTOR} × midway"
+    lines = tuple(line for _, line in found)
+    around = Curve("sizing", title, "checkpoint, 0 begins after the change", "duration ÷ target", lines, y_scale="log")
+    return [*(figure for figure, _ in found), around]
 
 
-def _case(root: Path, name: str, cost: Cost, rows: int, target: float) -> Figure:
+def _case(root: Path, name: str, cost: Cost, rows: int, target: float) -> tuple[Figure, Line]:
     runtime = fm.Runtime(checkpoint_seconds=target)
     dataset = fm.Lake(root / "lake", runtime=runtime).create("numbers")
     dataset.write(pa.table({"id": np.arange(rows)}))
@@ -91,12 +94,14 @@ def _case(root: Path, name: str, cost: Cost, rows: int, target: float) -> Figure
     assert len(counted) >= SETTLED, (starts, durations)
     off = max(max(d / target, target / d) for d in counted)
     around = ", ".join(f"{d / target:.2f}" for d in durations[max(0, after - 2) : after + SETTLED + 3])
-    return Figure(
+    line = Line(f"becomes {name}", tuple((float(i - after), d / target) for i, d in enumerate(durations[:-1])))
+    figure = Figure(
+        name,
         f"{FACTOR} times {name} midway: duration ÷ target, or the reverse, the worst from the third checkpoint on",
         off,
-        BAR,
         f"{len(counted)} checkpoints, target {target:g} s; ÷ target around the change: {around}",
     )
+    return figure, line
 
 
 def _durations(calls: Path, starts: list[int]) -> np.ndarray:

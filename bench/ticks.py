@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.slices import write_columns
@@ -72,7 +73,9 @@ def clustered(rng: np.random.Generator, start: int, length: int, rows: int) -> I
 
 
 Shape = Callable[[np.random.Generator, int, int, int], I64]
-SHAPES: dict[str, Shape] = {"all over a row group": anywhere, "in 1 % of a row group": clustered}
+SHAPES = {"anywhere": "all over a row group", "clustered": "in 1 % of a row group"}
+"""The ways in which late rows come, and how people are told of them."""
+_TIMES: dict[str, Shape] = {"anywhere": anywhere, "clustered": clustered}
 
 
 @dataclass
@@ -80,11 +83,11 @@ class World:
     """A dataset with one day of ticks, the late ones that came into it, and what those took."""
 
     store: Written
-    dataset: fm.Dataset
+    dataset: Dataset
     rows: int  # that came in order
     row_group_size: int
     late: int  # rows of a commit
-    shape: Shape
+    shape: str  # one of SHAPES
     commits: int = 0
     times: list[float] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
@@ -94,7 +97,9 @@ class World:
         rng = np.random.default_rng(number + 1)
         groups = self.rows // self.row_group_size
         group = int(rng.integers(0, groups))
-        return ticks(self.shape(rng, DAY + group * LENGTH // groups, LENGTH // groups, self.late), seed=number + 1)
+        return ticks(
+            _TIMES[self.shape](rng, DAY + group * LENGTH // groups, LENGTH // groups, self.late), seed=number + 1
+        )
 
     def commit(self) -> None:
         """Write the next late rows."""
@@ -125,7 +130,7 @@ def largest_row_group(partition: Partition) -> int:
     return max(piece.group_rows for piece in partition.pieces)
 
 
-def opened(folder: Path, rows: int, row_group_size: int, late: int, shape: Shape, late_merge: str) -> World:
+def opened(folder: Path, rows: int, row_group_size: int, late: int, shape: str, late_merge: str) -> World:
     """A new lake with one day of ticks in it."""
     store = Written(folder)
     dataset = fm.Lake(store).create(

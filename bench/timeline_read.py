@@ -15,25 +15,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.timeline.order.pieces import Partition
 from measuring import Figure, alternate, measured
-from ticks import DAY, LENGTH, SHAPES, Shape, World, largest_row_group, opened
+from ticks import DAY, LENGTH, SHAPES, World, largest_row_group, opened
 
-WAITING_BAR = 1.6
-FOLDED_BAR = 1.1
-LARGEST_BAR = 1.5
 HOUR = LENGTH // 24
 
 
 def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
     figures = []
-    for number, (name, shape) in enumerate(SHAPES.items()):
-        figures += _case(root / f"shape{number}", args, name, shape)
+    for key, name in SHAPES.items():
+        figures += _case(root / key, args, key, name)
     return figures
 
 
-def _case(root: Path, args: argparse.Namespace, name: str, shape: Shape) -> list[Figure]:
-    world = opened(root / "lake", args.rows, args.row_group_size, args.late, shape, "auto")
+def _case(root: Path, args: argparse.Namespace, key: str, name: str) -> list[Figure]:
+    world = opened(root / "lake", args.rows, args.row_group_size, args.late, key, "auto")
     for _ in range(args.commits):
         world.commit()
     in_order = fm.Lake(root / "sorted").create(
@@ -48,9 +46,13 @@ def _case(root: Path, args: argparse.Namespace, name: str, shape: Shape) -> list
     what = f"{len(found.settled)} settled pieces, {waiting:,} rows wait in {len(found.waiting)} runs"
     hours = _hours(world, found)
     figures = [
-        _reading(f"{name}: whole timeline ÷ in order", world.dataset, in_order, WAITING_BAR, args.repeats, what),
-        Figure(f"{name}: row groups read for one hour ÷ those that have rows of it", *hours),
-        _range(f"{name}: one hour ÷ in order", world.dataset, in_order, args.repeats),
+        Figure(
+            f"{key}.waiting",
+            f"{name}: whole timeline ÷ in order",
+            *_reading(world.dataset, in_order, args.repeats, what),
+        ),
+        Figure(f"{key}.hour_groups", f"{name}: row groups decoded for one hour ÷ pieces that reach into it", *hours),
+        Figure(f"{key}.hour", f"{name}: one hour ÷ in order", *_range(world.dataset, in_order, args.repeats)),
     ]
     world.dataset.fold()
     folded = world.partition()
@@ -61,43 +63,50 @@ def _case(root: Path, args: argparse.Namespace, name: str, shape: Shape) -> list
     what = f"{len(folded.settled)} pieces"
     return [
         *figures,
-        _reading(f"{name}: after fold() ÷ in order", world.dataset, in_order, FOLDED_BAR, args.repeats, what),
-        Figure(f"{name}: row groups below row_group_size/4 after fold()", small, 1, what),
         Figure(
-            f"{name}: largest row group ÷ row_group_size", largest / args.row_group_size, LARGEST_BAR, f"{largest:,}"
+            f"{key}.folded",
+            f"{name}: after fold() ÷ in order",
+            *_reading(world.dataset, in_order, args.repeats, what),
+        ),
+        Figure(f"{key}.small", f"{name}: row groups below row_group_size/4 after fold()", small, what),
+        Figure(
+            f"{key}.largest",
+            f"{name}: largest row group ÷ row_group_size",
+            largest / args.row_group_size,
+            f"{largest:,} rows",
         ),
     ]
 
 
-def _same(dataset: fm.Dataset, rows: pa.Table) -> None:
+def _same(dataset: Dataset, rows: pa.Table) -> None:
     found = dataset.timeline_batches(columns=rows.column_names).read_all()
     assert found.equals(rows.cast(found.schema))
 
 
-def _reading(name: str, ours: fm.Dataset, theirs: fm.Dataset, bar: float, repeats: int, what: str) -> Figure:
+def _reading(ours: Dataset, theirs: Dataset, repeats: int, what: str) -> tuple[float, str]:
     """All user columns through Arrow, batch by batch; nothing is kept."""
 
-    def whole(dataset: fm.Dataset) -> Callable[[], Any]:
+    def whole(dataset: Dataset) -> Callable[[], Any]:
         return lambda: sum(batch.num_rows for batch in dataset.timeline_batches())
 
     slow, quick = alternate(whole(ours), whole(theirs), repeats)
-    return Figure(name, slow / quick, bar, f"{slow:.3f} s ÷ {quick:.3f} s; {what}")
+    return slow / quick, f"{slow:.3f} s ÷ {quick:.3f} s; {what}"
 
 
-def _range(name: str, ours: fm.Dataset, theirs: fm.Dataset, repeats: int) -> Figure:
+def _range(ours: Dataset, theirs: Dataset, repeats: int) -> tuple[float, str]:
     start, end = _hour()
 
-    def some(dataset: fm.Dataset) -> Callable[[], Any]:
+    def some(dataset: Dataset) -> Callable[[], Any]:
         return lambda: sum(batch.num_rows for batch in dataset.timeline_batches(start, end))
 
     slow, quick = alternate(some(ours), some(theirs), repeats)
-    return Figure(name, slow / quick, None, f"{slow * 1e3:.0f} ms ÷ {quick * 1e3:.0f} ms")
+    return slow / quick, f"{slow * 1e3:.0f} ms ÷ {quick * 1e3:.0f} ms"
 
 
-def _hours(world: World, found: Partition) -> tuple[float, float, str]:
-    """How many row groups reading an hour decodes, beside those of the pieces that reach into it."""
+def _hours(world: World, found: Partition) -> tuple[float, str]:
+    """How often reading an hour decodes a row group, beside the pieces that reach into it (two may share one)."""
     lo, hi = DAY + 13 * HOUR, DAY + 14 * HOUR
-    wanted = {(p.file, p.row_group) for p in found.pieces if p.first.time < hi and p.last.time >= lo}
+    wanted = sum(p.first.time < hi and p.last.time >= lo for p in found.pieces)
     decoded = 0
     original = pq.ParquetFile.read_row_groups
     single = pq.ParquetFile.read_row_group
@@ -117,9 +126,8 @@ def _hours(world: World, found: Partition) -> tuple[float, float, str]:
         patch.object(pq.ParquetFile, "read_row_group", counted_single),
     ):
         rows = world.dataset.timeline_batches(*_hour()).read_all().num_rows
-    all_groups = len({(p.file, p.row_group) for p in found.pieces})
     assert decoded > 0
-    return decoded / len(wanted), 1.0, f"{decoded} of {all_groups} row groups for {rows:,} rows"
+    return decoded / wanted, f"{decoded} decoded for {wanted} of {len(list(found.pieces))} pieces, {rows:,} rows"
 
 
 def _hour() -> tuple[str, str]:

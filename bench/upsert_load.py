@@ -112,19 +112,19 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
     memory = f"driver, JVM and workers together; after it plain Spark had {plain_peak / _GB:.2f} GB"
     return [
         Figure(
+            "files",
             "first load of Parquet files ÷ Spark repartition, sort and write",
             ours / plain_for_files,
-            1.3,
             f"{ours:.2f} s ÷ {plain_for_files:.2f} s; {shape}",
         ),
         Figure(
+            "frame",
             "first load of a Spark frame ÷ Spark repartition, sort and write",
             ours_frame / plain_for_frame,
-            1.3,
             f"{ours_frame:.2f} s ÷ {plain_for_frame:.2f} s; {shape}",
         ),
-        Figure("peak memory of a load of files, GB", files_peak / _GB, 4.0, memory),
-        Figure("peak memory of a load of a frame, GB", frame_peak / _GB, 4.0, memory),
+        Figure("memory.files", "peak memory of a load of files, GB", files_peak / _GB, memory),
+        Figure("memory.frame", "peak memory of a load of a frame, GB", frame_peak / _GB, memory),
     ]
 
 

@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.ledger.keys import hashing, index
-from measuring import Figure, measured, seconds
+from measuring import Curve, Figure, Line, measured, seconds
 from trips import write_files
 
 _WARM_UPS = 3
@@ -49,7 +50,7 @@ class _Folder:
 class _Upserts:
     """One dataset, and what upserts into it took."""
 
-    dataset: fm.Dataset
+    dataset: Dataset
     rows: pa.Table
     folder: _Folder
     times: list[float] = field(default_factory=list)
@@ -105,7 +106,7 @@ def _loaded(root: Path, runtime: fm.Runtime, keys: int) -> _Upserts:
     return _Upserts(dataset, pq.read_table(root / f"in{keys}"), folder)
 
 
-def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
     sizes = (args.keys // 100, args.keys // 10, args.keys)
     with Session() as session:
         runtime = fm.Runtime(session=session, fold_at=None)
@@ -123,28 +124,48 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
     shape = f"{args.changed:,} changed rows, median of {args.upserts} upserts"
     return [
         Figure(
+            "growth",
             f"upsert among {sizes[-1]:,} keys ÷ among {sizes[0]:,}",
             times[-1] / times[0],
-            2.0,
             f"{_listed([f'{t * 1000:.0f} ms' for t in times], sizes)}; {shape}",
         ),
         Figure(
-            f"index bytes touched among {sizes[-1]:,} keys ÷ among {sizes[0]:,}",
-            touched[-1] / touched[0],
-            round(math.log(sizes[-1]) / math.log(sizes[0]), 3),
+            "index_bytes",
+            f"index bytes touched among {sizes[-1]:,} keys ÷ among {sizes[0]:,}, ÷ the same of log n",
+            touched[-1] / touched[0] / (math.log(sizes[-1]) / math.log(sizes[0])),
             f"{_listed([f'{b / 1e6:.2f} MB' for b in touched], sizes)}; pages unchecked before; without fences",
         ),
         Figure(
+            "delta.time",
             "upsert ÷ deltalake's merge, time",
             times[-1] / merge_time,
-            0.2,
             f"{times[-1]:.3f} s ÷ {merge_time:.3f} s among {sizes[-1]:,} keys; {shape}, of {args.repeats} merges",
         ),
         Figure(
+            "delta.bytes",
             "upsert ÷ deltalake's merge, bytes written",
             written / merge_written,
-            0.02,
             f"{written / 1e6:.3f} MB (mean of {args.upserts}, merged runs included) ÷ {merge_written / 1e6:.1f} MB",
+        ),
+        Curve(
+            "upsert_small.time",
+            f"An upsert of {args.changed:,} rows",
+            "keys",
+            "seconds",
+            (
+                Line("floodmark", tuple(zip(sizes, times, strict=True))),
+                Line("deltalake's merge", ((sizes[-1], merge_time),)),
+            ),
+            "log",
+            "log",
+        ),
+        Curve(
+            "upsert_small.index_bytes",
+            f"Index bytes touched to look {args.changed:,} keys up",
+            "keys",
+            "MB",
+            (Line("touched", tuple((size, b / 1e6) for size, b in zip(sizes, touched, strict=True))),),
+            "log",
         ),
     ]
 

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 import floodmark as fm
 from floodmark.engine import Session
-from measuring import Figure, measured, seconds, without_spark
+from floodmark.view import View
+from measuring import Curve, Figure, Growth, measured, seconds, without_spark
 from trips import ROWS_PER_FILE, trips
 
 CHANGED = 1_000
@@ -27,7 +28,6 @@ MOVED = 100
 """Of the changed rows so many are new, and so many go to another driver."""
 ROWS_PER_DRIVER = 100
 WARM_UP_ROWS = 100_000
-ISSUE_ROWS = 10_000_000
 
 SCORES = "select id, driver, fare / (distance + 1.0) per_km, upper(payment) payment from {} where passengers > 0"
 TOTALS = (
@@ -47,44 +47,58 @@ print(json.dumps({"seconds": seconds, "spark": "pyspark" in sys.modules}))
 """
 
 
-def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
+def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
+    title = f"Refreshing views after {CHANGED:,} rows have changed"
+    growth = Growth("view_refresh", title, "rows", "seconds", x_scale="log", y_scale="log")
     with Session() as session:
         _warm_up(root / "warm", session)
-        world = World.make(root / "world", args.rows, session)
-        for view in world.views.values():
-            view.refresh()
-        taken: dict[str, list[float]] = {"first": [], "scores": [], "spark": [], "totals": []}
-        for number in range(args.repeats + 1):
-            drivers = world.change(seed=number)
-            times: dict[str, Callable[[], float]] = {
-                "first": world.first_refresh,
-                "scores": partial(world.refresh, "scores"),
-                "spark": world.aggregate,
-                "totals": partial(world.refresh, "totals", drivers),
-            }
-            for what in sorted(times, reverse=bool(number % 2)):  # in turns; the first round only warms up
-                took = times[what]()
-                taken[what] += [took] if number else []
-        world.check()
-        nothing = without_spark(NOTHING_TO_DO, root / "world" / "lake", args.repeats)
-    first, rows, spark, groups = (median(taken[name]) for name in ("first", "scores", "spark", "totals"))
+        for rows_there in (args.rows // 10, args.rows):
+            world = World.make(root / f"world{rows_there}", rows_there, session)
+            first, rows, spark, groups = _times(world, args.repeats)
+            growth.add("row-wise view", rows_there, rows)
+            growth.add("its first refresh", rows_there, first)
+            growth.add("grouped view", rows_there, groups)
+            growth.add("Spark SQL over all rows and writing it", rows_there, spark)
+        nothing = without_spark(NOTHING_TO_DO, root / f"world{args.rows}" / "lake", args.repeats)
     shape = f"{CHANGED:,} of {args.rows:,} rows changed"
-    is_issue = args.rows >= ISSUE_ROWS  # few rows of not so many take as long, all of them do not
     return [
         Figure(
+            "rows",
             f"row-wise view, {shape} ÷ its first refresh",
             rows / first,
-            1 / 50 if is_issue else None,
             f"{rows * 1000:.0f} ms ÷ {first:.1f} s = 1/{first / rows:.0f}",
         ),
         Figure(
+            "groups",
             f"grouped view, {shape} ÷ Spark SQL over all rows and writing it",
             groups / spark,
-            1 / 5 if is_issue else None,
             f"{groups * 1000:.0f} ms ÷ {spark:.2f} s; {_drivers(args.rows):,} groups",
         ),
-        Figure("nothing to do, both views: seconds beyond importing", nothing, 0.4, "no Spark; a process of its own"),
+        Figure(
+            "nothing", "nothing to do, both views: seconds beyond importing", nothing, "no Spark; a process of its own"
+        ),
+        growth.curve(),
     ]
+
+
+def _times(world: World, repeats: int) -> list[float]:
+    """The medians of a first refresh, a row-wise one, Spark's aggregation and a grouped refresh."""
+    for view in world.views.values():
+        view.refresh()
+    taken: dict[str, list[float]] = {"first": [], "scores": [], "spark": [], "totals": []}
+    for number in range(repeats + 1):
+        drivers = world.change(seed=number)
+        times: dict[str, Callable[[], float]] = {
+            "first": world.first_refresh,
+            "scores": partial(world.refresh, "scores"),
+            "spark": world.aggregate,
+            "totals": partial(world.refresh, "totals", drivers),
+        }
+        for what in sorted(times, reverse=bool(number % 2)):  # in turns; the first round only warms up
+            took = times[what]()
+            taken[what] += [took] if number else []
+    world.check()
+    return [median(taken[name]) for name in ("first", "scores", "spark", "totals")]
 
 
 @dataclass(frozen=True)
@@ -92,7 +106,7 @@ class World:
     """Trips with drivers at random, two views of them, and the same rows in plain files."""
 
     lake: fm.Lake
-    views: Mapping[str, fm.View]
+    views: Mapping[str, View]
     session: Session
     rows: int
     plain: str

@@ -1,4 +1,4 @@
-"""The README tells the truth: its example runs and its commands are there."""
+"""The README tells the truth: its example runs, its commands are there, and it is short."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ README = ROOT / "README.md"
 def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark, capsys):
     monkeypatch.chdir(tmp_path)
     run_page(README)
-    assert "avg(fare)" in capsys.readouterr().out
+    assert "Bern" in capsys.readouterr().out
+
+
+def test_it_is_one_screen_with_one_picture():
+    lines = README.read_text("utf-8").splitlines()
+    assert len(lines) <= 45
+    (picture,) = re.findall(r"!\[.+?\]\((\S+)\)", README.read_text("utf-8"))
+    assert (ROOT / picture).is_file()
 
 
 def test_the_make_targets_exist():
@@ -28,7 +35,7 @@ def test_the_make_targets_exist():
 
 
 def test_the_verbs_named_exist():
-    (sentence,) = re.findall(r"on the command line: (.*?)\(", README.read_text(), re.DOTALL)
+    (sentence,) = re.findall(r"of all commands: (.*?)\(", README.read_text(), re.DOTALL)
     named = re.findall(r"`(?:floodmark )?([a-z]+)`", sentence)
     assert len(named) > 3
     assert set(named) <= set(floodmark.commands)

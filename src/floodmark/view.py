@@ -180,6 +180,15 @@ class View(Dataset):
         name, cache = self._name_now, self._key_cache
         return refresh(self._lake, name, retry_errors=retry_errors, udfs=tuple(udfs), cache=cache)
 
+    def reset(self) -> None:
+        """Have the next refresh derive everything, and call functions for every row; readers see no change until then.
+
+        Only what comes out different is written.
+        """
+        from floodmark.transform.views.reset import reset
+
+        reset(self._lake, self._name_now)
+
     def plan_refresh(self) -> ViewPlan:
         """What `refresh` would do now: which records, groups or keys it touches, and why. Starts no Spark."""
         from floodmark.transform.views.plan import plan_refresh

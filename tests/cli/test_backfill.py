@@ -435,7 +435,7 @@ def test_ctrl_c_exits_130_and_the_same_command_goes_on(run, images, modules, fol
         assert json.loads(out)["error"]["type"] == "Interrupted"
     else:
         said = "interrupted: what is computed is stored, and the same command again goes on from there"
-        assert (out, err.strip().splitlines()) == ("", [f"error: {said}"])
+        assert (out, err.strip().splitlines()[-1:]) == ("", [f"error: {said}"])  # a slow machine says how far it is
     (folder / "go").touch()
     found = run("backfill", "images", "stuck", "--task-size", "4", "--json").json
     assert found["reused"] >= 4

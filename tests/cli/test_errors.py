@@ -96,3 +96,18 @@ def test_errors_of_a_step_that_works_as_a_whole_are_refused(run, orders):
     answer = run("errors", "total")
     assert answer.code == 1
     assert "step 'total' is a DatatableTransform" in answer.err
+
+
+def test_without_a_step_all_that_failed_is_shown(run, orders):
+    run("run", "prices")
+    head, *rest = run("errors").lines
+    assert head == "prices: 1 key failed"
+    assert rest[1].startswith("2   ValueError")
+    found = run("errors", "--json").json["steps"]
+    assert [(one["step"], one["failed"], len(one["errors"])) for one in found if one["failed"]] == [("prices", 1, 1)]
+
+
+def test_without_a_step_and_without_failures_that_is_said(run, orders, folder):
+    (folder / "mended").touch()
+    answer = run("errors")
+    assert (answer.code, answer.out, "no key of any step failed" in answer.err) == (0, "", True)

@@ -69,3 +69,22 @@ def test_interrupted_command_does_not_wait_for_threads(folder):
     )
     found = subprocess.run([sys.executable, "-c", program, "list"], capture_output=True, text=True, timeout=60)
     assert (found.returncode, found.stderr.strip()) == (130, "error: interrupted")
+
+
+IMPORTING = """
+import os, signal, sys
+import floodmark.cli
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "floodmark.cli.verbs":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+floodmark.cli.main()
+"""
+
+
+def test_ctrl_c_while_all_is_being_imported_ends_like_any_other():
+    found = subprocess.run([sys.executable, "-c", IMPORTING, "list"], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "error: interrupted\n")

@@ -104,7 +104,7 @@ def test_importing_the_command_line_imports_nothing_heavy():
         "bare = types.ModuleType('floodmark')\n"
         f"bare.__path__ = [{str(package)!r}]\n"
         "sys.modules['floodmark'] = bare\n"
-        "import floodmark.cli\n"
+        "import floodmark.cli.app\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)

@@ -41,3 +41,10 @@ def test_retry_of_a_step_that_works_as_a_whole_is_refused(run, orders):
     answer = run("retry", "goods")
     assert answer.code == 1
     assert "`floodmark run goods` tries again" in answer.err
+
+
+def test_without_a_step_all_that_failed_is_tried_again(run, orders, folder):
+    run("run", "prices")
+    (folder / "mended").touch()
+    (found,) = [one for one in run("retry", "--json").json["runs"] if one["keys"]]
+    assert (found["step"], found["new"]) == ("prices", 1)

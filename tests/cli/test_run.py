@@ -173,10 +173,23 @@ def test_option_that_means_nothing_to_a_step_is_refused_before_anything_runs(run
     assert "prices" not in Lake("lake")
 
 
-def test_full_is_for_external_tables(run, orders):
-    answer = run("run", "prices", "--full")
-    assert answer.code == 1
-    assert "--full means nothing to step 'prices', a BatchTransform" in answer.err
+def test_full_run_computes_everything_and_writes_only_what_differs(run, orders, folder):
+    (folder / "mended").touch()
+    run("run", "prices", "total")
+    found = run("run", "prices", "total", "--full", "--json").json["runs"]
+    assert [(one["step"], one["keys"], one["called"]) for one in found] == [("prices", 3, 3), ("total", 1, 1)]
+    assert not any(one[what] for one in found for what in ("new", "changed", "retracted"))
+
+
+@pytest.mark.parametrize("option", [["--where", "true"], ["--watch"], ["--max-records", "1"], ["--filter", "id=1"]])
+def test_full_run_of_a_part_is_not_understood(run, orders, option):
+    answer = run("run", "prices", "--full", *option)
+    assert (answer.code, "--full means everything" in answer.err) == (2, True)
+
+
+def test_dry_run_of_everything_says_so(run, orders):
+    assert run("run", "prices", "--full", "--dry-run").out == "prices: everything, as --full asks for\n"
+    assert "prices" not in Lake("lake")
 
 
 EXTERNAL = """\

@@ -49,6 +49,8 @@ def test_each_step_has_a_bar_that_says_what_it_waits_for_does_and_came_to():
         bar.start("running a [x]", 10)
         bar.advance(4)
         assert shown(live)["a"].startswith("running a [x]: 4 of 10 rows (40 %)")
+        bar.fail(1)
+        assert "rows/s, 1 failed, " in shown(live)["a"]
         live.ended(Outcome(GRAPH.nodes["a"], "done", done=Done(False, rows=1200, failed=2), seconds=3.21))
         live.ended(Outcome(GRAPH.nodes["b"], "failed", "no [good]\nmore"))
         live.ended(Outcome(GRAPH.nodes["c"], "skipped", "b failed"))
@@ -57,6 +59,14 @@ def test_each_step_has_a_bar_that_says_what_it_waits_for_does_and_came_to():
             "b": "failed: no [good]",
             "c": "skipped: b failed",
         }
+
+
+def test_bar_of_a_step_that_waits_is_empty_and_that_of_one_that_runs_moves():
+    with Live(Screen(), GRAPH) as live:
+        live.begins(GRAPH.nodes["a"])
+        totals = {task.description: task.total for task in live._bars.tasks}
+        assert totals == {"a": None, "b": 1, "c": 1}
+        assert all(task.started and not task.completed for task in live._bars.tasks)
 
 
 def test_lines_name_the_step_that_works():

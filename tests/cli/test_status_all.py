@@ -40,7 +40,7 @@ def found(run) -> dict[str, dict]:
 
 def test_what_waits_for_its_dataset_says_so(run, flow):
     steps = found(run)
-    assert steps["ingest_orders"]["state"] == "a source"
+    assert steps["ingest_orders"]["state"] == "a source: 1 new file"
     assert "there is no dataset 'orders'" in steps["orders.double"]["waits"]
     assert "there is no dataset 'orders'" in steps["daily"]["waits"]
 
@@ -114,3 +114,41 @@ def test_status_needs_neither_spark_nor_a_read_of_data(run, flow, monkeypatch):
     for path in Path("lake").glob("datasets/*/data/*"):
         path.unlink()
     assert run("status").code == 0
+
+
+def test_a_source_of_files_counts_those_that_it_has_not_looked_at(run, flow):
+    run("run", "ingest_orders")
+    source = found(run)["ingest_orders"]
+    assert (source["new_files"], source["state"]) == (0, "a source")
+    (flow / "data" / "b.csv").write_text("id,price,at\n3,1.5,2026-01-03T00:00:00Z\n")
+    assert found(run)["ingest_orders"]["state"] == "a source: 1 new file"
+
+
+FAILING = (
+    FLOW.replace("Source, View", "Skip, Source, View")
+    .replace('returns="float64")', 'returns="float64", on_error=[Skip(ZeroDivisionError)])')
+    .replace("return 2 * price", "return 1 / (price - 1.5)")
+)
+
+
+def test_rows_that_a_column_failed_for_are_counted_and_its_last_run_is_told(run, flow):
+    (flow / "pipeline.py").write_text(FAILING)
+    run("run", "ingest_orders", "orders.double")
+    column = found(run)["orders.double"]
+    assert (column["behind"], column["keys"], column["skipped"]) == (0, 2, 1)
+    assert column["last_run"]["started"] > "2026"
+    row = next(line for line in run("status").lines if line.startswith("orders.double"))
+    assert row.split()[1:4] == ["0", "2", "0"]
+    assert "now" in row or "ago" in row
+
+
+def test_steps_come_in_the_order_of_a_run(run, flow):
+    assert list(found(run)) == ["ingest_orders", "orders.double", "daily"]
+
+
+def test_reset_column_is_computed_again_by_the_next_run(run, flow):
+    run("run", "ingest_orders", "orders.double")
+    answer = run("reset", "orders.double")
+    assert answer.out.startswith("orders.double: reset; the next run computes everything again")
+    assert found(run)["orders.double"]["behind"] == 2
+    assert run("run", "orders.double").out.startswith("orders.double: 2 rows computed")

@@ -17,6 +17,7 @@ from floodmark.compute.pinned import Pinned
 from floodmark.compute.plan import FragmentPlan, Share
 from floodmark.compute.survey import survey
 from floodmark.compute.work import RangeTask, Sizes, Work
+from floodmark.dataset import Dataset
 
 
 class Stopwatch:
@@ -33,7 +34,7 @@ class Stopwatch:
 class World:
     """One dataset of numbers with one column, and the first fragment's plan."""
 
-    dataset: fm.Dataset
+    dataset: Dataset
     pinned: Pinned
     work: Work
     plan: FragmentPlan

@@ -20,6 +20,7 @@ from faults.recording import HastyFileSystem
 from floodmark.compute import backfill as backfills
 from floodmark.compute import runner
 from floodmark.compute.stored import manifest as manifests
+from floodmark.dataset import Dataset
 from floodmark.storage.local import LocalStore
 
 VERSIONS = 3
@@ -80,7 +81,7 @@ class World:
     """A dataset of twenty rows with up to three columns, each made from the one before it."""
 
     chance: random.Random
-    dataset: fm.Dataset
+    dataset: Dataset
     versions: dict[str, int] = field(default_factory=dict)
 
     def write(self, rows: int) -> None:

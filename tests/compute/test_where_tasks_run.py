@@ -16,6 +16,7 @@ from tests.compute.tasks import world
 import floodmark as fm
 from floodmark.compute import runner
 from floodmark.compute.apply import apply
+from floodmark.dataset import Dataset
 from floodmark.engine import Session
 
 ROWS = 400
@@ -31,7 +32,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     assert request.param == "spark" or not session.started, "no JVM for a little work"
 
 
-def numbers(lake: fm.Lake, rows: int = ROWS) -> fm.Dataset:
+def numbers(lake: fm.Lake, rows: int = ROWS) -> Dataset:
     dataset = lake.create("numbers")
     dataset.write(pa.table({"n": pa.array(range(rows), pa.int64())}))
     return dataset

@@ -13,6 +13,7 @@ from compute.counting import Calls, Plan
 from floodmark.compute.checkpoints.paths import place_of
 from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.stored.objects import ColumnObjects
+from floodmark.dataset import Dataset
 
 FRAGMENT_ROWS = 8
 
@@ -38,7 +39,7 @@ class World:
     functions: dict[str, fm.Udf] = field(default_factory=dict)
 
     @property
-    def dataset(self) -> fm.Dataset:
+    def dataset(self) -> Dataset:
         return self.lake["d"]
 
     @property

@@ -28,6 +28,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.spark
+def test_start_page(folder: Path, monkeypatch: pytest.MonkeyPatch, spark, capsys):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    run_page(DOCS / "start.md")
+    assert "avg(fare)" in capsys.readouterr().out
+
+
+@pytest.mark.spark
 def test_ledger_page(folder: Path, spark):
     (folder / "zones.csv").write_text("zone,name\n1,Airport\n2,Harbour\n")
     run_page(DOCS / "ledger.md")
@@ -117,7 +124,7 @@ def test_the_tree_of_the_format_page_has_all_that_a_timeline_has(folder: Path):
 
 
 def test_links_between_pages_lead_somewhere():
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md"), *ROOT.glob("examples/*/README.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md"), *ROOT.glob("examples/*/README.md")]
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in pages

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -71,6 +72,31 @@ def test_a_block_that_is_gone_is_bad(lake: Lake):
     for block in path(lake, "people", "blocks").iterdir():
         block.unlink()
     assert ("dataset people", "bad") in {(one.what, one.state) for one in troubles(lake)}
+
+
+def test_what_depends_on_a_dataset_that_cannot_be_read_is_left_open(lake: Lake):
+    head = path(lake, "people", f"blocks/{lake['people'].head.text}")
+    head.write_bytes(b"nothing of ours")
+    found = {one.what: one for one in troubles(lake)}
+    assert set(found) == {"dataset people", "unnamed datasets"}
+    assert found["dataset people"].state == "bad"
+    assert "mend" in found["unnamed datasets"].remedy
+
+
+@pytest.mark.parametrize(("damage", "said"), [(Path.unlink, "is gone"), (lambda p: p.write_bytes(b""), "another size")])
+def test_a_slice_that_is_gone_or_cut_short_is_bad(lake: Lake, damage: Callable[[Path], object], said: str):
+    [slice_path] = path(lake, "people", "data").iterdir()
+    damage(slice_path)
+    [found] = troubles(lake)
+    assert (found.what, found.state) == ("dataset people", "bad")
+    assert said in found.detail
+    assert slice_path.name in found.detail
+
+
+def test_a_slice_that_was_purged_is_not_missed(lake: Lake):
+    lake["people"].write(pa.table({"id": [3]}))
+    lake["people"].purge(2)
+    assert troubles(lake) == []
 
 
 def test_a_name_without_its_dataset_is_bad(lake: Lake):

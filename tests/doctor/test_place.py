@@ -92,6 +92,13 @@ def test_who_may_not_write_is_told_to_look_at_the_owner(tmp_path: Path):
     assert "who owns the folder" in first.remedy
 
 
+@pytest.mark.parametrize("call", ["write_new", "flock"])
+def test_a_full_disk_is_no_reason_to_take_another_file_system(tmp_path: Path, call: str):
+    found = check_file_system(tmp_path, Lacking(call, errno.ENOSPC), lambda _: True)
+    [bad] = [finding for finding in found if finding.state == "bad"]
+    assert bad.remedy.startswith("make room")
+
+
 class Unlocked(OsFileSystem):
     """A file system whose locks are taken by everybody at once."""
 

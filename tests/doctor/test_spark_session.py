@@ -63,3 +63,10 @@ def test_no_java_is_bad_with_what_to_install():
 
     assert check_java(find).state == "bad"
     assert check_java(find).remedy == "Install one of: …"
+
+
+def test_a_java_home_that_is_passed_over_is_said():
+    java = Java(Path("/usr/bin/java"), 17, "17.0.1", "PATH")
+    found = check_java(lambda: java, {"JAVA_HOME": "/opt/java8"})
+    assert (found.state, "JAVA_HOME=/opt/java8 is passed over" in found.detail) == ("warn", True)
+    assert check_java(lambda: java, {}).state == "ok"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from floodmark.engine.cache import user_cache
@@ -21,13 +23,35 @@ DRIVER = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",  # starts fastest
 }
 """What a session on such a cluster needs beside ``spark.master``."""
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that runs: the master's URL, and the process of each worker. Worker n works in folder/worker-n."""
+
+    url: str
+    folder: Path
+    workers: Sequence[subprocess.Popen[bytes]]
+
+    def worker_of(self, folder: Path) -> int:
+        """Whose folder this is: a task's current folder is below its worker's."""
+        return int(folder.relative_to(self.folder).parts[0].removeprefix("worker-"))
+
+    def kill(self, number: int) -> None:
+        """Have a worker die as its machine would: the daemon, its executor, and the Python processes of that."""
+        worker = self.workers[number]
+        for process in [worker.pid, *_descendants(worker.pid)]:
+            with contextlib.suppress(ProcessLookupError):  # one that ended with the one that started it
+                os.kill(process, signal.SIGKILL)
+        worker.wait(20)
+
+
 @contextlib.contextmanager
-def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
-    """Start a master and workers on loopback with one core each; the master's URL; all end with the block."""
+def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """Start a master and workers on loopback with one core each; all end with the block."""
     port = _free_port()
     url = f"spark://127.0.0.1:{port}"
     processes: list[subprocess.Popen[bytes]] = []
@@ -42,7 +66,7 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
             processes.append(_start(folder, name, "worker.Worker", *options, url))
         for number in range(workers):
             _wait_for(folder / f"worker-{number}.log", "Successfully registered with master", processes)
-        yield url
+        yield Cluster(url, folder, processes[1:])
     finally:
         for process in reversed(processes):
             process.terminate()
@@ -85,6 +109,18 @@ def _wait_for(log: Path, text: str, processes: list[subprocess.Popen[bytes]]) ->
         if time.monotonic() > until or any(process.poll() is not None for process in processes):
             raise RuntimeError(f"the cluster did not start; {log.name} says:\n{log.read_text()[-3000:]}")
         time.sleep(0.1)
+
+
+def _descendants(process: int) -> list[int]:
+    listed = subprocess.run(["ps", "axo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    children: dict[int, list[int]] = {}
+    for line in listed.splitlines():
+        one, parent = map(int, line.split())
+        children.setdefault(parent, []).append(one)
+    found = list(children.get(process, ()))
+    for one in found:  # grows while it is walked
+        found += children.get(one, ())
+    return found
 
 
 def _free_port() -> int:

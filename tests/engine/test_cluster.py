@@ -14,8 +14,8 @@ def test_tasks_run_on_both_workers_of_a_cluster(tmp_path):
     script = Path(__file__).with_name("on_cluster.py")
     here = tmp_path / "driver"
     here.mkdir()
-    with standalone_cluster(tmp_path / "cluster", workers=2) as master:
-        settings = json.dumps({**DRIVER, "spark.master": master})
+    with standalone_cluster(tmp_path / "cluster", workers=2) as cluster:
+        settings = json.dumps({**DRIVER, "spark.master": cluster.url})
         answer = subprocess.run(
             [sys.executable, str(script), settings],
             cwd=here,

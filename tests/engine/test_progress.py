@@ -43,6 +43,17 @@ def test_last_line_says_how_it_ended():
     assert out.getvalue().splitlines()[-1] == "ingest: 100 of 100 rows (100 %), 12 rows/s"
 
 
+def test_what_was_said_is_not_said_again_at_the_end():
+    out, clock = io.StringIO(), Clock()
+    progress = LineProgress(out, clock=clock, every=5)
+    progress.start("ingest", 100)
+    clock.now += 8
+    progress.fail(2)
+    progress.advance(100)
+    progress.finish()
+    assert out.getvalue().splitlines() == ["ingest: 100 of 100 rows (100 %), 12 rows/s, 2 failed"]
+
+
 def test_short_work_writes_no_lines():
     out, clock = io.StringIO(), Clock()
     progress = LineProgress(out, clock=clock, every=5)

@@ -1,4 +1,4 @@
-"""`make demo` works, and says so when it does not."""
+"""The demo of the trips works, and says so when it does not."""
 
 from __future__ import annotations
 

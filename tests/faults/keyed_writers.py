@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.ledger.errors import BadOperation
 from ledger.keyed.harm import derived, replace
 from ledger.keyed.naive import ADD, NEW, OLD, RETRACT, Counts, Naive, Row
@@ -46,7 +47,7 @@ def table(given: Sequence[Row]) -> pa.Table:
 # What they do
 
 
-def write(dataset: fm.Dataset, writer: int, times: int) -> list[Deed]:
+def write(dataset: Dataset, writer: int, times: int) -> list[Deed]:
     """One batch after the other."""
     deeds = []
     for number in range(times):
@@ -55,7 +56,7 @@ def write(dataset: fm.Dataset, writer: int, times: int) -> list[Deed]:
     return deeds
 
 
-def write_and_take_back(dataset: fm.Dataset, writer: int, times: int) -> list[Deed]:
+def write_and_take_back(dataset: Dataset, writer: int, times: int) -> list[Deed]:
     """Writes, deletes and chunks by turns."""
     deeds = []
     for number in range(times):
@@ -72,7 +73,7 @@ def write_and_take_back(dataset: fm.Dataset, writer: int, times: int) -> list[De
     return deeds
 
 
-def write_changelog(dataset: fm.Dataset, writer: int, times: int) -> list[Deed]:
+def write_changelog(dataset: Dataset, writer: int, times: int) -> list[Deed]:
     """Corrections of what is there; whoever was overtaken looks again."""
     deeds: list[Deed] = []
     while len(deeds) < times:
@@ -122,7 +123,7 @@ def lose_in(root: str, times: int) -> list[Deed]:
     return []
 
 
-def read(dataset: fm.Dataset, times: int) -> list[Deed]:
+def read(dataset: Dataset, times: int) -> list[Deed]:
     """What is read meanwhile is the state after some commit: each key once at most."""
     for _ in range(times):
         snapshot = [row["id"] for row in dataset.to_arrow().to_pylist()]
@@ -138,7 +139,7 @@ def read_in(root: str, times: int) -> list[Deed]:
 # What must come of it
 
 
-def assert_serial(dataset: fm.Dataset, deeds: Iterable[Deed], kind: str = "upsert") -> None:
+def assert_serial(dataset: Dataset, deeds: Iterable[Deed], kind: str = "upsert") -> None:
     """The ledger is what the naive model makes of the same deeds, done one after the other in the chain's order.
 
     A commit that changed nothing has the block it looked at: there and then it changes nothing in the model either.
@@ -155,7 +156,7 @@ def assert_serial(dataset: fm.Dataset, deeds: Iterable[Deed], kind: str = "upser
     assert_agree(dataset, model)
 
 
-def assert_agree(dataset: fm.Dataset, model: Naive) -> None:
+def assert_agree(dataset: Dataset, model: Naive) -> None:
     """Current rows, every past and every key's life are what the records say."""
     assert dataset.to_arrow().to_pylist() == [row for _, row in model.current()]
     assert dataset.count() == len(model.current())

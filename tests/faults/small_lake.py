@@ -22,6 +22,7 @@ from faults.recording import HastyFileSystem, Recording, RecordingFileSystem
 from floodmark.chain.events import AddData
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.walk import read_block
+from floodmark.dataset import Dataset
 from floodmark.ledger import index, parts
 from floodmark.storage.local import LocalStore
 
@@ -269,7 +270,7 @@ def damage(lake: fm.Lake) -> str | None:
     return None
 
 
-def _unpublished(dataset: fm.Dataset) -> str | None:
+def _unpublished(dataset: Dataset) -> str | None:
     """A block that lies there before its data, which the format forbids, whether the head has got to it or not."""
     snapshot = dataset.snapshot()
     objects = snapshot.objects

@@ -29,6 +29,7 @@ from floodmark.chain.hashes import LOGICAL, Multihash
 from floodmark.chain.head import format_head
 from floodmark.chain.ids import DatasetId
 from floodmark.chain.walk import walk_back
+from floodmark.dataset import Dataset
 from floodmark.ledger.commit import empty_event, plan_blocks, publish
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.slice_check import Problem
@@ -43,7 +44,7 @@ KINDS = {"blocks": "block", "data": "data", "checkpoints": "checkpoint", "refs":
 class World:
     """A small dataset with one of everything, whose objects can be changed behind its back."""
 
-    dataset: fm.Dataset
+    dataset: Dataset
     objects: DatasetObjects
     content: dict[str, bytes]
 

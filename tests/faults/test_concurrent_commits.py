@@ -14,6 +14,7 @@ from faults import writers
 from faults.writers import COUNT, Crew
 from floodmark.chain.events import AddData
 from floodmark.chain.walk import walk_back
+from floodmark.dataset import Dataset
 from floodmark.ledger.errors import CommitConflict, DatasetExists, UnknownDataset
 from floodmark.storage.cloud import CloudStore
 from floodmark.storage.memory import MemoryStore
@@ -36,7 +37,7 @@ def lake(tmp_path) -> fm.Lake:
     return fm.Lake(tmp_path / "lake")
 
 
-def rows_of(dataset: fm.Dataset) -> list[tuple[int, int]]:
+def rows_of(dataset: Dataset) -> list[tuple[int, int]]:
     """(writer, number) of every record, in the order of offsets."""
     table = dataset.to_arrow(columns=["writer", "number"])
     return list(zip(*table.to_pydict().values(), strict=True))
@@ -61,7 +62,7 @@ def assert_sound(lake: fm.Lake) -> None:
     assert list(lake.store.staging().iterdir()) == []
 
 
-def assert_committed(dataset: fm.Dataset, commits: list[list[fm.Commit]]) -> None:
+def assert_committed(dataset: Dataset, commits: list[list[fm.Commit]]) -> None:
     """Each writer's rows are where it was told that they are, each once, and there are no others."""
     rows = rows_of(dataset)
     told = {(w, n): (c.start, c.end) for w, mine in enumerate(commits) for n, c in enumerate(mine)}

@@ -14,6 +14,7 @@ import floodmark as fm
 from faults import keyed_writers, writers
 from faults.keyed_writers import NAME, SCHEMA, Deed, assert_agree, assert_serial, table
 from faults.writers import COUNT, Crew
+from floodmark.dataset import Dataset
 from floodmark.ledger.errors import BadOperation
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
@@ -27,7 +28,7 @@ def assert_sound(lake: fm.Lake) -> None:
     assert list(lake.store.staging().iterdir()) == []
 
 
-def create(lake: fm.Lake, kind: str = "upsert") -> fm.Dataset:
+def create(lake: fm.Lake, kind: str = "upsert") -> Dataset:
     return lake.create(NAME, key=["id"], merge=kind, schema=SCHEMA)
 
 
@@ -65,7 +66,7 @@ def test_four_processes_upsert_the_same_keys_among_folds_and_losses(tmp_path, cr
 # Threads
 
 
-def race(lake: fm.Lake, kind: str, works: list[Callable[[fm.Dataset, int, int], list[Deed]]], times: int) -> list[Deed]:
+def race(lake: fm.Lake, kind: str, works: list[Callable[[Dataset, int, int], list[Deed]]], times: int) -> list[Deed]:
     create(lake, kind)
     start = Barrier(len(works))
 
@@ -195,7 +196,7 @@ DEEDS: dict[str, tuple[str, list[Any], tuple[str, Any], tuple[str, Any]]] = {
 }
 
 
-def do(dataset: fm.Dataset, what: str, given: Any) -> fm.Commit:
+def do(dataset: Dataset, what: str, given: Any) -> fm.Commit:
     if what == "delete":
         return dataset.delete([key for (key,) in given])
     return dataset.write(table(given) if given else SCHEMA.empty_table())

@@ -15,11 +15,12 @@ from faults import timeline_writers, writers
 from faults.timeline_runs import NAME, correct, in_order, narrow, problem_from_here_on, spread, timeline_problem
 from faults.timeline_writers import create
 from faults.writers import COUNT, Crew
+from floodmark.dataset import Dataset
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from timeline.oracle import difference, expected, found
 
-Work = Callable[[fm.Dataset, int, int], list[int]]
+Work = Callable[[Dataset, int, int], list[int]]
 
 
 def race(lake: fm.Lake, works: list[Work], times: int) -> set[int]:

@@ -13,6 +13,7 @@ import floodmark as fm
 from faults.crash_states import CrashState, crash_states
 from faults.recording import HastyFileSystem, RecordingFileSystem
 from faults.test_transform_crashes import assert_same_changelists, change, fill
+from floodmark.dataset import Dataset
 from floodmark.storage.local import LocalStore
 from transform.oracle import expected, input_rows, shown
 from transform.worlds import JOIN, MAP, TWO_OUTPUTS, Calls, Case, World, in_this_process, make_world
@@ -41,7 +42,7 @@ def spread(states: list[CrashState], count: int) -> list[CrashState]:
     return [*states[::every], states[-1]]
 
 
-def lost(dataset: fm.Dataset) -> list[Any]:
+def lost(dataset: Dataset) -> list[Any]:
     """What verify finds, but for the key index: it is derived, and made again by whoever meets the damage."""
     return [problem for problem in dataset.verify().problems if problem.kind != "keys"]
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
+from floodmark.dataset import Dataset
 from floodmark.storage.local import LocalStore
 from timeline.layouts import fold_problems, problems
 from timeline.oracle import difference, expected, found
@@ -156,7 +157,7 @@ SCENARIOS = [
 _numbers = itertools.count(9000)
 
 
-def timeline_problem(dataset: fm.Dataset) -> str | None:
+def timeline_problem(dataset: Dataset) -> str | None:
     """How the timeline differs from the sorted ledger, or what is wrong with its layout; None when nothing is."""
     seen, right = found(dataset), expected(dataset)
     if problem := difference(seen, right):
@@ -167,11 +168,11 @@ def timeline_problem(dataset: fm.Dataset) -> str | None:
     return "; ".join(problems(dataset)) or None
 
 
-def _day(dataset: fm.Dataset) -> pa.Table:
+def _day(dataset: Dataset) -> pa.Table:
     return expected(dataset, "2026-11-01T05", "2026-11-02T03")
 
 
-def damage(dataset: fm.Dataset, told: str | None = None) -> str | None:
+def damage(dataset: Dataset, told: str | None = None) -> str | None:
     """What verify finds, but for the key index and the ledger's folds, which are derived and made again.
 
     Problems that say what is `told` are expected.
@@ -195,11 +196,11 @@ def problem_from_here_on(lake: fm.Lake, told: str | None = None) -> str | None:
     return "; ".join(fold_problems(dataset)) or None
 
 
-def look(dataset: fm.Dataset) -> None:
+def look(dataset: Dataset) -> None:
     """As it was found."""
 
 
-def write_on(dataset: fm.Dataset) -> None:
+def write_on(dataset: Dataset) -> None:
     assert dataset.schema is not None
     table = rows([2, 502, 1777], next(_numbers) * 10)
     for name in dataset.schema.names[3:]:
@@ -210,7 +211,7 @@ def write_on(dataset: fm.Dataset) -> None:
     assert root.applied == dataset.snapshot().next_offset
 
 
-def fold_on(dataset: fm.Dataset) -> None:
+def fold_on(dataset: Dataset) -> None:
     dataset.fold()
 
 

@@ -12,12 +12,13 @@ import pyarrow as pa
 
 import floodmark as fm
 from faults.timeline_runs import NAME, SCHEMA, rows
+from floodmark.dataset import Dataset
 from timeline.oracle import found, micros
 
 ROW_GROUP = 20
 
 
-def create(lake: fm.Lake, **options: object) -> fm.Dataset:
+def create(lake: fm.Lake, **options: object) -> Dataset:
     given = {"partition_by": "day", "row_group_size": ROW_GROUP, "schema": SCHEMA, **options}
     return lake.create(NAME, event_time="at", **given)  # type: ignore[arg-type]
 
@@ -30,7 +31,7 @@ def batch(writer: int, number: int) -> pa.Table:
     return rows(times, first=writer * 1_000_000 + number * 100, value=number)
 
 
-def write(dataset: fm.Dataset, writer: int, times: int) -> list[int]:
+def write(dataset: Dataset, writer: int, times: int) -> list[int]:
     """One batch after the other; the ids that were written."""
     ids: list[int] = []
     for number in range(times):
@@ -40,7 +41,7 @@ def write(dataset: fm.Dataset, writer: int, times: int) -> list[int]:
     return ids
 
 
-def correct(dataset: fm.Dataset, writer: int, times: int) -> list[int]:
+def correct(dataset: Dataset, writer: int, times: int) -> list[int]:
     """Move rows of one's own to other times, again and again; the ids that were written."""
     ids = write(dataset, writer, 1)
     for number in range(times):
@@ -49,7 +50,7 @@ def correct(dataset: fm.Dataset, writer: int, times: int) -> list[int]:
     return ids
 
 
-def fold(dataset: fm.Dataset, writer: int, times: int) -> list[int]:
+def fold(dataset: Dataset, writer: int, times: int) -> list[int]:
     for number in range(times):
         if number % 3 == 2:
             dataset.update_timeline()
@@ -58,7 +59,7 @@ def fold(dataset: fm.Dataset, writer: int, times: int) -> list[int]:
     return []
 
 
-def read(dataset: fm.Dataset, writer: int, times: int) -> list[int]:
+def read(dataset: Dataset, writer: int, times: int) -> list[int]:
     """What is read meanwhile is in order, has no row twice, and never less than before."""
     before: set[int] = set()
     for _ in range(times):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +14,9 @@ import pytest
 from floodmark.garbage import staging
 from floodmark.lake import Lake
 from floodmark.ledger.staging import staging_area
+from floodmark.spark_source.delivering import deliver, leave
 from floodmark.storage.memory import MemoryStore
+from floodmark.storage.store import ObjectInfo
 from garbage.worlds import collected
 
 DAYS = 86_400.0
@@ -68,3 +72,46 @@ def test_a_folder_whose_writer_lives_stays_however_old(lake: Lake):
 
 def test_a_store_without_a_folder_of_its_own_has_no_leftovers():
     assert staging.collect(MemoryStore(), time.time()) == ()
+
+
+class Aged(MemoryStore):
+    """A bucket some of whose objects are as many days old as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.days: dict[str, float] = {}
+
+    def _old(self, info: ObjectInfo) -> ObjectInfo:
+        return replace(info, modified=info.modified - self.days.get(info.key, 0) * DAYS)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return map(self._old, super().list(prefix))
+
+    def stat(self, key: str) -> ObjectInfo | None:
+        info = super().stat(key)
+        return None if info is None else self._old(info)
+
+
+def test_objects_that_jobs_staged_in_a_bucket_go_when_nobody_came_back_to_them_for_a_week():
+    store = Aged()
+    lake = Lake(store)
+    dataset = lake.create("kept", schema={"n": "int64"})
+    objects = dataset.snapshot().objects
+    rows = pa.table({"n": pa.array([1, 2], pa.int64())})
+    forgotten = leave(objects, iter(rows.to_batches()), rows.schema)
+    under_way = leave(objects, iter(rows.to_batches()), rows.schema)
+    room = f"{objects.folder}/staging/run-killed"
+    for part, days in (("old", 9), ("older", 30)):
+        store.put_derived(f"{room}/{part}", b"12")
+        store.days[f"{room}/{part}"] = days
+    store.put_derived(f"{objects.folder}/staging/run-long/first", b"1")
+    store.put_derived(f"{objects.folder}/staging/run-long/newest", b"1")
+    store.days[f"{objects.folder}/staging/run-long/first"] = 9  # its run has added something since
+    store.days[forgotten[0].name] = 8
+
+    assert collected(lake) == {("kept", "staging"): 3}
+
+    assert [store.stat(left.name) is None for left in (*forgotten, *under_way)] == [True, False]
+    assert store.stat(f"{objects.folder}/staging/run-long/first") is not None
+    deliver(dataset, under_way, rows.schema, None)
+    assert dataset.count() == 2

@@ -18,9 +18,9 @@ def test_two_workers_write_and_read_a_lake(tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     script = Path(__file__).with_name("on_cluster.py")
-    with standalone_cluster(tmp_path / "cluster", workers=2) as master:
+    with standalone_cluster(tmp_path / "cluster", workers=2) as cluster:
         answer = subprocess.run(
-            [sys.executable, str(script), str(shared), json.dumps({**DRIVER, "spark.master": master})],
+            [sys.executable, str(script), str(shared), json.dumps({**DRIVER, "spark.master": cluster.url})],
             cwd=tmp_path,
             capture_output=True,
             text=True,

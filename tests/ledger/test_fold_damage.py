@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.ledger import fold as folding
 from floodmark.ledger import scan as scanning
 from floodmark.ledger import spark_read
@@ -51,7 +52,7 @@ def dataset(store, clock):
     return folded(store, clock)
 
 
-def folded(store, clock) -> fm.Dataset:
+def folded(store, clock) -> Dataset:
     dataset = fm.Lake(store, runtime=fm.Runtime(clock=clock, fold_at=None)).create("p", key=["id"], merge="upsert")
     dataset.write(things(range(60), "a"))
     dataset.write(things(range(20), "b"))

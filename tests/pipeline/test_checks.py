@@ -38,6 +38,10 @@ def problems(lake: fm.Lake, *declarations) -> fm.BadPipeline:
         ({"merge": "append"}, "not merge append"),
         ({"event_time": "price"}, "exists with the event time 'at', not 'price'"),
         ({"event_time": "at", "partition_by": "day"}, "exists with no timeline"),
+        (
+            {"key": "id", "schema": {"price": "string"}},
+            "column 'price' of 'orders' is declared as string, and is double",
+        ),
     ],
 )
 def test_a_dataset_that_was_made_otherwise_is_refused_with_its_line(lake, options, complaint):
@@ -49,7 +53,9 @@ def test_a_dataset_that_was_made_otherwise_is_refused_with_its_line(lake, option
     assert "floodmark drop orders" in error.hint
 
 
-@pytest.mark.parametrize("options", [{}, {"key": "id"}, {"key": "id", "event_time": "at"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"key": "id"}, {"key": "id", "event_time": "at"}, {"schema": {"id": "int32", "new": "string"}}]
+)
 def test_a_dataset_as_it_is_or_less_said_of_it_is_fine(lake, options):
     checked_graph(fm.Pipeline([fm.Dataset("orders", **options)]), lake)
 
@@ -91,3 +97,55 @@ def test_a_mistyped_input_is_a_did_you_mean(lake):
     error = problems(lake, fm.BatchTransform(same, ["ordres"], ["prices"]))
     assert "there is no dataset 'ordres', which step 'same' reads" in error.message
     assert "did you mean 'orders'?" in error.hint
+
+
+def test_what_was_computed_cannot_become_a_source_nor_the_other_way_round(lake):
+    fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
+    error = problems(lake, fm.Source("prices", frame=lambda: ROWS), fm.BatchTransform(same, ["prices"], ["orders"]))
+    assert [one.message for one in error.problems] == [
+        "'prices' is computed from others, and source 'ingest_prices' takes data from outside",
+        "'orders' holds data from outside, and step 'same' computes it",
+    ]
+    assert {one.place.file for one in error.problems} == {__file__}
+
+
+@fm.udf(returns="float64")
+def double(price: float) -> float:
+    return 2 * price
+
+
+@fm.udf(returns="string", name="double")
+def told(price: float) -> str:
+    return str(price)
+
+
+@fm.udf(returns="float64")
+def again(prise: float) -> float:
+    return prise
+
+
+@pytest.mark.parametrize(
+    ("column", "complaint", "hint"),
+    [
+        (lambda: fm.Column("orders", "double", told), "is declared as string, and was made as double", "drop_column"),
+        (lambda: fm.Column("orders", "Price", double), "'orders' has a column 'price' of its own", "another name"),
+        (lambda: fm.Column("orders", "again", again), "from 'prise', which 'orders' does not have", "mean 'price'?"),
+    ],
+)
+def test_a_column_that_its_dataset_cannot_have_is_refused_with_its_line(lake, column, complaint, hint):
+    lake["orders"].add_column("double", double)
+    error = problems(lake, column())
+    assert complaint in error.message
+    assert hint in error.hint
+    assert error.path == __file__
+
+
+def test_columns_of_declared_columns_and_those_of_a_dataset_without_records_are_fine(lake):
+    lake.create("empty")
+    twice = fm.udf(returns="float64")(lambda double: double)
+    columns = [
+        fm.Column("orders", "twice", twice),
+        fm.Column("orders", "double", double),
+        fm.Column("empty", "x", again),
+    ]
+    checked_graph(fm.Pipeline(columns), lake)

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 import floodmark as fm
+from faults.recording import HastyFileSystem
 from floodmark.ledger.errors import NoFiles
-from floodmark.pipeline import ingest_files
+from floodmark.pipeline import files_note, ingest_files, taking_in
 from floodmark.pipeline.errors import FileChanged
+from floodmark.pipeline.files_note import Note
 from floodmark.pipeline.ingest_files import IngestFiles
+from floodmark.storage.local import LocalStore
 from floodmark.transform.place import Place
 
 KEYED = fm.Dataset("orders", key="id")
@@ -19,7 +22,7 @@ KEYED = fm.Dataset("orders", key="id")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> fm.Lake:
-    return fm.Lake(tmp_path / "lake")
+    return fm.Lake(LocalStore(tmp_path / "lake", fs=HastyFileSystem()))
 
 
 @pytest.fixture
@@ -78,7 +81,7 @@ def test_untouched_files_are_not_read_again(lake, put, tmp_path, monkeypatch):
     put("a.csv", 1)
     step = source(tmp_path, "*.csv")
     step.run(lake)
-    monkeypatch.setattr(ingest_files.hashlib, "file_digest", lambda *_: pytest.fail("was read"))
+    monkeypatch.setattr(files_note.hashlib, "file_digest", lambda *_: pytest.fail("was read"))
     assert step.run(lake).nothing
 
 
@@ -150,6 +153,142 @@ def test_a_glob_without_files_waits_and_a_path_without_a_file_is_refused(lake, t
     assert source(tmp_path, "data/*.csv").run(lake).nothing
     with pytest.raises(NoFiles, match=r"no such file"):
         source(tmp_path, "data/a.csv").run(lake)
+
+
+def test_run_whose_glob_finds_nothing_says_what_it_looked_for(lake, tmp_path):
+    pipeline = fm.Pipeline([fm.Source("orders", files=str(tmp_path / "data" / "*.csv"))])
+    outcome = pipeline.run(lake)["ingest_orders"]
+    assert outcome.state == "waiting"
+    assert "no file is called" in outcome.why
+    assert str(tmp_path / "data" / "*.csv") in outcome.why
+
+
+def test_empty_file_is_passed_over_until_it_has_something(lake, put, tmp_path):
+    (tmp_path / "a.csv").touch()
+    put("b.csv", 7)
+    step = source(tmp_path, "*.csv")
+    assert (step.run(lake).new, ids(lake)) == (1, [7])
+    assert step.run(lake).nothing
+    put("a.csv", 8)
+    assert (step.run(lake).new, ids(lake)) == (1, [7, 8])
+
+
+def test_folders_and_links_that_lead_nowhere_are_no_files(lake, put, tmp_path):
+    (tmp_path / "a.csv").mkdir()
+    (tmp_path / "b.csv").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "c.csv").symlink_to(put("elsewhere/c", 1))
+    step = source(tmp_path, "*.csv")
+    assert (step.run(lake).new, ids(lake)) == (1, [1])
+    assert step.run(lake).nothing
+
+
+def test_two_sources_of_one_dataset_share_what_they_know(lake, put, tmp_path):
+    """Also when they run at the same time: neither's note takes away what the other has noted."""
+    for number in range(4):
+        put(f"left/{number}.csv", number)
+        put(f"right/{number}.csv", 10 + number)
+    put("right/same.csv", 0)
+    sources = [fm.Source("orders", files=str(tmp_path / side / "*.csv"), name=side) for side in ("left", "right")]
+    pipeline = fm.Pipeline(sources)
+    assert pipeline.run(lake, workers=2).ok
+    assert ids(lake) == [0, 1, 2, 3, 10, 11, 12, 13]
+    note = Note.of(lake["orders"].snapshot())
+    assert len(note.taken) == 9
+
+
+def kill_after(monkeypatch, commits: int) -> None:
+    """The process ends right after so many commits: nothing is noted any more."""
+    left = [commits]
+    write = taking_in.written
+
+    def dying(*args, **options):
+        found = write(*args, **options)
+        left[0] -= 1
+        if left[0] == 0:
+            monkeypatch.setattr(Note, "keep", lambda _: None)
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(ingest_files, "written", dying)
+
+
+def test_file_that_changes_after_a_kill_is_known_to_be_there_in_part(lake, put, tmp_path, monkeypatch):
+    """Its rows were committed, and nobody could say so any more: the next run must not take them in twice."""
+    put("a.csv", 1)
+    step = source(tmp_path, "*.csv")
+    with monkeypatch.context() as patched:
+        kill_after(patched, 1)
+        with pytest.raises(KeyboardInterrupt):
+            step.run(lake)
+    put("a.csv", 1, 2)
+    with pytest.raises(FileChanged):
+        step.run(lake)
+    assert ids(lake) == [1]
+
+
+def test_file_that_changes_after_a_kill_before_its_commit_is_taken_in(lake, put, tmp_path, monkeypatch):
+    put("a.csv", 1)
+    put("b.csv", 5)
+    step = source(tmp_path, "*.csv")
+    with monkeypatch.context() as patched:
+        kill_after(patched, 1)
+        with pytest.raises(KeyboardInterrupt):
+            step.run(lake)
+    put("b.csv", 5, 6)
+    assert (step.run(lake).new, ids(lake)) == (2, [1, 5, 6])
+    assert step.run(lake).nothing
+
+
+def test_file_that_is_written_to_while_it_is_read_is_refused(lake, put, tmp_path, monkeypatch):
+    path = put("a.csv", 1)
+    write = taking_in.written
+
+    def meanwhile(*args, **options):
+        path.write_text("id,price\n1,1\n2,1\n")
+        return write(*args, **options)
+
+    monkeypatch.setattr(ingest_files, "written", meanwhile)
+    step = source(tmp_path, "*.csv")
+    with pytest.raises(FileChanged, match="was written to while its rows were taken"):
+        step.run(lake)
+    with pytest.raises(FileChanged):  # and nothing of it comes in twice
+        step.run(lake)
+    assert ids(lake) == [1, 2]
+
+
+def test_many_files_that_are_known_cost_no_look_at_the_chain(lake, put, tmp_path, monkeypatch):
+    for number in range(5):
+        put(f"{number}.csv", number)
+    step = source(tmp_path, "*.csv")
+    step.run(lake)
+    monkeypatch.setattr(ingest_files, "has_state", lambda *_: pytest.fail("looked"))
+    assert step.run(lake).nothing
+
+
+def test_note_that_is_newer_than_the_chain_is_not_believed(lake, put, tmp_path):
+    """The lake came from a backup, and the note did not."""
+    put("a.csv", 1)
+    step = source(tmp_path, "*.csv")
+    step.run(lake)
+    head = next((tmp_path / "lake").glob("datasets/*/refs/head"))
+    backup = head.read_bytes()
+    put("b.csv", 2)
+    step.run(lake)
+    newest = lake["orders"].head
+    head.write_bytes(backup)
+    next((tmp_path / "lake").glob(f"datasets/*/blocks/**/{newest.text}")).unlink()
+    again = fm.Lake(tmp_path / "lake")
+    assert step.run(again).new == 1
+    assert ids(again) == [1, 2]
+
+
+def test_full_run_reads_every_file_whatever_its_time_says(lake, put, tmp_path):
+    put("a.csv", 1)
+    step = source(tmp_path, "*.csv", declared=KEYED)
+    step.run(lake)
+    put("a.csv", 3)  # as large and as old as it was
+    assert step.run(lake).nothing
+    assert (step.run(lake, full=True).new, ids(lake)) == (1, [1, 3])
 
 
 def test_files_are_looked_for_beside_the_file_that_declares_them(lake, put, tmp_path, monkeypatch):

@@ -248,3 +248,29 @@ def test_a_file_without_a_pipeline_is_told_what_is_missing(project: Path, text: 
     (project / "pipeline.py").write_text(text)
     with pytest.raises(BadPipelineFile, match=complaint):
         load(project)
+
+
+TWICE = """\
+from floodmark import *
+def copy(a): return a
+pipeline = Pipeline([
+    BatchTransform(copy, ["a"], ["b"]),
+    {second},
+])
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "complaint"),
+    [
+        ("BatchTransform(copy, ['a'], ['b'], name='again')", "both write 'b'"),
+        ("BatchTransform(copy, ['a'], ['c'])", "two steps of the pipeline are named 'copy'"),
+        ("View('copy', sql='select 1')", "two steps of the pipeline are named 'copy'"),
+    ],
+)
+def test_declarations_that_do_not_go_together_are_said_with_the_lines_of_both(project: Path, second, complaint):
+    (project / "pipeline.py").write_text(TWICE.format(second=second))
+    with pytest.raises(BadPipelineFile, match=complaint) as caught:
+        load(project)
+    assert caught.value.line == 5
+    assert "line 4)" in caught.value.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from floodmark.pipeline import lock
 from floodmark.pipeline.errors import Busy
 from floodmark.pipeline.lock import KEY, running
+from floodmark.storage.errors import StorageError
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.opening import open_store
 
@@ -97,3 +99,25 @@ def test_lock_that_says_nothing_readable_is_still_somebodys(tmp_path: Path):
         (tmp_path / KEY).write_text("{")
         with pytest.raises(Busy, match="somebody else"), running(store, clock):
             pass
+
+
+def test_full_disk_keeps_nobody_from_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Who holds the lock is said for others; what cannot be written there matters to nobody else."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = open_store(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with running(store, clock), pytest.raises(Busy, match="somebody else"), running(store, clock):
+            pass
+
+
+def test_lease_that_cannot_be_given_back_is_nobodys_error(monkeypatch: pytest.MonkeyPatch):
+    def gone(*_: object) -> bool:
+        raise StorageError("the network is gone", hint="")
+
+    store = MemoryStore()
+    with running(store, clock):
+        monkeypatch.setattr(store, "compare_and_swap", gone)

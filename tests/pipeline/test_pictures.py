@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.pipeline.graph import Graph, Node, build
-from floodmark.pipeline.svg_picture import _HIGH, _WIDE, layout, svg
+from floodmark.pipeline.svg_layout import layout
+from floodmark.pipeline.svg_picture import svg
 from floodmark.pipeline.text_picture import PLAIN, lines, strokes_for
 
 
@@ -77,11 +78,39 @@ def test_every_node_is_drawn_once_and_below_something_it_reads(graph: Graph):
 @settings(max_examples=60, deadline=None)
 @given(graphs())
 def test_boxes_never_overlap_and_arrows_lead_to_the_right(graph: Graph):
-    boxes, edges = layout(graph, {})
-    assert set(graph.nodes) <= set(boxes)
-    for one, other in combinations(boxes.values(), 2):
-        assert abs(one.x - other.x) >= _WIDE or abs(one.y - other.y) >= _HIGH
-    for start, end in edges:
-        assert boxes[start].x + _WIDE < boxes[end].x
+    found = layout(graph, {})
+    assert set(graph.nodes) <= set(found.boxes)
+    for one, other in combinations(found.boxes.values(), 2):
+        apart = (one.x + one.width < other.x, other.x + other.width < one.x)
+        assert any((*apart, one.y + one.height < other.y, other.y + other.height < one.y))
+    for arrow in found.arrows:
+        assert [x for x, _ in arrow.points] == sorted(x for x, _ in arrow.points)
     wanted = {(w, r) for r, node in graph.nodes.items() for w in graph.needs[r]}
-    assert wanted <= set(edges)
+    assert wanted <= {(arrow.start, arrow.end) for arrow in found.arrows}
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_no_arrow_passes_a_box(graph: Graph):
+    found = layout(graph, {})
+    for arrow in found.arrows:
+        start, end = found.boxes[arrow.start], found.boxes[arrow.end]
+        assert arrow.points[0] == (start.x + start.width, start.y + start.height / 2)
+        assert arrow.points[-1] == (end.x, end.y + end.height / 2)
+        for x, y in arrow.points[1:-1]:  # where it enters and leaves the columns between
+            assert not any(
+                box.x <= x <= box.x + box.width and box.y <= y <= box.y + box.height for box in found.boxes.values()
+            )
+        for (x, _), (to_x, _) in zip(arrow.points[::2], arrow.points[1::2], strict=True):  # where it bends
+            assert not any(box.x < to_x and box.x + box.width > x for box in found.boxes.values())
+
+
+def test_long_names_are_cut_and_shown_as_a_whole_by_pointing_at_them():
+    name = "join_flights_with_the_weather_of_the_hour_before"
+    drawn = svg(build([node(name, "step", "a", "b")]), {})
+    assert f"<title>{name}: " in drawn
+    assert f">{name}<" not in drawn
+
+
+def test_picture_is_for_light_and_dark_backgrounds():
+    assert "prefers-color-scheme: dark" in svg(build([node("a", "step", "b", "c")]), {})

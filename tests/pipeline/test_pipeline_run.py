@@ -185,3 +185,9 @@ def test_views_are_declared_and_refreshed_in_their_turn(lake, spark):
     shop.orders = pa.table({"id": [3], "price": [7.0]})
     ran = shop.pipeline.run(lake)
     assert (ran["top"].rows, ran["twice"].rows) == (1, 1)
+
+
+def test_outcome_of_what_did_not_run_is_a_key_error_that_names_what_did(lake):
+    ran = Shop().pipeline.run(lake, ["ingest_orders"])
+    with pytest.raises(KeyError, match="'csv' did not run; what ran is ingest_orders"):
+        ran["csv"]

@@ -151,6 +151,37 @@ def test_an_interrupt_stops_what_runs_and_begins_nothing_more(monkeypatch: pytes
     assert sorted(ran) == sorted(stopped) == ["a", "b"]
 
 
+def test_an_interrupt_that_is_lost_is_sent_again_and_nobody_hears_of_it(monkeypatch: pytest.MonkeyPatch, capsys):
+    """Python ignores what is raised in a callback of its own, and says so."""
+    monkeypatch.setattr(running, "_GRACE", PATIENCE)
+    monkeypatch.setattr(running, "_AGAIN", 0.05)
+    heard = []
+
+    class Deaf:
+        def __del__(self) -> None:
+            try:
+                while True:
+                    threading.Event().wait(0.01)
+            finally:
+                heard.append("lost")
+
+    def work(_: Node) -> Done:
+        thing = Deaf()
+        del thing
+        while True:
+            threading.Event().wait(0.01)
+
+    def interrupted(self: object) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running._Crew, "next", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_graph(build([step("a"), step("b")]), work, 2, Silent())
+    assert heard
+    assert not [thread for thread in threading.enumerate() if thread.name in ("floodmark-a", "floodmark-b")]
+    assert "Exception ignored" not in capsys.readouterr().err
+
+
 # Random graphs beside a naive way to the same answers
 
 

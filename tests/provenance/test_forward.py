@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import floodmark as fm
@@ -79,3 +80,19 @@ def test_a_record_that_nobody_has_read_yet_is_waited_for(tmp_path: Path) -> None
     found = forward(world.lake, "a", 1)
 
     assert (found.derived, found.waiting) == ((), ("out",))
+
+
+def test_a_table_made_of_all_rows_need_not_have_a_column_of_theirs(tmp_path: Path) -> None:
+    world = make_world(MAP, tmp_path)
+    world.write("a", (1, 1), (2, 2))
+
+    def total(a: pa.Table) -> pa.Table:
+        return pa.table({"k": [1], "s": [sum(a["v"].to_pylist())]})
+
+    step = fm.DatatableTransform(total, inputs=["a"], outputs=[fm.OutputSpec("sums", key=["k"])])
+    step.run(world.lake)
+
+    found = forward(world.lake, "a", {"id": 1})
+
+    assert found.derived == ()
+    assert [(one.dataset, one.transactions) for one in found.wholes] == [("sums", 1)]

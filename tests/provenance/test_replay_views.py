@@ -10,10 +10,12 @@ import pytest
 
 import floodmark as fm
 from floodmark.engine import Session
+from floodmark.ledger.incoming import Frame, SparkFrame
 from floodmark.ledger.runtime import Runtime
 from floodmark.provenance import replay_views
 from floodmark.provenance.replay import replay
 from floodmark.provenance.replayed import Replayed
+from floodmark.transform.views.evaluate import Evaluator
 from transform.views.view_worlds import CASES, function, make_view_world, some_rows, write
 
 VIEWS = {
@@ -115,6 +117,31 @@ def test_a_view_whose_rows_are_not_its_query_s_differs(lake: fm.Lake, monkeypatc
     [found] = list(replay(lake, ["sums"], []))
 
     assert (found.outcome, found.compared and found.compared.differing) == ("differs", 1)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["big", "sums"])
+def test_a_row_that_no_refresh_has_written_is_missing(name: str, lake: fm.Lake) -> None:
+    lake.view(name, sql=VIEWS[name]).refresh()
+    evaluate = Evaluator.evaluate
+
+    def nothing(*given: object) -> Frame | SparkFrame:
+        answer = evaluate(*given)  # type: ignore[arg-type]
+        if isinstance(answer, Frame):
+            return Frame(answer.table.slice(0, 0))
+        return SparkFrame(answer.frame.limit(0))
+
+    _change(lake, [(7, "z", 70)], "Rome")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Evaluator, "evaluate", nothing)
+        lake.view(name).refresh()
+
+    written, lost = replay(lake, [name], [])
+
+    assert (written.outcome, lost.outcome) == ("same", "differs")
+    assert lost.compared is not None
+    [difference] = lost.compared.differences
+    assert (difference.stored, (difference.replayed or {})["c"]) == (None, "z")
 
 
 @pytest.mark.spark

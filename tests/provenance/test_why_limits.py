@@ -110,6 +110,8 @@ def test_an_input_that_was_dropped_is_said_to_be(tmp_path: Path) -> None:
 
     assert "was dropped" in (found.inputs[0].missing or "")
     assert found.inputs[0].records == ()
+    assert found.inputs[0].by == {"id": 1}
+    assert "rows of a with id=1, as of record 0" in "\n".join(lines(why_tree(found)))
 
 
 def test_an_input_that_was_renamed_is_found_all_the_same(tmp_path: Path) -> None:

@@ -95,3 +95,8 @@ def test_options_of_a_stream_that_make_no_sense_are_refused(given: dict[str, str
 def test_one_lake_and_one_dataset_are_needed(given: dict[str, str], complaint: str):
     with pytest.raises(BadOption, match=complaint):
         Options(given).place()
+
+
+def test_a_query_that_writes_may_have_a_name():
+    given = {"lake": "/lake", "path": "a", "checkpointLocation": "/checkpoint", "queryName": "copy"}
+    assert Options(given).checkpoint() == "/checkpoint"

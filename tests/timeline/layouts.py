@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.timeline.order import partitions as units
 from floodmark.timeline.order.pieces import Partition, Piece
 from timeline.oracle import alive, all_records, micros
@@ -20,7 +20,7 @@ Places = list[tuple[int, int]]
 class Files:
     """The row groups of a dataset's files, straight from these, each read once."""
 
-    def __init__(self, dataset: fm.Dataset) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         self._objects, self._event_time = dataset.snapshot().objects, dataset.event_time
         self._groups: dict[str, list[Places]] = {}
 
@@ -42,7 +42,7 @@ class Files:
         return list(zip(times, rows["offset"].to_pylist(), strict=True))
 
 
-def problems(dataset: fm.Dataset) -> list[str]:
+def problems(dataset: Dataset) -> list[str]:
     """What is wrong with the layout of a timeline, in sentences."""
     seen = dataset.timeline_pieces()
     found: list[str] = []
@@ -102,7 +102,7 @@ def _piece_problems(piece: Piece, places: list[tuple[int, int]], partition: Part
     return found
 
 
-def _record_problems(dataset: fm.Dataset, offsets: Counter[int], applied: int) -> list[str]:
+def _record_problems(dataset: Dataset, offsets: Counter[int], applied: int) -> list[str]:
     found = []
     snapshot = dataset.snapshot()
     if applied > snapshot.next_offset:
@@ -119,7 +119,7 @@ def _record_problems(dataset: fm.Dataset, offsets: Counter[int], applied: int) -
     return found
 
 
-def fold_problems(dataset: fm.Dataset, partition: str | None = None) -> list[str]:
+def fold_problems(dataset: Dataset, partition: str | None = None) -> list[str]:
     """What is wrong with a timeline that has just been folded, or with one partition of it."""
     seen = dataset.timeline_pieces()
     rgs = seen.settings.row_group_size
@@ -144,7 +144,7 @@ def fold_problems(dataset: fm.Dataset, partition: str | None = None) -> list[str
     return found
 
 
-def purge_problems(dataset: fm.Dataset) -> list[str]:
+def purge_problems(dataset: Dataset) -> list[str]:
     """Copies of purged records that still lie somewhere in the timeline's files, whether a piece shows them or not."""
     objects, purged = dataset.snapshot().objects, dataset.snapshot().purged_before
     found = []
@@ -156,9 +156,9 @@ def purge_problems(dataset: fm.Dataset) -> list[str]:
     return found
 
 
-def assert_sound(dataset: fm.Dataset) -> None:
+def assert_sound(dataset: Dataset) -> None:
     assert problems(dataset) == []
 
 
-def assert_folded(dataset: fm.Dataset, partition: str | None = None) -> None:
+def assert_folded(dataset: Dataset, partition: str | None = None) -> None:
     assert fold_problems(dataset, partition) == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-import floodmark as fm
+from floodmark.dataset import Dataset
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -28,7 +28,7 @@ def micros(moment: Any) -> int:
     return (moment - EPOCH) // MICROSECOND
 
 
-def expected(dataset: fm.Dataset, start: Moment | None = None, end: Moment | None = None) -> pa.Table:
+def expected(dataset: Dataset, start: Moment | None = None, end: Moment | None = None) -> pa.Table:
     """The current rows of [start, end) in the timeline's order: the offset, then the data columns."""
     records = all_records(dataset)
     times = _times(records, dataset)
@@ -39,7 +39,7 @@ def expected(dataset: fm.Dataset, start: Moment | None = None, end: Moment | Non
     return within(whole, dataset, start, end)
 
 
-def within(table: pa.Table, dataset: fm.Dataset, start: Moment | None, end: Moment | None) -> pa.Table:
+def within(table: pa.Table, dataset: Dataset, start: Moment | None, end: Moment | None) -> pa.Table:
     """The rows of a table with event times in [start, end), looked at one by one."""
     first = None if start is None else micros(start)
     last = None if end is None else micros(end)
@@ -47,17 +47,17 @@ def within(table: pa.Table, dataset: fm.Dataset, start: Moment | None, end: Mome
     return table.filter(pa.array(wanted, pa.bool_()))
 
 
-def _times(table: pa.Table, dataset: fm.Dataset) -> list[int]:
+def _times(table: pa.Table, dataset: Dataset) -> list[int]:
     return [micros(at) for at in table[dataset.event_time].to_pylist()]
 
 
-def all_records(dataset: fm.Dataset) -> pa.Table:
+def all_records(dataset: Dataset) -> pa.Table:
     """Every record that is not purged, in offset order, with its system columns."""
     purged = dataset.snapshot().purged_before
     return dataset.changes_arrow(since=purged - 1 if purged else None)
 
 
-def alive(dataset: fm.Dataset, records: pa.Table) -> list[int]:
+def alive(dataset: Dataset, records: pa.Table) -> list[int]:
     """The positions of the records that are current: without a key all of them."""
     key = dataset.strategy.key
     if not key:
@@ -71,7 +71,7 @@ def alive(dataset: fm.Dataset, records: pa.Table) -> list[int]:
     return sorted(current.values())
 
 
-def found(dataset: fm.Dataset, start: Moment | None = None, end: Moment | None = None) -> pa.Table:
+def found(dataset: Dataset, start: Moment | None = None, end: Moment | None = None) -> pa.Table:
     """The same as `timeline_batches` gives it."""
     assert dataset.schema is not None
     with dataset.timeline_batches(start, end, columns=["offset", *dataset.schema.names]) as reader:
@@ -107,7 +107,7 @@ def _offset(row: Any) -> Any:
     return row["offset"] if "offset" in row else tuple(row.values())
 
 
-def assert_right(dataset: fm.Dataset, *ranges: tuple[Moment | None, Moment | None]) -> None:
+def assert_right(dataset: Dataset, *ranges: tuple[Moment | None, Moment | None]) -> None:
     """The whole timeline, and each of the ranges, is what the records say, row for row, with types."""
     whole = expected(dataset)
     for start, end in ((None, None), *ranges):

@@ -18,6 +18,7 @@ import pytest
 
 import floodmark as fm
 from faults.timeline_runs import MINUTE, lake_on
+from floodmark.dataset import Dataset
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
@@ -50,7 +51,7 @@ def _noise(number: int) -> str:
     return hashlib.sha256(b"%d" % number).hexdigest()
 
 
-def made(lake: fm.Lake, **options: Any) -> fm.Dataset:
+def made(lake: fm.Lake, **options: Any) -> Dataset:
     given = {"event_time": "at", "partition_by": "day", "row_group_size": ROW_GROUP, **options}
     return lake.create(NAME, **given)
 
@@ -60,20 +61,20 @@ def a_day(first: int = 0, count: int = DAY_MINUTES) -> pa.Table:
     return rows([float(n) for n in range(count)], first)
 
 
-def keyed(lake: fm.Lake, **options: Any) -> fm.Dataset:
+def keyed(lake: fm.Lake, **options: Any) -> Dataset:
     return made(lake, key=["id"], merge="upsert", **options)
 
 
-def files(dataset: fm.Dataset, folder: str = "info/timeline/files") -> dict[str, int]:
+def files(dataset: Dataset, folder: str = "info/timeline/files") -> dict[str, int]:
     objects = dataset.snapshot().objects
     return {info.key: info.size for info in objects.store.list(f"{objects.folder}/{folder}")}
 
 
-def settled(dataset: fm.Dataset) -> list[Any]:
+def settled(dataset: Dataset) -> list[Any]:
     return [piece for partition in dataset.timeline_pieces().partitions for piece in partition.settled]
 
 
-def waiting(dataset: fm.Dataset) -> int:
+def waiting(dataset: Dataset) -> int:
     return sum(run.rows for p in dataset.timeline_pieces().partitions for run in p.waiting)
 
 

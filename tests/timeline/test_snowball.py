@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.storage.counting import CountingStore, Counts
 from floodmark.storage.memory import MemoryStore
 from timeline.layouts import assert_sound
@@ -48,7 +49,7 @@ class Moment:
     size: int  # bytes of all pieces
 
 
-def snowball(commits: int, width: float, late_merge: str) -> tuple[fm.Dataset, list[Moment]]:
+def snowball(commits: int, width: float, late_merge: str) -> tuple[Dataset, list[Moment]]:
     """Ten row groups in order, then so many commits of few late rows, all inside the fourth.
 
     The rows of one commit lie within a stretch as wide as this part of that row group.
@@ -69,7 +70,7 @@ def snowball(commits: int, width: float, late_merge: str) -> tuple[fm.Dataset, l
     return dataset, moments
 
 
-def _moment(dataset: fm.Dataset, cost: Counts, written_before: int) -> Moment:
+def _moment(dataset: Dataset, cost: Counts, written_before: int) -> Moment:
     seen = dataset.timeline_pieces()
     pieces = [piece for partition in seen.partitions for piece in partition.pieces]
     last = seen.root.last

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.ledger.errors import BadQuery, Purged
 from floodmark.storage.counting import CountingStore
 from floodmark.timeline.change.intake import incoming
@@ -23,7 +24,7 @@ from timeline.oracle import all_records, assert_right, expected
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, World, moment, world
 
 
-def take_in(dataset: fm.Dataset) -> None:
+def take_in(dataset: Dataset) -> None:
     """Take in what is new and merge nothing: what comes first into a partition settles, all that follows waits."""
     timeline = dataset._timeline()
     snapshot, settings, objects = timeline.snapshot, timeline.settings, TimelineObjects(dataset._objects)

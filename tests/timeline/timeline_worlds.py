@@ -15,6 +15,7 @@ import pyarrow as pa
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
+from floodmark.dataset import Dataset
 from floodmark.storage.errors import StorageError, SwapUnknown
 from floodmark.storage.local import LocalStore
 from timeline.oracle import EPOCH, MICROSECOND, micros
@@ -161,10 +162,10 @@ class World:
         clock = lambda: time.time_ns() + later * 10**9  # noqa: E731
         self.store = Trouble(LocalStore(self.folder, HastyFileSystem()))
         self.lake = fm.Lake(self.store, runtime=fm.Runtime(clock=clock, sleep=lambda _: None))
-        self._dataset: fm.Dataset | None = None
+        self._dataset: Dataset | None = None
 
     @property
-    def dataset(self) -> fm.Dataset:
+    def dataset(self) -> Dataset:
         if self._dataset is None:
             self._dataset = self.lake[NAME]
         return self._dataset

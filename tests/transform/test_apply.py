@@ -122,7 +122,7 @@ def test_task_that_is_begun_again_finds_what_it_had_stored(world):
     assert sorted(world.calls()) == list(range(30, 40))
     assert {s.id for s in before.stored} < {s.id for s in after.stored}
     assert processed_of(after.stored, range(40)) == list(range(40))
-    assert after.keys == 40
+    assert after.units_done == 40
 
 
 def test_slow_task_gives_back_what_it_has_not_begun_and_nothing_is_called_twice(world):
@@ -165,7 +165,7 @@ class Bar:
     """Counts."""
 
     def __init__(self) -> None:
-        self.done = 0
+        self.done = self.failed = 0
 
     def start(self, label: str, total: int | None) -> None:
         pass
@@ -173,11 +173,14 @@ class Bar:
     def advance(self, units: int) -> None:
         self.done += units
 
+    def fail(self, units: int) -> None:
+        self.failed += units
+
     def finish(self) -> None:
         pass
 
 
-def test_progress_goes_by_keys(world):
+def test_progress_ends_at_its_total(world):
     bar = Bar()
     replace(world, seconds=0.05, target_seconds=0.04).compute(Keys(0, 150, gone=frozenset({1, 2})), progress=bar)
     assert bar.done == 150

@@ -18,6 +18,7 @@ from floodmark.chain.events import (
     Seed,
     SetAttachments,
     SetDataSchema,
+    SetPollingSource,
     SetTransform,
     SetVocab,
     SourceState,
@@ -55,6 +56,7 @@ class ChainState:
     vocab: SetVocab | None = None
     transform: SetTransform | None = None
     push_source: AddPushSource | None = None
+    polling_source: SetPollingSource | None = None
     attachments: SetAttachments | None = None
     inputs: tuple[InputPosition, ...] = ()
     """As the newest ExecuteTransform left them; `next_inputs` is what the next one has to start from."""
@@ -140,6 +142,8 @@ def _moved(state: ChainState, block: MetadataBlock) -> ChainState:
             return replace(state, transform=event)
         case AddPushSource() as event:
             return replace(state, push_source=event)
+        case SetPollingSource() as event:
+            return replace(state, polling_source=event)
         case SetAttachments() as event:
             return replace(state, attachments=event)
         case _:

@@ -1,5 +1,5 @@
 """`python -m floodmark.cli` is the same as `floodmark`."""
 
-from floodmark.cli.app import main
+from floodmark.cli import main
 
 main()

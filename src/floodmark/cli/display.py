@@ -49,6 +49,9 @@ class _Named:
     def advance(self, units: int) -> None:
         self._inner.advance(units)
 
+    def fail(self, units: int) -> None:
+        self._inner.fail(units)
+
     def finish(self) -> None:
         self._inner.finish()
 
@@ -68,7 +71,7 @@ class Live:
         for name in graph.order:
             after = ", ".join(graph.after[name])
             said = f"[dim]after {after}" if after else "[dim]waits for its turn"
-            self._tasks[name] = self._bars.add_task(name, total=None, start=False, said=said)
+            self._tasks[name] = self._bars.add_task(name, total=1, said=said)  # an empty bar
 
     def __enter__(self) -> Live:
         self._bars.start()
@@ -79,8 +82,9 @@ class Live:
 
     def begins(self, node: Node) -> None:
         """Its bar begins to move."""
+        with self._lock:
+            self._bars.tasks[self._tasks[node.name]].total = None  # it is not known yet how much there is to do
         self._show(node, "runs")
-        self._bars.start_task(self._tasks[node.name])
 
     def ended(self, outcome: Outcome) -> None:
         """Its bar is full, or says why it is not."""
@@ -103,17 +107,22 @@ class _Bar:
 
     def __init__(self, show: Callable[..., None]) -> None:
         self._show = show
-        self._label, self._done, self._began = "", 0, 0.0
+        self._label, self._done, self._failed, self._began = "", 0, 0, 0.0
         self._total: int | None = None
 
     def start(self, label: str, total: int | None) -> None:
-        self._label, self._total, self._done, self._began = label, total, 0, time.monotonic()
+        self._label, self._total, self._began = label, total, time.monotonic()
+        self._done = self._failed = 0
         self._show(_escaped(label), total=total, completed=0)
 
     def advance(self, units: int) -> None:
         self._done += units
-        text = summary(self._done, self._total, time.monotonic() - self._began)
+        text = summary(self._done, self._total, time.monotonic() - self._began, self._failed)
         self._show(_escaped(f"{self._label}: {text}"), total=self._total, completed=self._done)
+
+    def fail(self, units: int) -> None:
+        self._failed += units
+        self.advance(0)
 
     def finish(self) -> None:
         """The next piece, or the end of the step, is shown in its place."""

@@ -51,6 +51,11 @@ def plan(pipeline: Pipeline, graph: Graph, lake: Lake) -> list[Would]:
     return list(found.values())
 
 
+def plan_all(graph: Graph) -> list[Would]:
+    """What a run would do that computes everything, in the graph's order."""
+    return [Would(graph.nodes[name], "everything, as --full asks for", True) for name in graph.order]
+
+
 def _would(pipeline: Pipeline, node: Node, lake: Lake) -> Would:
     if (column := pipeline.columns.get(node.name)) is not None:
         return _column(column, node, lake)
@@ -58,6 +63,8 @@ def _would(pipeline: Pipeline, node: Node, lake: Lake) -> Would:
         return _view(view, node, lake)
     step: Any = pipeline[node.name]
     if hasattr(step, "pending"):
+        if (waits := step.missing()) is not None:
+            return Would(node, f"waits: {waits}", False, 0)
         new = step.pending(lake)
         return Would(node, words.many(len(new), "new file") if new else "nothing to do", bool(new), len(new))
     if node.kind == "source":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -51,7 +51,7 @@ def fields(outcome: Outcome) -> dict[str, Any]:
     if report is None:
         return {**known, "seconds": outcome.seconds}
     nothing = {"nothing": report.nothing} if hasattr(report, "nothing") else {}
-    return {"seconds": outcome.seconds, **asdict(report), **nothing, **known}
+    return {**asdict(report), **nothing, **known, "seconds": outcome.seconds}
 
 
 def show(call: Call, lake: Lake, pipeline: Pipeline, outcomes: Sequence[Outcome], file: TextIO | None = None) -> None:
@@ -107,6 +107,8 @@ def _said(pipeline: Pipeline, one: Outcome) -> str:
     if one.state == "waiting":
         return f"waits: {one.why}"
     report: Any = None if one.done is None else one.done.report
+    if one.node.kind != "column":  # from when it began: a view may have to be declared, and Spark to be started
+        report = replace(report, seconds=one.seconds)
     if one.node.kind == "view":
         from floodmark.cli.verbs.refresh import said
 

@@ -114,6 +114,14 @@ def _steps_of(lake: Lake, file: str | None, names: Sequence[str]) -> dict[str, S
         raise UnknownStep(message, hint=f"did you mean {near!r}?", name=error.name) from error
 
 
+def keyed_steps(pipeline: Pipeline) -> list[BatchTransform]:
+    """All steps that work key by key, each after what it reads."""
+    from floodmark.transform.batch_transform import BatchTransform
+
+    order = pipeline.graph().order
+    return [step for name in order if name in pipeline and isinstance(step := pipeline[name], BatchTransform)]
+
+
 def keyed_step(step: Step, verb: str) -> BatchTransform:
     """The step, if it works key by key, as what `verb` is about needs."""
     from floodmark.transform.batch_transform import BatchTransform

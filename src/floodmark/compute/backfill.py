@@ -83,7 +83,7 @@ def backfill(
     options.checkpoint_sizes(udf, 1)  # refused before anything is done
     counts = _Counts()
     problem: FloodmarkError
-    with _turn(pin(), column, progress()):
+    with turn_of(pin(), column, progress()):
         for _ in range(_TRIES):
             pinned = pin()
             column = _same(column, pinned)
@@ -107,7 +107,7 @@ def backfill(
 
 
 @contextmanager
-def _turn(pinned: Pinned, column: Column, progress: Progress) -> Iterator[None]:
+def turn_of(pinned: Pinned, column: Column, progress: Progress) -> Iterator[None]:
     """Wait for other backfills of the column, and say so if it takes a while: who comes second finds it done."""
     objects = pinned.objects
     with turn(objects.store, objects.turn_key(column.field_id), f"another backfill of {column.name}", progress):

@@ -42,7 +42,8 @@ def compute(
             _task(work, pinned, plans[share.fragment], share, options, rate)
             for share in shares(missing, _rows_each(total, len(missing), rate, options, runner, work))
         ]
-        applied = runner.run(tasks, partial(apply, work), halve=halves, worth=_rows, progress=progress, rows=total)
+        worth = partial(_told, progress)
+        applied = runner.run(tasks, partial(apply, work), halve=halves, worth=worth, progress=progress, rows=total)
         done += applied
         rate = _rate(applied) or rate
         missing = _given_back(applied)
@@ -112,7 +113,10 @@ def _part(task: RangeTask, start: int, end: int) -> RangeTask:
     )
 
 
-def _rows(applied: Applied) -> int:
+def _told(progress: Progress, applied: Applied) -> int:
+    """The rows that a task has done; of those that failed, progress is told here."""
+    if applied.failed:
+        progress.fail(applied.failed)
     return applied.computed + applied.failed
 
 

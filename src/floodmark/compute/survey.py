@@ -61,6 +61,7 @@ class BackfillPlan:
 
     @property
     def nothing_to_do(self) -> bool:
+        """Whether a backfill would neither compute nor commit anything."""
         return all(plan.is_done for plan in self.fragments)
 
 

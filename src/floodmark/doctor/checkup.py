@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from floodmark.doctor import clock, disk, file_system, health, spark, versions
+from floodmark.doctor import clock, disk, file_system, folders, health, spark, versions
 from floodmark.doctor.conditional import check_conditional
 from floodmark.doctor.finding import Finding, attempted
 from floodmark.garbage.collect import store_time
@@ -14,11 +14,13 @@ from floodmark.lake import Lake
 
 
 def check_machine() -> Iterator[Finding]:
-    """What needs no lake: Python, packages, Java and the clock."""
+    """What needs no lake: Python, packages, Java, the clock, and folders for temporary files."""
     yield versions.check_python()
     yield from versions.check_packages()
     yield spark.check_java()
     yield clock.check_clock()
+    yield folders.check_temporary()
+    yield folders.check_cache()
 
 
 def check_spark(settings: Mapping[str, str]) -> Iterator[Finding]:
@@ -38,7 +40,8 @@ def check_lake(lake: Lake) -> Iterator[Finding]:
     yield from attempted("object times", lambda: [clock.check_file_times(partial(store_time, store))])
     yield from attempted("names", partial(health.check_names, store))
     yield from attempted("datasets", lambda: _datasets(lake))
-    yield from attempted("leftovers", lambda: health.check_leftovers(store, time.time()))
+    yield from attempted("staging", lambda: health.check_staging(store, time.time()))
+    yield from attempted("unnamed datasets", lambda: health.check_unnamed(store, time.time()))
 
 
 def _datasets(lake: Lake) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ except BlockingIOError:
 _HELD = 3
 _OTHER = "keep the lake on a file system that has hard links, flock and fsync of folders (ext4, xfs, NFS 4 with locks)"
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def lock_is_held(path: Path) -> bool:
@@ -60,10 +61,14 @@ def _did(fs: FileSystem, first: Path, second: Path) -> Finding:
         try:
             act()
         except OSError as error:
-            mine = "check who owns the folder, and that this user may write there"
-            remedy = mine if error.errno in _REFUSED else _OTHER
-            return Finding(what, "bad", f"{step} does not work in {first.parent}: {error}", remedy)
+            return Finding(what, "bad", f"{step} does not work in {first.parent}: {error}", _remedy(error))
     return Finding(what, "ok", f"{', '.join(step for step, _ in steps)} work")
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in _FULL:
+        return "make room on the disk, or have the quota raised"
+    return "check who owns the folder, and that this user may write there" if error.errno in _REFUSED else _OTHER
 
 
 def _locked(fs: FileSystem, path: Path, is_held: Callable[[Path], bool]) -> Finding:
@@ -72,7 +77,7 @@ def _locked(fs: FileSystem, path: Path, is_held: Callable[[Path], bool]) -> Find
         with fs.flock(path):
             held = is_held(path)
     except OSError as error:
-        return Finding(what, "bad", f"flock does not work in {path.parent}: {error}", _OTHER)
+        return Finding(what, "bad", f"flock does not work in {path.parent}: {error}", _remedy(error))
     if not held:
         return Finding(what, "bad", f"a lock in {path.parent} keeps nobody out: two writers could both commit", _OTHER)
     return Finding(what, "ok", "another process finds a lock taken")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from floodmark.chain.errors import ChainError
+from floodmark.chain.hashes import SHA3_256, Multihash
 from floodmark.chain.refs import BlockRef
 from floodmark.chain.walk import read_block
 from floodmark.doctor.finding import Finding
@@ -66,7 +68,7 @@ def _examined(name: str, objects: DatasetObjects) -> Examined:
             )
             return Examined(name, (gone,), None)
         snapshot = load_at(objects, head, {})
-        found = [*_timeline(what, snapshot), *_key_index(what, snapshot)]
+        found = [*_slices(what, snapshot), *_timeline(what, snapshot), *_key_index(what, snapshot)]
     except FloodmarkError as error:
         return Examined(name, (Finding(what, "bad", error.message, error.hint or f"floodmark verify {name}"),), None)
     if lagging:
@@ -90,6 +92,21 @@ _FIRST_BLOCKS = 8
 """A chain that is being begun has no index: there is nothing to look up."""
 
 
+def _slices(what: str, snapshot: Snapshot) -> Iterator[Finding]:
+    """Slices that are gone or cut short, by a listing: what is in them is for `verify` to find out."""
+    objects, slices = snapshot.objects, snapshot.slices
+    there = {last_name(info): info.size for info in objects.store.list(f"{objects.folder}/data")}
+    names = [Multihash(SHA3_256, digest).text for digest in slices.column("physical").to_pylist()]
+    wrong = [n for n, (name, size) in enumerate(zip(names, slices.column("size").to_pylist(), strict=True))
+             if there.get(name) != size]  # fmt: skip
+    if wrong:
+        first = slices.slice(wrong[0], 1).to_pylist()[0]
+        state = "gone" if names[wrong[0]] not in there else "of another size"
+        detail = f"{len(wrong)} of {len(names)} slices are gone or of another size; the first has the records "
+        detail += f"{first['start']}–{first['end'] - 1} and is {state}: {names[wrong[0]]}"
+        yield Finding(what, "bad", detail, "put back the file, under data/, from a copy of the dataset")
+
+
 def _key_index(what: str, snapshot: Snapshot) -> Iterator[Finding]:
     if not strategy_of(snapshot.state).is_keyed or snapshot.all_slices.num_rows == 0:
         return
@@ -111,16 +128,23 @@ def _timeline(what: str, snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(what, "warn", f"its timeline is {behind:,} records behind", "nothing: the next write catches up")
 
 
-def check_leftovers(store: Store, now: float) -> Iterator[Finding]:
-    """What writers left that were killed: unfinished files, and datasets without a name."""
+def check_staging(store: Store, now: float) -> Iterator[Finding]:
+    """Unfinished files that writers left which were killed."""
     files = staging.find(store, now)
     size = sum(info.size for info in files)
     if files:
         yield Finding("staging", "warn", f"{len(files)} leftovers of killed writers ({size:,} bytes)", "floodmark gc")
     else:
         yield Finding("staging", "ok", "no leftovers of killed writers")
-    found = list(_unnamed(store, now))
-    yield from found or [Finding("unnamed datasets", "ok", "none")]
+
+
+def check_unnamed(store: Store, now: float) -> Iterator[Finding]:
+    """Datasets without a name."""
+    try:
+        yield from list(_unnamed(store, now)) or [Finding("unnamed datasets", "ok", "none")]
+    except ChainError:  # said of the dataset whose block it is
+        detail = "cannot be told while a dataset cannot be read: its chain may speak of another one"
+        yield Finding("unnamed datasets", "warn", detail, "mend that dataset first")
 
 
 def _unnamed(store: Store, now: float) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from floodmark.doctor.finding import Finding
 from floodmark.engine.errors import JavaNotFound
-from floodmark.engine.java import Java, find_java
+from floodmark.engine.java import OLDEST, Java, find_java
 
 SECONDS = 120.0
 """A session that is not ready by then is taken for one that never will be."""
@@ -28,13 +28,18 @@ with Session(settings=json.loads(sys.argv[1]), profile=Profile.SHORT, archive=Ar
 _LINES = 3
 
 
-def check_java(find: Callable[[], Java] = find_java) -> Finding:
+def check_java(find: Callable[[], Java] = find_java, environ: Mapping[str, str] = os.environ) -> Finding:
     """The Java that Spark would be started with."""
     try:
         java = find()
     except JavaNotFound as error:
         return Finding("java", "bad", error.message, error.hint)
-    return Finding("java", "ok", f"{java.version} from {java.source} ({java.executable})")
+    detail = f"{java.version} from {java.source} ({java.executable})"
+    home = environ.get("JAVA_HOME")
+    if home and java.source != "JAVA_HOME":
+        detail += f"; JAVA_HOME={home} is passed over: there is no Java {OLDEST} or newer in it"
+        return Finding("java", "warn", detail, "set JAVA_HOME to that of the Java that is used, or unset it")
+    return Finding("java", "ok", detail)
 
 
 def check_session(

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from floodmark.engine import launch
 from floodmark.engine.archive import Archive
@@ -152,12 +152,33 @@ def _train(target: Path, base: Path | None, java: Java, cache: Path) -> None:
     settings = session_settings(machine, Profile.FULL, overrides, archive=base)
     home = spark_java_home(java, cache)
     environment = launch_environment(machine, settings, os.environ, launch.spark_home(), home)
-    spark = launch.start(settings, environment)
-    _use_what_sessions_use(spark)
-    spark.stop()
-    code = launch.end_jvm(_PATIENCE)
-    if code != 0 or not target.exists():
-        raise ArchiveNotMade(f"Java ended with {code} and wrote no start-up archive.")
+    with _said_aside() as said:
+        spark = launch.start(settings, environment)
+        _use_what_sessions_use(spark)
+        spark.stop()
+        code = launch.end_jvm(_PATIENCE)
+        if code != 0 or not target.exists():
+            raise ArchiveNotMade(f"Java ended with {code} and wrote no start-up archive. {_end_of(said)}".rstrip())
+
+
+@contextlib.contextmanager
+def _said_aside() -> Iterator[IO[bytes]]:
+    """A file for what Spark's processes write to standard error: workers that are ended by its end complain there."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said:
+        own = os.dup(2)
+        try:
+            os.dup2(said.fileno(), 2)
+            yield said
+        finally:
+            sys.stderr.flush()
+            os.dup2(own, 2)
+            os.close(own)
+
+
+def _end_of(said: IO[bytes]) -> str:
+    said.seek(0)
+    return said.read().decode(errors="replace").strip()[-500:]
 
 
 def _use_what_sessions_use(spark: SparkSession) -> None:

@@ -18,6 +18,9 @@ class Progress(Protocol):
     def advance(self, units: int) -> None:
         """So many more rows are done."""
 
+    def fail(self, units: int) -> None:
+        """For so many more of them, a function failed."""
+
     def finish(self) -> None:
         """The work has ended, well or badly; safe to call twice."""
 
@@ -29,6 +32,9 @@ class SilentProgress:
         """Shows nothing."""
 
     def advance(self, units: int) -> None:
+        """Shows nothing."""
+
+    def fail(self, units: int) -> None:
         """Shows nothing."""
 
     def finish(self) -> None:
@@ -44,13 +50,14 @@ class LineProgress:
         self._every = every
         self._label = ""
         self._total: int | None = None
-        self._done = 0
+        self._done = self._failed = 0
         self._running = False
 
     def start(self, label: str, total: int | None) -> None:
         """Begin; nothing is written until there is something to say."""
         self.finish()
-        self._label, self._total, self._done = label, total, 0
+        self._label, self._total, self._done, self._failed = label, total, 0, 0
+        self._said = -1  # so many rows the last line was about
         self._began = self._written = self._clock()
         self._running = True
 
@@ -62,16 +69,21 @@ class LineProgress:
             self._written = now
             self._write(now)
 
+    def fail(self, units: int) -> None:
+        """Count, for the next line."""
+        self._failed += units
+
     def finish(self) -> None:
         """Write how it ended, if the work took long enough for a line at all."""
         if self._running:
             self._running = False
             now = self._clock()
-            if now - self._began >= self._every:
+            if now - self._began >= self._every and self._said != self._done:
                 self._write(now)
 
     def _write(self, now: float) -> None:
-        self._stream.write(f"{self._label}: {summary(self._done, self._total, now - self._began)}\n")
+        self._said = self._done
+        self._stream.write(f"{self._label}: {summary(self._done, self._total, now - self._began, self._failed)}\n")
         self._stream.flush()
 
 
@@ -83,7 +95,7 @@ class TerminalProgress:
 
         self._console = Console(file=stream)
         self._clock = clock
-        self._done = 0
+        self._done = self._failed = 0
         self._total: int | None = None
         self._bar: object | None = None
 
@@ -93,7 +105,7 @@ class TerminalProgress:
         from rich.progress import Progress as Bar
 
         self.finish()
-        self._done, self._total, self._began = 0, total, self._clock()
+        self._done, self._failed, self._total, self._began = 0, 0, total, self._clock()
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[summary]}"))
         self._rich = Bar(*columns, console=self._console, transient=True, get_time=self._clock)
         self._task = self._rich.add_task(label, total=total, summary=summary(0, total, 0.0))
@@ -104,8 +116,13 @@ class TerminalProgress:
         """Lengthen the bar."""
         self._done += units
         if self._bar is not None:
-            text = summary(self._done, self._total, self._clock() - self._began)
+            text = summary(self._done, self._total, self._clock() - self._began, self._failed)
             self._rich.update(self._task, completed=self._done, summary=text)
+
+    def fail(self, units: int) -> None:
+        """Count, and say it."""
+        self._failed += units
+        self.advance(0)
 
     def finish(self) -> None:
         """Take the bar away."""
@@ -119,8 +136,8 @@ def progress_for(stream: TextIO, *, clock: Clock = time.monotonic) -> Progress:
     return TerminalProgress(stream, clock=clock) if stream.isatty() else LineProgress(stream, clock=clock)
 
 
-def summary(done: int, total: int | None, seconds: float) -> str:
-    """``1,200 of 6,000 rows (20 %), 400 rows/s, 12 s left``: as much of it as is known, or the time that it takes."""
+def summary(done: int, total: int | None, seconds: float, failed: int = 0) -> str:
+    """``1,200 of 6,000 rows (20 %), 400 rows/s, 3 failed, 12 s left``: as much as is known, or the time."""
     if total is None and not done:
         return duration(seconds) if seconds >= 1 else ""
     text = f"{done:,} rows" if total is None else f"{done:,} of {total:,} rows"
@@ -129,6 +146,7 @@ def summary(done: int, total: int | None, seconds: float) -> str:
     if done and seconds > 0:
         rate = done / seconds
         text += f", {_rounded(rate)} rows/s"
+        text += f", {failed:,} failed" if failed else ""
         if total is not None and done < total:
             text += f", {duration((total - done) / rate)} left"
     return text

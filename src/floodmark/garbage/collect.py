@@ -13,7 +13,7 @@ from uuid import uuid4
 from floodmark.compute.stored.gc import Garbage
 from floodmark.dataset import Dataset
 from floodmark.errors import FloodmarkError
-from floodmark.garbage import folded, key_files, row_copies, staging, strays, unnamed
+from floodmark.garbage import folded, key_files, meta, row_copies, staging, stopped, strays, unnamed
 from floodmark.garbage.errors import ClockAhead
 from floodmark.garbage.found import GRACE_SECONDS, Collector, Failed, Found, Kind, remove
 from floodmark.ledger import names
@@ -73,7 +73,7 @@ def _collectors(lake: Lake, wanted: Sequence[str]) -> Iterator[tuple[str | None,
     named = [names.find(lake.store, name) for name in wanted if name not in ids]  # before anything goes: all are there
     for entry in named if wanted else names.entries(lake.store):
         objects = dataset_objects(lake.store, entry.id)
-        for collector in _of_dataset(Dataset(entry.name, objects, lake.runtime), objects, oldest):
+        for collector in _of_dataset(Dataset(entry.name, objects, lake.runtime), objects, now):
             yield entry.name, collector
     if ids or not wanted:
         yield None, _unnamed(lake.store, oldest, ids)
@@ -94,8 +94,8 @@ def _tried(acts: Iterable[tuple[str | None, Callable[[], Sequence[Found]]]]) -> 
             yield Failed(dataset, error.message, error.hint)
 
 
-def _of_dataset(dataset: Dataset, objects: DatasetObjects, oldest: float) -> list[Collector]:
-    name = dataset.name
+def _of_dataset(dataset: Dataset, objects: DatasetObjects, now: float) -> list[Collector]:
+    name, oldest = dataset.name, now - GRACE_SECONDS
 
     def of(kind: Kind, look: Callable[[], tuple[ObjectInfo, ...]]) -> Collector:
         return Collector(
@@ -112,6 +112,12 @@ def _of_dataset(dataset: Dataset, objects: DatasetObjects, oldest: float) -> lis
             lambda: [Found(name, stray, strays.find(objects, oldest))],
             lambda: [Found(name, stray, strays.collect(objects, oldest))],
         ),
+        Collector(
+            lambda: [Found(name, "transform meta", meta.find(objects, oldest))],
+            lambda: [Found(name, "transform meta", meta.collect(objects, oldest))],
+        ),
+        of("results of stopped runs", lambda: stopped.find_results(objects, now)),
+        of("staging", lambda: stopped.find_staged(objects, now)),
     ]
 
 

@@ -19,6 +19,8 @@ Kind = Literal[
     "key index",
     "copies of rows",
     "slices and blocks",
+    "transform meta",
+    "results of stopped runs",
     "staging",
     "unnamed dataset",
 ]

@@ -143,7 +143,8 @@ def strategy_of(state: ChainState) -> Strategy:
     if state.dataset_kind is DatasetKind.DERIVATIVE:
         key = _noted(state, "key")
         return Strategy("upsert", key, None, _lookup(state, key)) if key else APPEND
-    merge = state.push_source.merge if state.push_source is not None else MergeStrategyAppend()
+    source = state.push_source or state.polling_source  # ours is pushed to; other tools' may be polled
+    merge = source.merge if source is not None else MergeStrategyAppend()
     match merge:
         case MergeStrategyLedger(key):
             return Strategy("ledger", key, None, _lookup(state, key))

@@ -47,6 +47,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing was found to be wrong."""
         return not self.problems
 
 

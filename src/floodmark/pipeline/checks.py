@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from floodmark.chain.events import DatasetKind
 from floodmark.ledger import names
 from floodmark.ledger.strategy import strategy_of
+from floodmark.pipeline.column_checks import computed_columns, other_types
 from floodmark.pipeline.declared import Dataset
 from floodmark.pipeline.errors import BadPipeline, Problem
 from floodmark.pipeline.graph import Graph
@@ -23,7 +24,9 @@ def checked_graph(pipeline: Pipeline, lake: Any, wanted: Sequence[str] = ()) -> 
     """The graph of a pipeline in a lake; one error for everything that is wrong with it, with file and line."""
     there = {entry.name for entry in names.entries(lake.store)}
     graph = pipeline.graph(there, wanted)
-    problems = [*_unfit(pipeline, graph), *_changed(pipeline, lake, {name.lower() for name in there})]
+    small = {name.lower() for name in there}
+    problems = [*_unfit(pipeline, graph), *_other_kind(graph, lake, small), *_changed(pipeline, lake, small)]
+    problems += computed_columns(pipeline, lake, small)
     if problems:
         raise BadPipeline.of(problems)
     return graph
@@ -44,6 +47,19 @@ def _unfit(pipeline: Pipeline, graph: Graph) -> Iterator[Problem]:
         for option in (name for name in options if getattr(declared, name) is not None):
             said = f"dataset {declared.name!r} is declared with {option}=, but it is computed from others"
             yield Problem(said, "what a step or a view computes has a key, a schema and an event time", declared.place)
+
+
+def _other_kind(graph: Graph, lake: Any, there: set[str]) -> Iterator[Problem]:
+    """What was computed and is to be written from outside now, or the other way round."""
+    for node in graph.nodes.values():
+        for name in (one for one in node.writes if one.lower() in there):
+            was_derived = lake[name].snapshot().state.dataset_kind is DatasetKind.DERIVATIVE
+            if was_derived == (node.kind != "source"):
+                continue
+            was = "is computed from others" if was_derived else "holds data from outside"
+            now = "takes data from outside" if node.kind == "source" else "computes it"
+            said = f"{name!r} {was}, and {node.kind} {node.name!r} {now}"
+            yield Problem(said, f"give it another name, or drop it (`floodmark drop {name}`)", node.place)
 
 
 def _changed(pipeline: Pipeline, lake: Any, there: set[str]) -> Iterator[Problem]:
@@ -70,6 +86,7 @@ def _declared_otherwise(declared: Dataset, lake: Any) -> Iterator[Problem]:
     if declared.event_time is not None and dataset.event_time != declared.event_time:
         said = f"dataset {declared.name!r} exists with the event time {dataset.event_time!r}"
         yield Problem(f"{said}, not {declared.event_time!r}", hint, declared.place)
+    yield from other_types(declared, dataset, hint)
     if (wanted := declared.settings) is not None and (present := timelines.of(state)) != wanted:
         said = f"dataset {declared.name!r} exists with {'no timeline' if present is None else present}"
         yield Problem(f"{said}, not {wanted}", hint, declared.place)

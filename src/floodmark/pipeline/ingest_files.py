@@ -7,19 +7,17 @@ so that a file that has not been touched is not read again; the note may be lost
 from __future__ import annotations
 
 import glob
-import hashlib
-import json
+import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.ledger.errors import NoFiles
 from floodmark.pipeline.errors import FileChanged
+from floodmark.pipeline.files_note import Found, Note
 from floodmark.pipeline.source_state import has_state
 from floodmark.pipeline.taking_in import opened, report, written
-from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.place import Place
 from floodmark.transform.report import RunReport, StepStatus
 from floodmark.transform.step import Step
@@ -32,33 +30,6 @@ if TYPE_CHECKING:
 
 SOURCE = "files"
 """The one source of all files of a dataset: whichever glob finds a file, its rows are taken in once."""
-
-_SETTLED_NS = 2 * 10**9
-"""A file that was written to so shortly before it was read may have changed without its time's showing it."""
-
-_NOTE = "info/sources/files.json"
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A file as it was when it was read: its size and time, the hash of its bytes, and when that was taken."""
-
-    size: int
-    mtime_ns: int
-    sha256: str
-    read_ns: int
-
-    def still_is(self, size: int, mtime_ns: int) -> bool:
-        """Whether a file with this size and time has this content for sure."""
-        return (self.size, self.mtime_ns) == (size, mtime_ns) and self.read_ns - mtime_ns > _SETTLED_NS
-
-
-@dataclass(frozen=True)
-class Found:
-    """A file that a pattern names: its path from the folder of the project, and where it is."""
-
-    name: str
-    path: Path
 
 
 class IngestFiles(Step):
@@ -97,41 +68,65 @@ class IngestFiles(Step):
                     path=pattern,
                 )
             for path in paths:
-                name = str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
-                found[name] = Found(name, path)
+                name = path.removeprefix(f"{self.folder}{os.sep}")
+                found[name] = Found(name, Path(path))
         return [found[name] for name in sorted(found)]
 
-    def run(self, lake: Any) -> RunReport:
-        """Take in the files that are new."""
+    def missing(self) -> str | None:
+        """What it waits for, if there are no files at all."""
+        if any(not glob.has_magic(pattern) or any(_matching(self.folder, pattern)) for pattern in self.patterns):
+            return None
+        patterns = " or ".join(repr(pattern) for pattern in self.patterns)
+        return f"no file is called {patterns} in {self.folder}"
+
+    def run(self, lake: Any, *, full: bool = False) -> RunReport:
+        """Take in the files that are new; with `full`, sizes and times do not tell which these are, but bytes."""
         began = time.monotonic()
-        files = self.files()
         dataset = opened(lake, self.output_names[0], self.declared)
-        snapshot: Snapshot = dataset.snapshot()
-        note = _Note.of(snapshot)
         commits: list[Commit] = []
-        try:
-            for file in files:
-                commits += self._take_in(dataset, note, file)
-        finally:
-            note.keep()
+        objects = dataset.snapshot().objects
+        if full or self._may_be_new(dataset.snapshot()):
+            with objects.store.turn(f"{objects.folder}/info/sources/files"):  # other sources of the dataset note here
+                for commit in self._take_in_all(dataset, full):
+                    commits += commit
         return report(self.name, lake, commits, len(commits), dataset.strategy.is_keyed, time.monotonic() - began)
 
-    def _take_in(self, dataset: Any, note: _Note, file: Found) -> list[Commit]:
-        """Write a file unless its content is there; a file of a keyed dataset may also become what it once was."""
-        snapshot = dataset.snapshot()
-        if not _is_new(snapshot, note, file, dataset.strategy.is_keyed):
-            note.ingested(file)
-            return []
-        state = _state(note, file)
-        is_there = has_state(snapshot, SOURCE, state)
-        self._check_unchanged(dataset, note, file)
+    def _may_be_new(self, snapshot: Snapshot) -> bool:
+        note = Note.of(snapshot)
+        return note.head is None or bool(note.begun) or not all(note.is_sure_of(file) for file in self.files())
+
+    def _take_in_all(self, dataset: Any, full: bool) -> Iterator[list[Commit]]:
+        snapshot: Snapshot = dataset.snapshot()
+        note, is_keyed = _note_of(snapshot), dataset.strategy.is_keyed
+        if full:
+            note.forget_times()
+        try:
+            new = [file for file in self.files() if _is_new(snapshot, note, file, is_keyed)]
+            if new:
+                note.begin(new)
+            for file in new:
+                yield self._take_in(dataset, note, file)
+            note.head = note.head or dataset.snapshot().head.text
+        finally:
+            note.keep()
+
+    def _take_in(self, dataset: Any, note: Note, file: Found) -> list[Commit]:
+        """Write a file; one of a keyed dataset may also become what it once was."""
+        snapshot, is_keyed = dataset.snapshot(), dataset.strategy.is_keyed
+        if not _is_new(snapshot, note, file, is_keyed):
+            return []  # an earlier file has the same content, or it was changed meanwhile
+        sha256 = note.hash_of(file)
+        if not is_keyed and note.has_changed(file):
+            raise self._changed(dataset.name, file, "has changed since its rows were taken")
         # The pair of source and state would be taken for the first commit again.
-        told = {} if is_there else {"source": SOURCE, "state": state}
+        told = {} if has_state(snapshot, SOURCE, _state(sha256)) else {"source": SOURCE, "state": _state(sha256)}
         commits = written(dataset, str(file.path), read=self.read, **told)
         if commits is None:
             note.empty.add(file.name)
             return []
-        note.ingested(file)
+        note.ingested(file, sha256)
+        if not is_keyed and not note.seen[file.name].is_like(file.path):
+            raise self._changed(dataset.name, file, "was written to while its rows were taken")
         return commits
 
     def status(self, lake: Any) -> StepStatus:
@@ -146,77 +141,49 @@ class IngestFiles(Step):
         if name not in lake:
             return [file.name for file in self.files()]
         snapshot = lake[name].snapshot()
-        note = _Note.of(snapshot)
+        note = _note_of(snapshot)
         is_keyed = lake[name].strategy.is_keyed
         return [file.name for file in self.files() if _is_new(snapshot, note, file, is_keyed)]
 
-    def _check_unchanged(self, dataset: Any, note: _Note, file: Found) -> None:
+    def unseen(self, lake: Any) -> int:
+        """How many files have not been looked at as they are now; reads none of them."""
+        files, name = self.files(), self.output_names[0]
+        if name not in lake:
+            return len(files)
+        note = Note.of(lake[name].snapshot())
+        return sum(not note.is_known(file) for file in files)
+
+    def _changed(self, dataset: str, file: Found, what: str) -> FileChanged:
         """Without a key nobody can tell which rows of a changed file are there already."""
-        if note.has_changed(file) and not dataset.strategy.is_keyed:
-            raise FileChanged(
-                f"{file.path} has changed since its rows were taken into {dataset.name!r}, which has no key: "
-                "they would be there twice",
-                hint=f"put new rows into new files, or give {dataset.name!r} a key so that rows can be told apart",
-                path=str(file.path),
-            )
+        return FileChanged(
+            f"{file.path} {what} into {dataset!r}, which has no key: they would be there twice",
+            hint=f"put new rows into new files, or give {dataset!r} a key so that rows can be told apart",
+            path=str(file.path),
+        )
 
 
-class _Note:
-    """What is known of files: kept beside the chain, never believed where a file may have changed."""
-
-    def __init__(self, snapshot: Snapshot, seen: dict[str, Seen], taken: dict[str, str], empty: set[str]) -> None:
-        self._objects = snapshot.objects
-        self.seen, self.taken, self.empty = seen, taken, empty
-        self._kept = self._text()
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> _Note:
-        try:
-            said = json.loads(snapshot.objects.store.get(f"{snapshot.objects.folder}/{_NOTE}"))
-            seen = {name: Seen(**file) for name, file in said["files"].items()}
-            return cls(snapshot, seen, dict(said["taken"]), set(said["empty"]))
-        except (ObjectNotFound, ValueError, KeyError, TypeError, AttributeError):
-            return cls(snapshot, {}, {}, set())  # lost or torn: every file is read once more
-
-    def hash_of(self, file: Found) -> str:
-        """The hash of a file's bytes, taken anew unless it is known to be as it was."""
-        now = file.path.stat()
-        known = self.seen.get(file.name)
-        if known is not None and known.still_is(now.st_size, now.st_mtime_ns):
-            return known.sha256
-        read_ns = time.time_ns()
-        with file.path.open("rb") as opened_file:
-            digest = hashlib.file_digest(opened_file, "sha256").hexdigest()
-        if known is None or known.sha256 != digest:
-            self.empty.discard(file.name)
-        self.seen[file.name] = Seen(now.st_size, now.st_mtime_ns, digest, read_ns)
-        return digest
-
-    def has_changed(self, file: Found) -> bool:
-        """Whether the rows of a file were taken in when it was another."""
-        return self.taken.get(file.name, self.seen[file.name].sha256) != self.seen[file.name].sha256
-
-    def ingested(self, file: Found) -> None:
-        self.taken[file.name] = self.seen[file.name].sha256
-
-    def keep(self) -> None:
-        if (text := self._text()) != self._kept:
-            self._objects.store.put_derived(f"{self._objects.folder}/{_NOTE}", text)
-
-    def _text(self) -> bytes:
-        files = {name: vars(seen) for name, seen in sorted(self.seen.items())}
-        return json.dumps({"files": files, "taken": self.taken, "empty": sorted(self.empty)}).encode()
+def _state(sha256: str) -> str:
+    return f"sha256:{sha256}"
 
 
-def _state(note: _Note, file: Found) -> str:
-    return f"sha256:{note.hash_of(file)}"
+def _note_of(snapshot: Snapshot) -> Note:
+    """What is known of the files; what a run had begun that was killed then, the chain knows."""
+    note = Note.of(snapshot)
+    note.settle(sha256 for sha256 in note.begun.values() if has_state(snapshot, SOURCE, _state(sha256)))
+    return note
 
 
-def _is_new(snapshot: Snapshot, note: _Note, file: Found, is_keyed: bool) -> bool:
-    state = _state(note, file)
-    if file.name in note.empty:
+def _is_new(snapshot: Snapshot, note: Note, file: Found, is_keyed: bool) -> bool:
+    """Whether the content of a file is not on the chain, or is not what this file was last."""
+    sha256 = note.hash_of(file)
+    if file.name in note.empty or note.seen[file.name].size == 0:
         return False
-    return not has_state(snapshot, SOURCE, state) or (is_keyed and note.has_changed(file))
+    if note.head is not None and note.taken.get(file.name) == sha256:
+        return False  # it was on the chain when that ended with this head
+    if not has_state(snapshot, SOURCE, _state(sha256)) or (is_keyed and note.has_changed(file)):
+        return True
+    note.ingested(file, sha256)
+    return False
 
 
 def folder_of(place: Place | None) -> Path:
@@ -226,9 +193,12 @@ def folder_of(place: Place | None) -> Path:
     return Path.cwd()
 
 
-def _expanded(folder: Path, pattern: str) -> list[Path]:
-    where = folder / Path(pattern).expanduser()
-    if where.is_file():
-        return [where]
-    found = glob.glob(str(where), recursive=True)  # noqa: PTH207 -- absolute globs
-    return sorted(path for path in map(Path, found) if path.is_file())
+def _expanded(folder: Path, pattern: str) -> list[str]:
+    where = str(folder / Path(pattern).expanduser())
+    return [where] if Path(where).is_file() else sorted(_matching(folder, pattern))
+
+
+def _matching(folder: Path, pattern: str) -> Iterator[str]:
+    # Plain texts: there may be ten thousands of files, and nothing to do.
+    found = glob.iglob(str(folder / Path(pattern).expanduser()), recursive=True)  # noqa: PTH207 -- absolute globs
+    return (path for path in found if os.path.isfile(path))  # noqa: PTH113

@@ -20,6 +20,7 @@ from typing import Any
 from floodmark.errors import FloodmarkError
 from floodmark.pipeline.errors import BadPipelineFile, NoPipeline
 from floodmark.pipeline.pipeline import Pipeline
+from floodmark.transform.place import Place
 
 TOML = "floodmark.toml"
 DEFAULT = "pipeline.py"
@@ -206,7 +207,9 @@ def _last_line(error: BaseException) -> str:
 
 
 def _where(error: BaseException, path: Path) -> tuple[str, int | None]:
-    """The innermost line of the user's own files that an error came through."""
+    """The line of the declaration that is wrong, else the innermost of the user's own that an error came through."""
+    if isinstance(error, FloodmarkError) and isinstance(place := error.facts.get("place"), Place):
+        return place.file, place.line
     folder = _module_name(path)[0]
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if Path(f.filename).is_relative_to(folder) and "site-packages" not in f.filename]

@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,8 +76,9 @@ def _locked(path: Path, clock: Clock, url: str) -> Iterator[None]:
         except BlockingIOError:
             raise _busy(Holder.parse(os.pread(descriptor, 4096, 0)), url) from None
         try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, Holder.this(clock).to_bytes(), 0)
+            with suppress(OSError):  # the lock is held; on a full disk the next one is not told by whom
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, Holder.this(clock).to_bytes(), 0)
             yield
             os.ftruncate(descriptor, 0)
         finally:
@@ -125,7 +126,8 @@ class _Lease:
     def __exit__(self, *_: Any) -> None:
         self._over.set()
         self._thread.join()
-        self._store.compare_and_swap(KEY, self._said, b"{}")
+        with suppress(StorageError):  # then it runs out by itself
+            self._store.compare_and_swap(KEY, self._said, b"{}")
 
     def _renew(self) -> None:
         while not self._over.wait(self._seconds / 3):

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from floodmark.pipeline.declared import Column, Dataset, DeclaredInput, DeclaredOutput, Source, View
 from floodmark.pipeline.errors import BadDeclaration, UnknownStep
+from floodmark.pipeline.given import Declaration, check_outputs, checked, listed, other_one
 from floodmark.pipeline.graph import Graph, Kind, Node, build
 from floodmark.transform.errors import BadStep
+from floodmark.transform.place import Place
 from floodmark.transform.specs import OutputSpec
 from floodmark.transform.step import Step
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from floodmark.pipeline.running import Ran
 
 F = TypeVar("F", bound=Callable[..., Any])
-Declaration = Dataset | Source | Column | View | Step
 
 
 class Pipeline:
@@ -36,8 +37,8 @@ class Pipeline:
         self._sources: set[str] = set()
         self._columns: dict[str, Column] = {}
         self._views: dict[str, View] = {}
-        for number, declaration in enumerate(_listed(declarations), 1):
-            self._add(_checked(declaration, number))
+        for number, declaration in enumerate(listed(declarations), 1):
+            self._add(checked(declaration, number))
 
     def __repr__(self) -> str:
         return f"Pipeline([{', '.join([*self._steps, *self._columns, *self._views])}])"
@@ -109,15 +110,17 @@ class Pipeline:
             f"the pipeline has no step {name!r}", hint=f"did you mean {near[0]!r}?" if near else listed, name=name
         )
 
-    def run(self, lake: Any, names: Sequence[str] = (), *, workers: int | None = None) -> Ran:
+    def run(self, lake: Any, names: Sequence[str] = (), *, workers: int | None = None, full: bool = False) -> Ran:
         """Bring everything up to date, or exactly what is named, each after what it reads; says what was done.
 
         What does not depend on each other runs at the same time. What fails does not stop what does not need it: the
         report says so, and nothing is raised for it. `BadPipeline` before anything runs, `Busy` if somebody else runs.
+        With `full`, everything is computed once more, though nothing has moved; only what differs is written.
         """
         from floodmark.pipeline.running import run
+        from floodmark.pipeline.work import Asked
 
-        return run(self, lake, names, workers=workers)
+        return run(self, lake, names, workers=workers, asked=Asked(full=full))
 
     # Declaring with decorators, which give the function back as it is
 
@@ -194,12 +197,12 @@ class Pipeline:
                 self._sources.add(step.name)
                 self._add_step(step)
             case Column():
-                self._refuse_taken(declaration.called)
+                self._refuse_taken(declaration.called, declaration.place)
                 if isinstance(declaration.dataset, Dataset):
                     self._add_dataset(declaration.dataset)
                 self._columns[declaration.called] = declaration
             case View():
-                self._refuse_taken(declaration.name)
+                self._refuse_taken(declaration.name, declaration.place)
                 if isinstance(declaration.source, Dataset):
                     self._add_dataset(declaration.source)
                 self._views[declaration.name] = declaration
@@ -211,24 +214,28 @@ class Pipeline:
         before = self._datasets.get(declared.name)
         if before is not None and before != declared:
             raise BadDeclaration(
-                f"dataset {declared.name!r} is declared twice, and not alike ({before.place})", hint="declare it once"
+                f"dataset {declared.name!r} is declared twice, and not alike{other_one(before.place)}",
+                hint="declare it once",
+                place=declared.place,
             )
         self._datasets[declared.name] = declared
 
     def _add_step(self, step: Step) -> None:
-        self._refuse_taken(step.name)
-        _check_outputs(step, self._steps.values())
+        self._refuse_taken(step.name, step.place)
+        check_outputs(step, self._steps.values())
         for spec in step._specs:
             if isinstance(spec, DeclaredInput | DeclaredOutput) and spec.declared is not None:
                 self._add_dataset(spec.declared)
         self._steps[step.name] = step
 
-    def _refuse_taken(self, name: str) -> None:
-        if name in self._steps or name in self._columns or name in self._views:
+    def _refuse_taken(self, name: str, place: Place | None) -> None:
+        other = self._steps.get(name) or self._columns.get(name) or self._views.get(name)
+        if other is not None:
             raise BadStep(
-                f"two steps of the pipeline are named {name!r}",
+                f"two steps of the pipeline are named {name!r}{other_one(other.place)}",
                 hint="give one of them another name: name=… (without it a step is named after its function)",
                 name=name,
+                place=place,
             )
 
     # What it comes to
@@ -279,43 +286,3 @@ class Pipeline:
 
 def _labels(one: Declaration) -> dict[str, str]:
     return {} if isinstance(one, Dataset) else dict(one.labels or {})
-
-
-def _listed(declarations: Any) -> Iterable[Any]:
-    if isinstance(declarations, Declaration):
-        raise BadStep("a pipeline takes a list of steps, not one step", hint="put it in brackets: Pipeline([step])")
-    if not isinstance(declarations, Iterable) or isinstance(declarations, str | bytes | Mapping):
-        raise BadStep(f"a pipeline takes a list of steps, not {declarations!r}", hint="write Pipeline([step, …])")
-    return declarations
-
-
-def _checked(given: Any, number: int) -> Declaration:
-    if isinstance(given, Declaration):
-        return given
-    if isinstance(given, type) and issubclass(given, Declaration):
-        hint = f"make one: {given.__name__}(…)"
-    elif callable(given):
-        hint = "a function becomes a step by BatchTransform(function, inputs=[…], outputs=[…])"
-    elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        hint = "put a * before it if it is a list of steps"
-    else:
-        hint = "give BatchTransform, BatchGenerate, UpdateExternalTable or DatatableTransform steps, or declarations"
-    raise BadStep(f"number {number} of the pipeline is no step: {_shortly(given)}", hint=hint, number=number)
-
-
-def _check_outputs(step: Step, others: Iterable[Step]) -> None:
-    """Refuse a step that writes what another one does: they would undo each other's work at every run."""
-    written = {name.lower() for name in step.output_names}
-    for other in others:
-        both = [name for name in other.output_names if name.lower() in written]
-        if both and not (step.shares_outputs and other.shares_outputs):
-            raise BadStep(
-                f"the steps {other.name!r} and {step.name!r} of the pipeline both write {both[0]!r}",
-                hint="give each an output of its own; generators that only add rows have delete_stale=False",
-                output=both[0],
-            )
-
-
-def _shortly(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"

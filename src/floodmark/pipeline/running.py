@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import os
 import queue
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,7 +22,7 @@ from floodmark.ledger.errors import UnknownDataset
 from floodmark.pipeline.checks import checked_graph, derived_outputs
 from floodmark.pipeline.graph import Graph, Node
 from floodmark.pipeline.lock import running
-from floodmark.pipeline.work import EVERYTHING, Asked, Done, perform
+from floodmark.pipeline.work import EVERYTHING, Asked, Done, forget, perform
 
 if TYPE_CHECKING:
     from floodmark.engine import Progress
@@ -30,6 +32,9 @@ State = Literal["done", "nothing", "waiting", "failed", "skipped"]
 
 _GRACE = 5.0
 """Seconds that what is under way has to stop after Ctrl-C."""
+
+_AGAIN = 1.0
+"""Seconds after which what has not stopped is told once more."""
 
 _MOST = 4
 """More steps at a time only get in each other's way: each of them uses all cores by itself."""
@@ -74,7 +79,10 @@ class Ran:
         return tuple(one for one in self.outcomes if one.state == state)
 
     def __getitem__(self, name: str) -> Outcome:
-        return next(one for one in self.outcomes if one.node.name == name)
+        for one in self.outcomes:
+            if one.node.name == name:
+                return one
+        raise KeyError(f"{name!r} did not run; what ran is {', '.join(one.node.name for one in self.outcomes)}")
 
 
 class Watcher(Protocol):
@@ -124,6 +132,9 @@ def run(
 
     with running(lake.store, lake.runtime.clock):
         make_declared(pipeline, whole, lake)
+        if asked.full:  # all of it first, so that a run which is killed is finished by any other one
+            for name in graph.order:
+                forget(pipeline, name, lake)
         outcomes = run_graph(graph, work, workers or default_workers(), shown)
     return Ran(tuple(outcomes), time.monotonic() - began)
 
@@ -223,6 +234,22 @@ def _missing(node: Node, error: UnknownDataset) -> tuple[State, str]:
     return ("waiting", f"there is no {error.name!r} yet") if is_read else ("failed", error.message)
 
 
+@contextmanager
+def _quiet_interrupts() -> Iterator[None]:
+    """Say nothing of interrupts that came where nothing can be raised."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
 class _Crew:
     """Threads, one per node that is run."""
 
@@ -251,14 +278,19 @@ class _Crew:
 
     def stop(self) -> None:
         """Have all threads stop as Ctrl-C would have them, and wait a little for those that heed it."""
-        for thread in self._threads.values():
-            if thread.ident is not None and thread.is_alive():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)
-                )
         end = time.monotonic() + _GRACE
-        for thread in self._threads.values():
-            thread.join(max(0.0, end - time.monotonic()))
+        alive = list(self._threads.values())
+        with _quiet_interrupts():
+            # More than once: one that comes while Python runs a callback of its own is lost.
+            while alive and (now := time.monotonic()) < end:
+                for thread in alive:
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
+                    )
+                until = min(end, now + _AGAIN)
+                for thread in alive:
+                    thread.join(max(0.0, until - time.monotonic()))
+                alive = [thread for thread in alive if thread.is_alive()]
 
     def _run(self, node: Node) -> None:
         try:

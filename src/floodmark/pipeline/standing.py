@@ -14,6 +14,8 @@ from floodmark.pipeline.graph import Node
 from floodmark.transform.report import InputStatus, LastRun, StepStatus
 
 if TYPE_CHECKING:
+    from floodmark.compute.stored.catalog import Column as CatalogColumn
+    from floodmark.compute.stored.objects import ColumnObjects
     from floodmark.pipeline.pipeline import Pipeline
 
 
@@ -41,6 +43,7 @@ def _with_last_write(found: StepStatus, node: Node, lake: Any) -> StepStatus:
 
 
 def _column(column: Column, lake: Any) -> StepStatus:
+    from floodmark.compute.stored.objects import ColumnObjects
     from floodmark.pipeline.work import is_computed
 
     dataset = lake[column.owner]
@@ -51,14 +54,32 @@ def _column(column: Column, lake: Any) -> StepStatus:
     if snapshot.layout is None or present is None:
         rows = dataset.count() if snapshot.layout is not None else 0
         return StepStatus(column.called, (InputStatus(column.owner, -1, head, rows),), 0, 0, 0, 0, *known)
-    if is_computed(column, dataset):
-        return StepStatus(column.called, (InputStatus(column.owner, head, head, 0),), dataset.count(), 0, 0, 0, *known)
+    objects = ColumnObjects(snapshot.objects)
+    last = _last_computed(objects, present)
+    if is_computed(column, dataset) and not _has_errors(objects, present):
+        inputs = (InputStatus(column.owner, head, head, 0),)
+        return StepStatus(column.called, inputs, dataset.count(), 0, 0, 0, column.udf.version, None, last)
     status = next(one for one in dataset.columns() if one.name == column.name)
     is_same = (present.function.name, present.function.version) == (column.udf.name, column.udf.version)
     behind = status.rows - status.done if is_same else status.rows
-    inputs = (InputStatus(column.owner, -1, head, behind),)
+    inputs = (InputStatus(column.owner, head if not behind else -1, head, behind),)
     stale = None if is_same else "its function changed"
-    return StepStatus(column.called, inputs, status.done, 0, status.errors, 0, column.udf.version, stale, None)
+    return StepStatus(column.called, inputs, status.done, 0, status.errors, 0, column.udf.version, stale, last)
+
+
+def _has_errors(objects: ColumnObjects, present: CatalogColumn) -> bool:
+    """Whether rows were skipped since the function failed for them; some of them may be gone."""
+    from floodmark.compute.stored import manifest as manifests
+
+    return any(fragment.errors is not None for fragment in manifests.load(objects, present).fragments)
+
+
+def _last_computed(objects: ColumnObjects, present: CatalogColumn) -> LastRun | None:
+    """A column leaves no note of its runs, only values: when the newest became visible, or were given up."""
+    if present.manifest is None:
+        return None
+    stored = objects.store.stat(objects.manifest_key(present.manifest))
+    return None if stored is None else LastRun("", datetime.fromtimestamp(stored.modified, UTC), 0, 0, 0.0)
 
 
 def _view(view: View, lake: Any) -> StepStatus:
@@ -75,7 +96,7 @@ def _view(view: View, lake: Any) -> StepStatus:
     if note is not None:
         started = datetime.fromtimestamp(note.process_ts / 1000, UTC)
         last = LastRun(note.run, started, note.keys, 0, note.seconds)
-    rows = pinned.snapshot.records if note is not None else 0
+    rows = lake.view(view.name).count() if note is not None else 0
     inputs = ()
     if isinstance(pinned, PinnedView):
         stale = stale or (pinned.stale if note is not None else None)
@@ -86,7 +107,8 @@ def _view(view: View, lake: Any) -> StepStatus:
         )
     else:
         stale = stale or "the columns of its sources changed"
-    return StepStatus(view.name, inputs, rows, 0, 0, 0, view.definition.version, stale, last)
+    failed = 0 if note is None or note.errors is None else lake.view(view.name).errors().num_rows
+    return StepStatus(view.name, inputs, rows, 0, failed, 0, view.definition.version, stale, last)
 
 
 def _ends(view: View, lake: Any) -> list[tuple[str, int]]:

@@ -65,16 +65,32 @@ def _ran(step: Any, lake: Any, asked: Asked) -> Done:
         report = step.run(lake, filters=filters, max_records=asked.max_records, commit_every=asked.commit_every)
         nothing = report.nothing and not report.keys
     else:
-        report = step.run(lake, full=True) if asked.full and can_be_full(step) else step.run(lake)
+        report = step.run(lake, full=True) if asked.full and _reads_on(step) else step.run(lake)
         nothing = report.nothing
-    return Done(nothing, report.new + report.changed + report.retracted, report.failed, report)
+    waits = step.missing() if nothing and hasattr(step, "missing") else None
+    return Done(nothing, report.new + report.changed + report.retracted, report.failed, report, waits)
 
 
-def can_be_full(step: Step) -> bool:
-    """Whether everything can be read once more, though it has not moved."""
+def _reads_on(step: Step) -> bool:
+    """Whether it goes on reading its source from where it was, so that it has to be told to read all of it."""
+    from floodmark.pipeline.ingest_files import IngestFiles
     from floodmark.transform.external.update import UpdateExternalTable
 
-    return isinstance(step, UpdateExternalTable)
+    return isinstance(step, UpdateExternalTable | IngestFiles)
+
+
+def forget(pipeline: Pipeline, name: str, lake: Any) -> None:
+    """Have a node compute everything when it is run next; what it has made stays as it is until then."""
+    if (column := pipeline.columns.get(name)) is not None:
+        if column.owner in lake and lake[column.owner].catalog.find(column.name) is not None:
+            lake[column.owner].reset_column(column.name)
+    elif name in pipeline.views:
+        if name in lake:
+            lake.view(name).reset()
+    else:
+        step: Any = pipeline[name]
+        if not _reads_on(step) and hasattr(step, "reset") and all(read in lake for read in step.input_names):
+            step.reset(lake)
 
 
 def _chosen(step: BatchTransform, lake: Any, where: str) -> Any:

@@ -144,6 +144,8 @@ def _records_of(output: Opened, given: Opened, offset: int, by: Pairs) -> I64:
     if output.snapshot.layout is None or not {name for name, _ in by} <= set(output.layout.data.names):
         return NOBODY
     own = given.records(np.array([offset], np.int64))
+    if not {column for _, column in by} <= set(own.column_names):
+        return NOBODY  # they go by name where nobody noted more, and there is no such name
     names = [name for name, _ in by]
     wanted, fits = cast_where_it_fits(
         [own.column(column) for _, column in by], [output.layout.data.field(name) for name in names]

@@ -99,6 +99,15 @@ class Opened:
             yield found
             at = int(np.searchsorted(self._ends, found.end, side="left")) + 1
 
+    @property
+    def newest(self) -> Transaction | None:
+        """The newest transaction of a derived dataset, whether or not it brought records; None before the first."""
+        for block_hash, _, block in walk_back(self.snapshot.objects.get_block, self.snapshot.head):
+            if isinstance(block.event, ExecuteTransform):
+                end = self.snapshot.next_offset
+                return Transaction(block_hash, block.sequence_number, block.system_time, end, end, block.event)
+        return None
+
     def _transaction(self, at: int) -> Transaction:
         first, last = self._part_of(at)
         block_hash, block = self._block(last)

@@ -55,6 +55,8 @@ class Origin:
     links: tuple[Link, ...]
     doubts: tuple[str, ...] = ()
     noted_version: str | None = None  # that of a step with all that is declared of it
+    failed: str = ""  # the keys that failed then, packed
+    primary: str | None = None  # the id of the step's first output, if this is another
 
 
 def origin_of(output: Opened, transaction: Transaction) -> Origin:
@@ -95,7 +97,7 @@ def _of_checkpoint(output: Opened, transaction: Transaction, known: Origin) -> O
     kind = said.pop("kind", None)
     if kind == Follows.KIND:
         note = Follows(**said)
-        return _of_step(output, known, note.step, note.version, note.asked, note)
+        return replace(_of_step(output, known, note.step, note.version, note.asked, note), primary=note.primary)
     if kind == whole.Note.KIND:
         table = whole.Note(**said)
         return replace(known, kind="datatable", name=table.step, way="whole", run=table.run, doubts=())
@@ -114,7 +116,9 @@ def _of_step(
     )
     way = "" if declared is None else declared.way
     doubts = (*([NOT_DECLARED] if declared is None else []), *([NOT_PINNED] if noted is None else []))
-    return replace(known, kind="step", name=step, way=way, run=run, links=links, doubts=doubts, noted_version=version)
+    failed = "" if noted is None else noted.failed
+    known = replace(known, kind="step", name=step, way=way, run=run, links=links, doubts=doubts)
+    return replace(known, noted_version=version, failed=failed)
 
 
 def _pinned(link: Link, noted: Made | Follows | None) -> Link:

@@ -14,6 +14,7 @@ from floodmark.engine import Session
 from floodmark.ledger.conform import cast_columns
 from floodmark.ledger.errors import LedgerError
 from floodmark.ledger.keys import hashing
+from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.spark_read import spark_frame
@@ -25,15 +26,20 @@ from floodmark.provenance.opened import Datasets, Opened, Transaction
 from floodmark.provenance.origin import Link, Origin
 from floodmark.provenance.replayed import NotReplayable
 from floodmark.transform.batch_transform import BatchTransform
+from floodmark.transform.changed.alive import Keys, live_parts
+from floodmark.transform.changed.cross import product
 from floodmark.transform.changed.filters import canonical, parse_filters
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.shape import InputShape, Shape
+from floodmark.transform.changed.universe import with_required
 from floodmark.transform.functions.call import call_chunk
 from floodmark.transform.functions.frames import from_table, to_table
 from floodmark.transform.functions.on_error import OnError
 from floodmark.transform.functions.returned import OutputShape
-from floodmark.transform.made import Declared
-from floodmark.transform.meta.failed import failed_column
+from floodmark.transform.made import Declared, Made, packed, unpacked
+from floodmark.transform.meta import TransformMeta
+from floodmark.transform.meta.failed import failed_column, failed_hashes
+from floodmark.transform.positions import NOTHING
 from floodmark.transform.refresh.datatable import DatatableTransform
 from floodmark.transform.rows.chunks import read_chunks
 from floodmark.transform.rows.gather import key_units
@@ -62,6 +68,34 @@ class StepReplay:
         if origin.kind == "datatable":
             return _Whole(self, output, transaction, origin, layout).replay()
         return _Keys(self, output, transaction, origin, layout).replay()
+
+    def replay_others(self, output: Opened, newest: Transaction, origin: Origin) -> tuple[int, Compared] | None:
+        """How what no transaction speaks of compares: rows that were never written, and such as should have gone.
+
+        None where that cannot be told: while the step is behind what its last run saw of its inputs, some keys are of
+        an older state of these.
+        """
+        layout = output.layout_at(newest.sequence_number)
+        if origin.kind != "step" or origin.doubts or layout is None:
+            return None
+        failed = self._failed_now(output, origin)
+        if failed is None:
+            return None
+        return _Keys(self, output, newest, replace(origin, failed=packed(failed)), layout).replay_others()
+
+    def _failed_now(self, output: Opened, origin: Origin) -> Hashes | None:
+        """The keys of a step that have failed as of its newest commit; None while it is behind."""
+        first = output if origin.primary is None else self.datasets.of_id(origin.primary, "")
+        newest = None if first is None else first.newest
+        if first is None or newest is None or newest.event.new_checkpoint is None:
+            return None
+        objects, checkpoint = first.snapshot.objects, newest.event.new_checkpoint.physical_hash
+        made, meta = Made.beside(objects, checkpoint), TransformMeta.load(objects, checkpoint)
+        seen = {link.dataset_id: link.position for link in origin.links}
+        if made is None or made.version != origin.noted_version or dict(made.pinned) != seen:
+            return None
+        is_behind = any(meta.positions.get(dataset, NOTHING) < position for dataset, position in seen.items())
+        return None if is_behind else failed_hashes(meta.failed())
 
     def step_of(self, output: Opened, origin: Origin) -> Step:
         """The step with the code that made a transaction."""
@@ -102,6 +136,25 @@ def stored_rows(output: Opened, transaction: Transaction, keys: pa.Table, layout
     return find_rows(pinned, shape_of(pinned, by, keys.schema), 0, keys, layout.data.names, _ANY).rows
 
 
+def rows_then(output: Opened, transaction: Transaction, layout: Layout) -> pa.Table:
+    """All rows of an output right after a transaction."""
+    pinned = output.as_of(transaction.end - 1)
+    return Scan(output.snapshot.objects, output.layout, pinned.current_rows(), tuple(layout.data.names)).to_table()
+
+
+def all_keys(shape: Shape, pinned: Sequence[PinnedInput], runner: Runner) -> Keys:
+    """All keys that inputs have results for, the failed ones included."""
+    if shape.kind == "cross":
+        return product(shape, [live_parts(given, shape, n, runner) for n, given in enumerate(pinned)])
+    full = [live_parts(given, shape, n, runner) for n, given in enumerate(pinned) if shape.inputs[n].is_full]
+    return with_required(shape, pinned, Keys.joined(full, shape.keys), runner)
+
+
+def declared_keys(output: Opened, declared: Declared) -> pa.Schema:
+    """The transform keys with their types, as the output has them."""
+    return pa.schema([output.layout.data.field(name) for name in declared.keys])
+
+
 def keys_of(output: Opened, transaction: Transaction, names: Sequence[str]) -> pa.Table:
     """The values that the records of a transaction have in these columns, each once."""
     records = output.records(np.arange(transaction.start, transaction.end)).select(list(names))
@@ -119,17 +172,45 @@ class _Keys:
     layout: Layout
 
     def replay(self) -> tuple[int, Compared]:
+        step, declared, inputs = self._known()
+        keys = keys_of(self.output, self.transaction, declared.keys)
+        number = step.output_names.index(self.output.name)
+        again = self._computed(step, declared, self._kept(step, declared, self._succeeded(keys)), inputs, number)
+        stored = stored_rows(self.output, self.transaction, keys, self.layout)
+        return keys.num_rows, compare(stored, again.cast(stored.schema), strategy_of(self.output.snapshot.state).key)
+
+    def replay_others(self) -> tuple[int, Compared]:
+        """Keys without rows, which should have none, and rows of keys that are not there, of which there are none.
+
+        Rows that are there are not compared: each was, as of its transaction, with the columns of that time.
+        """
+        step, declared, inputs = self._known()
+        shape = self._shape(declared, declared_keys(self.output, declared), inputs)
+        pinned = [given.as_of(link.position) for given, link in zip(inputs, self.origin.links, strict=True)]
+        there = self._kept(step, declared, all_keys(shape, pinned, Runner(self.replaying.session)).table)
+        stored = rows_then(self.output, self.transaction, self.layout)
+        having, known = hashing.hash_rows(stored, shape.names), hashing.hash_rows(there, shape.names)
+        without = self._succeeded(there.filter(pa.array(~known.among(having))))
+        number = step.output_names.index(self.output.name)
+        missing = self._computed(step, declared, without, inputs, number)
+        # Results of purged rows stay.
+        stays = np.full(len(having), any(given.purged_before for given in pinned)) | having.among(known)
+        left = stored.filter(pa.array(~stays))
+        return there.num_rows, compare(left, missing.cast(left.schema), strategy_of(self.output.snapshot.state).key)
+
+    def _known(self) -> tuple[BatchTransform, Declared, list[Opened]]:
+        """The code, what was declared of it, and the inputs."""
         step = self.replaying.step_of(self.output, self.origin)
         assert isinstance(step, BatchTransform)
         declared = Declared.named(self.output.snapshot.objects, self.origin.noted_version or "")
         if declared is None:
             raise NotReplayable("which columns are its transform keys was not noted")
-        keys = keys_of(self.output, self.transaction, declared.keys)
-        inputs = [self.replaying.input(link) for link in self.origin.links]
-        number = step.output_names.index(self.output.name)
-        again = self._computed(step, declared, self._kept(step, declared, keys), inputs, number)
-        stored = stored_rows(self.output, self.transaction, keys, self.layout)
-        return keys.num_rows, compare(stored, again.cast(stored.schema), strategy_of(self.output.snapshot.state).key)
+        return step, declared, [self.replaying.input(link) for link in self.origin.links]
+
+    def _succeeded(self, keys: pa.Table) -> pa.Table:
+        """Without the keys that failed then: their rows were taken back, whatever the function would make of them."""
+        failed = unpacked(self.origin.failed)
+        return keys.filter(pa.array(~hashing.hash_rows(keys, keys.column_names).among(failed)))
 
     def _kept(self, step: BatchTransform, declared: Declared, keys: pa.Table) -> pa.Table:
         """Without the keys that the step's own filters leave out: there are no results of them."""
@@ -167,12 +248,15 @@ class _Keys:
         found = []
         for said, given, link in zip(declared.inputs, inputs, self.origin.links, strict=True):
             layout = layout_then(given, link)
-            own = said["keys"].values()
+            keys_of_input = {
+                name: said["keys"][name] for name in declared.keys if name in said["keys"]
+            }  # in that order
+            own = keys_of_input.values()
             wanted = [*layout.shown.names, *own] if said["columns"] is None else [*own, *said["columns"]]
             columns = pa.schema([pa.field(name, layout.data.field(name).type) for name in dict.fromkeys(wanted)])
-            is_full = len(said["keys"]) == len(plain)
+            is_full = len(keys_of_input) == len(plain)
             # Without its key: the index finds rows of the present head, and these are of the past.
-            found.append(InputShape(given.name, given.id, said["keys"], (), (), columns, said["required"], is_full))
+            found.append(InputShape(given.name, given.id, keys_of_input, (), (), columns, said["required"], is_full))
         return Shape(plain, tuple(found), "cross" if declared.way == "cross" else "keyed")
 
     def _outputs(self, step: BatchTransform, keys: pa.Schema, number: int) -> tuple[OutputShape, ...]:
@@ -218,9 +302,7 @@ class _Whole:
         several = list(returned) if isinstance(returned, tuple | list) else [returned]
         one = several[step.output_names.index(self.output.name)]
         table = one.toArrow() if hasattr(one, "toArrow") else to_table(one, step.name, self.output.name).table
-        pinned = self.output.as_of(self.transaction.end - 1)
-        stored = Scan(pinned.snapshot.objects, self.output.layout, pinned.current_rows(), tuple(self.layout.data.names))
-        rows = stored.to_table()
+        rows = rows_then(self.output, self.transaction, self.layout)
         again = fitted(table, self.layout, f"what step {step.name!r} returns now").cast(rows.schema)
         return rows.num_rows, compare(rows, again, strategy_of(self.output.snapshot.state).key)
 

@@ -16,13 +16,13 @@ from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.stored.read import ComputedColumns
 from floodmark.ledger.incoming import Frame, SparkFrame
-from floodmark.ledger.scan import Scan
+from floodmark.ledger.layout import Layout
 from floodmark.ledger.strategy import strategy_of
 from floodmark.provenance.comparing import Compared, compare
 from floodmark.provenance.inputs import rows_of
 from floodmark.provenance.opened import Opened, Transaction
 from floodmark.provenance.origin import Link, Origin, view_at
-from floodmark.provenance.replay_steps import FailedAgain, StepReplay, fitted, keys_of, stored_rows
+from floodmark.provenance.replay_steps import FailedAgain, StepReplay, fitted, keys_of, rows_then, stored_rows
 from floodmark.provenance.replayed import NotReplayable
 from floodmark.transform.views.analysed.analysis import OFFSET, SourceUse
 from floodmark.transform.views.defined.definition import UdfColumn
@@ -48,12 +48,24 @@ class ViewReplay:
 
     def replay(self, output: Opened, transaction: Transaction, origin: Origin) -> tuple[int, Compared]:
         """How many keys, and how they compare; `NotReplayable` when that cannot be told."""
-        if origin.doubts:
-            raise NotReplayable(origin.doubts[0])
-        view, layout = view_at(output, transaction), output.layout_at(transaction.sequence_number)
-        if view is None or layout is None:
-            raise NotReplayable("its definition of that time is not on its chain")
+        view, layout = _known(output, transaction, origin)
         keys = None if view.analysis.kind == "whole" else keys_of(output, transaction, view.analysis.t)
+        return self._replayed(output, transaction, origin, view, layout, keys)
+
+    def replay_others(self, output: Opened, newest: Transaction, origin: Origin) -> tuple[int, Compared]:
+        """The same for all rows of the sources: those that were never written, and such as should have gone, too."""
+        view, layout = _known(output, newest, origin)
+        return self._replayed(output, newest, origin, view, layout, None)
+
+    def _replayed(
+        self,
+        output: Opened,
+        transaction: Transaction,
+        origin: Origin,
+        view: Stored,
+        layout: Layout,
+        keys: pa.Table | None,
+    ) -> tuple[int, Compared]:
         sources = tuple(self._source(output, transaction, view, link) for link in origin.links)
         session = IsolatedSession(self.replaying.session, view.analysis.settings)
         try:
@@ -61,9 +73,7 @@ class ViewReplay:
         except QueryFailed as error:
             raise FailedAgain(error.message) from error
         if keys is None:
-            pinned = output.as_of(transaction.end - 1)
-            scan = Scan(output.snapshot.objects, output.layout, pinned.current_rows(), tuple(layout.data.names))
-            stored = scan.to_table()
+            stored = rows_then(output, transaction, layout)
         else:
             stored = stored_rows(output, transaction, keys, layout)
         whole = completed(Frame(answer), layout)
@@ -145,6 +155,16 @@ class ViewReplay:
         except ComputeError as error:
             raise FailedAgain(error.message) from error
         return computed.values.take(pa.array(place))
+
+
+def _known(output: Opened, transaction: Transaction, origin: Origin) -> tuple[Stored, Layout]:
+    """The definition and the columns of that time."""
+    if origin.doubts:
+        raise NotReplayable(origin.doubts[0])
+    view, layout = view_at(output, transaction), output.layout_at(transaction.sequence_number)
+    if view is None or layout is None:
+        raise NotReplayable("its definition of that time is not on its chain")
+    return view, layout
 
 
 def without_pauses(_: float) -> None:

@@ -43,7 +43,8 @@ def why_tree(found: Provenance) -> Node:
     """Where a record came from."""
     more = [_made(found.maker, found.block)]
     if found.ends is not None:
-        more.append(f"takes back record {found.ends}")
+        why = ": the function failed for its key" if found.failed else ""
+        more.append(f"takes back record {found.ends}{why}")
     more += _computed(found.computed)
     more += [f"not sure: {doubt}" for doubt in found.doubts]
     return Node(_said(found.record), tuple(more), tuple(_input(given) for given in found.inputs))
@@ -61,7 +62,8 @@ def _input(given: Input) -> Node:
     if given.by is None:
         head = f"all {_rows(given.rows)} of {given.dataset}" if given.rows else f"all rows of {given.dataset}"
     else:
-        head = f"{_rows(given.rows)} of {given.dataset} with {_pairs(given.by)}"
+        count = "rows" if given.missing is not None and not given.rows else _rows(given.rows)
+        head = f"{count} of {given.dataset} with {_pairs(given.by)}"
     head += f", as of record {given.position}" if given.position >= 0 else ", which had no records"
     more = [] if given.missing is None else [f"not all is known: {given.missing}"]
     below = [why_tree(one) for one in given.records]

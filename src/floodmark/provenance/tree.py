@@ -89,6 +89,8 @@ class Provenance:
     computed: tuple[Computed, ...] = ()
     ends: int | None = None
     """Of a retraction: the offset of the record whose row it takes back."""
+    failed: bool = False
+    """Of a retraction: whether it is there because the function failed for its key."""
     doubts: tuple[str, ...] = ()
     """What is not known for sure."""
 
@@ -128,6 +130,7 @@ class Provenance:
             "transaction": {"start": block.start, "end": block.end},
             "made_by": vars(self.maker),
             "ends": self.ends,
+            "failed": self.failed,
             "computed": [vars(one) for one in self.computed],
             "inputs": [
                 {

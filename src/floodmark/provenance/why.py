@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from floodmark.chain.events import AddData, SourceState
 from floodmark.compute.stored.read import computed_columns
+from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.merge.lookup import history_filter, with_keys
 from floodmark.ledger.strategy import strategy_of
@@ -24,6 +25,7 @@ from floodmark.provenance.origin import Link, Origin, origin_of
 from floodmark.provenance.tree import Computed, Input, Maker, Provenance, Record
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.lakes import LakeLike
+from floodmark.transform.made import unpacked
 from floodmark.transform.positions import NOTHING
 
 ROWS = 10
@@ -75,16 +77,23 @@ class Looking:
         origin = self.origin(given, transaction)
         ends = _ended(given, record) if record.op in _TAKES_BACK else None
         inputs = tuple(self._input(given, record, link, ends) for link in origin.links)
-        return Provenance(record, block, maker_of(origin), inputs, computed, ends, origin.doubts)
+        failed = ends is not None and self._failed(given, record, origin)
+        return Provenance(record, block, maker_of(origin), inputs, computed, ends, failed, origin.doubts)
+
+    def _failed(self, given: Opened, record: Record, origin: Origin) -> bool:
+        """Whether a row was taken back because the function failed for its key."""
+        names = list(strategy_of(given.snapshot.state).lookup)
+        own = given.records(np.array([record.offset], np.int64)).select(names)
+        return bool(hashing.hash_rows(own, names).among(unpacked(origin.failed))[0])
 
     def _input(self, output: Opened, record: Record, link: Link, ends: int | None) -> Input:
         given = self.datasets.of_id(link.dataset_id, link.alias)
+        values = key_values(output, np.array([record.offset], np.int64), link)
+        by = None if link.by is None else {column: values.column(name)[0].as_py() for name, column in link.by}
         if given is None:
             gone = f"dataset {link.alias or link.dataset_id} was dropped: its rows cannot be told any more"
-            return Input(link.alias, link.dataset_id, link.position, None, 0, missing=gone)
-        values = key_values(output, np.array([record.offset], np.int64), link)
+            return Input(link.alias, link.dataset_id, link.position, by, 0, missing=gone)
         found = rows_of(given, link, values)
-        by = None if link.by is None else {column: values.column(name)[0].as_py() for name, column in link.by}
         shown = self.at_all(given, found.offsets[: self.rows])
         gone_rows: tuple[Provenance, ...] = ()
         if ends is not None:

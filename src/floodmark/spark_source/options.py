@@ -117,8 +117,8 @@ class Options:
         return None
 
     def checkpoint(self) -> str:
-        """Where the query that writes a stream has its checkpoint."""
-        self._check_known((*_WHERE, "checkpointLocation"), "writing a stream to")
+        """Where the query that writes a stream has its checkpoint. Spark hands over the query's name, too."""
+        self._check_known((*_WHERE, "checkpointLocation", "queryName"), "writing a stream to")
         location = self._given.get("checkpointlocation")
         if not location:
             hint = 'a batch is known by it: .option("checkpointLocation", "/data/checkpoints/trips")'

@@ -1,21 +1,27 @@
 """What a run notes beside its commits, for whoever asks later what a record was made of.
 
 The chain says up to which records the inputs are done. A run reads them as of their heads, which may lie further when
-it is limited to some keys; and it is the step that knows which of their columns are the transform keys. Neither can be
-told from anything else once the transform meta has moved on.
+it is limited to some keys; it is the step that knows which of their columns are the transform keys; and a row may be
+gone because its key failed, not because its inputs are. None of it can be told from anything else once the transform
+meta has moved on.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from floodmark.chain.hashes import Multihash
+from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.store import ObjectInfo
 from floodmark.transform.changed.filters import Filters, canonical
 from floodmark.transform.changed.shape import Shape
 from floodmark.transform.noted import Noted
@@ -34,6 +40,7 @@ class Made(Noted):
     pinned: Mapping[str, int]  # by dataset id the newest record, -1 for none
     blocks: Mapping[str, str]  # by dataset id the head: which columns there were
     purged: Mapping[str, int]  # by dataset id the first record that was not purged by then
+    failed: str = ""  # the keys that failed in this commit, packed: their rows, if they had any, were taken back
 
     def put_beside(self, objects: DatasetObjects, checkpoint: Multihash) -> None:
         """Store it where who knows the checkpoint of the commit finds it."""
@@ -89,6 +96,22 @@ class Declared(Noted):
         """What an output knows of all versions of its step that it ever had results of."""
         keys = sorted(info.key for info in objects.store.list(f"{objects.folder}/info/transform/declared"))
         return [Declared(**said) for key in keys if (said := _read(objects, key, Declared.KIND)) is not None]
+
+
+def list_made(objects: DatasetObjects) -> Iterator[ObjectInfo]:
+    """What is noted beside commits; the last part of each key is the checkpoint's name."""
+    return objects.store.list(f"{objects.folder}/info/transform/made")
+
+
+def packed(hashes: Hashes) -> str:
+    """Hashes of keys as text."""
+    return base64.b64encode(np.concatenate([hashes.high, hashes.low]).astype("<u8").tobytes()).decode()
+
+
+def unpacked(text: str) -> Hashes:
+    """The hashes that `packed` was given."""
+    both = np.frombuffer(base64.b64decode(text), "<u8").astype(np.uint64)
+    return Hashes(*np.split(both, 2))
 
 
 def _made_key(objects: DatasetObjects, checkpoint: Multihash) -> str:

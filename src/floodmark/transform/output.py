@@ -207,6 +207,8 @@ class Follows(Noted):
     """The run that processed keys which were not pending: nobody would come back to them if it were cut short."""
     pinned: Mapping[str, int] | None = None
     """By dataset id the newest record of each input that the run could see, where the chain does not say so."""
+    failed: str = ""
+    """The keys that failed, whose rows were taken back, as `made.packed` has them."""
 
 
 def follows(output: Output) -> Follows | None:

@@ -39,8 +39,9 @@ from floodmark.ledger.staging import staging_area
 from floodmark.ledger.strategy import strategy_of
 from floodmark.transform.changed.changes import matching
 from floodmark.transform.functions.returned import OutputShape
-from floodmark.transform.made import Declared, Made
+from floodmark.transform.made import Declared, Made, packed
 from floodmark.transform.meta import Draft, RunInfo, TransformMeta, no_failures
+from floodmark.transform.meta.failed import failed_hashes
 from floodmark.transform.output import Follows, same_transform
 from floodmark.transform.pinned import PinnedStep
 from floodmark.transform.positions import block_at, moves
@@ -83,7 +84,9 @@ class Publisher:
         draft = say(self.run, processed, failures, positions, pinned.version, name=pinned.step.name, seconds=seconds)
         asked = self.run.id if self.is_asked else None
         ahead = None if self.run.is_within(positions) else dict(self.run.pinned)
-        note = Follows(str(pinned.outputs[0].id), pinned.step.name, pinned.version, asked, ahead)
+        failed = packed(failed_hashes(failures))
+        note = Follows(str(pinned.outputs[0].id), pinned.step.name, pinned.version, asked, ahead, failed)
+        made = self._made(failed)
         commits = []
         with staging_area(self.snapshots[0].objects.store) as folder:
             for number in range(len(pinned.outputs) - 1, -1, -1):
@@ -93,7 +96,7 @@ class Publisher:
                     inputs=self._inputs(number, positions),
                     definitions=self._definitions(number, shapes[number].layout),
                     checkpoint=draft.checkpoint if is_primary else note.checkpoint,
-                    put=_Put(draft, objects, self._made, self._declared)
+                    put=_Put(draft, objects, made, self._declared)
                     if is_primary
                     else _Put(note, objects, None, self._declared),
                     watermark=watermark,
@@ -131,12 +134,11 @@ class Publisher:
         derive(name, self.runtime, self.snapshots[0], Results((), ()), moved, progress, self.caches[0])
         draft.discard_superseded(objects)
 
-    @property
-    def _made(self) -> Made:
+    def _made(self, failed: str) -> Made:
         heads = {given.dataset_id: given.snapshot.head.text for given in self.pinned.inputs}
         purged = {given.dataset_id: given.purged_before for given in self.pinned.inputs}
         run, step = self.run, self.pinned.step.name
-        return Made(step, self.pinned.version, run.id, run.process_ts, dict(run.pinned), heads, purged)
+        return Made(step, self.pinned.version, run.id, run.process_ts, dict(run.pinned), heads, purged, failed)
 
     @property
     def _declared(self) -> Declared:

@@ -40,6 +40,7 @@ class InputSpec:
 
     @property
     def name(self) -> str:
+        """The name of the dataset that is read."""
         return _name(self.dataset, "an input")
 
 
@@ -71,6 +72,7 @@ class OutputSpec:
 
     @property
     def name(self) -> str:
+        """The name of the dataset that is written."""
         return _name(self.dataset, "an output")
 
     def _check_schema(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.storage.store import Store
 
 FOLDERS = ("info/keys", "info/rows", "info/fold", "info/index")
@@ -21,7 +21,7 @@ HARM: dict[str, Callable[[bytes, int], bytes | None]] = {
 }
 
 
-def derived(dataset: fm.Dataset) -> list[str]:
+def derived(dataset: Dataset) -> list[str]:
     """The keys of all objects that can be lost."""
     objects = dataset.snapshot().objects
     return [info.key for folder in FOLDERS for info in objects.store.list(f"{objects.folder}/{folder}")]
@@ -51,7 +51,7 @@ def harmed(key: str, data: bytes, how: str, at: int) -> bytes | None:
     return HARM[how](data, at)
 
 
-def harm(dataset: fm.Dataset, how: str, which: int, at: int) -> None:
+def harm(dataset: Dataset, how: str, which: int, at: int) -> None:
     """Do one kind of harm to one derived object."""
     store, there = dataset.snapshot().objects.store, derived(dataset)
     if there:
@@ -61,19 +61,19 @@ def harm(dataset: fm.Dataset, how: str, which: int, at: int) -> None:
             replace(store, key, harmed(key, data, how, at))
 
 
-def lose_all(dataset: fm.Dataset) -> None:
+def lose_all(dataset: Dataset) -> None:
     """Everything derived is gone."""
     for key in derived(dataset):
         replace(dataset.snapshot().objects.store, key, None)
 
 
-def saved(dataset: fm.Dataset) -> dict[str, bytes]:
+def saved(dataset: Dataset) -> dict[str, bytes]:
     """A copy of everything derived, to come back to."""
     store = dataset.snapshot().objects.store
     return {key: store.get(key) for key in derived(dataset)}
 
 
-def go_back(dataset: fm.Dataset, to: dict[str, bytes]) -> None:
+def go_back(dataset: Dataset, to: dict[str, bytes]) -> None:
     """The derived files are as they were at an earlier time: the ledger has moved on without them."""
     store = dataset.snapshot().objects.store
     for key in derived(dataset):

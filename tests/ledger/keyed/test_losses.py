@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from ledger.keyed.harm import HARM, derived, harmed, lose_all, replace
@@ -28,7 +29,7 @@ def group(name: str, value: Any) -> pa.Table:
 
 
 # What is asked of a dataset, and what comes of it: the answer in a form that can be compared.
-ASKED: dict[str, Callable[[fm.Dataset, Twin], Any]] = {
+ASKED: dict[str, Callable[[Dataset, Twin], Any]] = {
     "read": lambda d, t: d.to_arrow().to_pylist(),
     "read the past": lambda d, t: [d.to_arrow(as_of=end).to_pylist() for end in (3, 8)],
     "count": lambda d, t: d.count(),
@@ -63,14 +64,14 @@ def grown(store: Any) -> Twin:
     return twin
 
 
-def copied(twin: Twin) -> fm.Dataset:
+def copied(twin: Twin) -> Dataset:
     store = MemoryStore()
     for info in twin.lake.store.list(""):
         store.put_derived(info.key, twin.lake.store.get(info.key))
     return fm.Lake(store, runtime=fm.Runtime(fold_at=None))["d"]
 
 
-def state(dataset: fm.Dataset) -> Any:
+def state(dataset: Dataset) -> Any:
     """All that can be read afterwards, but for times."""
     records = dataset.changes_arrow().select(["offset", "op", *SCHEMA]).to_pylist()
     return dataset.to_arrow().to_pylist(), records, dataset.count()
@@ -154,7 +155,7 @@ def test_next_writes_mend_what_was_lost(original, how):
 
 @pytest.mark.slow
 def test_no_flipped_byte_of_the_key_index_is_believed(original):
-    def ask(dataset: fm.Dataset) -> Any:
+    def ask(dataset: Dataset) -> Any:
         present = dataset.to_arrow().to_pylist()
         past = [dataset.to_arrow(as_of=end).to_pylist() for end in (9, 16)]
         keys = [(g, i) for g in "ab" for i in range(4)]

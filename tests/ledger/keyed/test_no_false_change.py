@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from ledger.worlds import untouched
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -27,7 +28,7 @@ def column(values, of):
     return pa.table({"id": pa.array(range(1, len(values) + 1), pa.int64()), "x": pa.array(values, of)})
 
 
-def assert_unchanged(dataset: fm.Dataset, data, count: int) -> None:
+def assert_unchanged(dataset: Dataset, data, count: int) -> None:
     with untouched(dataset):
         commit = dataset.write(data)
     assert (commit.unchanged, commit.rows, commit.new, commit.changed, commit.retracted) == (count, 0, 0, 0, 0)
@@ -39,7 +40,7 @@ def create(request, lake):
     return lambda first, **more: made(lake.create("d", key=["id"], merge=request.param, **more), first)
 
 
-def made(dataset: fm.Dataset, first) -> fm.Dataset:
+def made(dataset: Dataset, first) -> Dataset:
     assert dataset.write(first).new > 0
     return dataset
 

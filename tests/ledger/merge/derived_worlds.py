@@ -11,6 +11,7 @@ import pyarrow as pa
 
 import floodmark as fm
 from floodmark.chain.events import ExecuteTransform, MetadataEvent, SetTransform, TransformInput, TransformSql
+from floodmark.dataset import Dataset
 from floodmark.engine import SilentProgress
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.merge.derive import Moves, Results, derive, derived_layout, write_hashes, write_results
@@ -22,7 +23,7 @@ COLUMNS = pa.schema([("k", pa.int64()), ("part", pa.string()), ("value", pa.int6
 Row = dict[str, Any]
 
 
-def transform(*inputs: fm.Dataset, version: str = "1") -> SetTransform:
+def transform(*inputs: Dataset, version: str = "1") -> SetTransform:
     """A transform of these inputs."""
     named = tuple(TransformInput(i.id.text, i.name) for i in inputs)
     return SetTransform(named, TransformSql("floodmark", version, "def step(frame): ..."))

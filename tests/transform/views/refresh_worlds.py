@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.ledger.create import create_view
 from floodmark.ledger.incoming import Frame
@@ -22,6 +23,7 @@ from floodmark.transform.views.defined.stored import Stored
 from floodmark.transform.views.evaluate import Evaluator
 from floodmark.transform.views.reading.rows import Large, Small
 from floodmark.transform.views.reading.sources import schema_of
+from floodmark.view import View
 
 QUERY = "select id, amount * 2 as twice from orders where amount > 10"
 COLUMNS = pa.schema([("id", pa.int64()), ("twice", pa.int64())])
@@ -61,19 +63,19 @@ def lake_without_spark(folder: Path) -> fm.Lake:
     return fm.Lake(folder, runtime=Runtime(session=NoSession()))
 
 
-def orders(lake: fm.Lake) -> fm.Dataset:
+def orders(lake: fm.Lake) -> Dataset:
     return lake.create("orders", key="id", schema=ORDERS)
 
 
-def write(dataset: fm.Dataset, rows: Mapping[int, int]) -> None:
+def write(dataset: Dataset, rows: Mapping[int, int]) -> None:
     dataset.write(pa.table([list(rows), list(rows.values())], schema=ORDERS))
 
 
-def delete(dataset: fm.Dataset, ids: Sequence[int]) -> None:
+def delete(dataset: Dataset, ids: Sequence[int]) -> None:
     dataset.delete(pa.table({"id": pa.array(ids, pa.int64())}))
 
 
-def view_of(lake: fm.Lake, dataset: fm.Dataset, name: str = "doubled") -> fm.View:
+def view_of(lake: fm.Lake, dataset: Dataset, name: str = "doubled") -> View:
     """The view as `lake.view` would declare it."""
     analysis = Analysis(
         kind="rows",
@@ -94,5 +96,5 @@ def view_of(lake: fm.Lake, dataset: fm.Dataset, name: str = "doubled") -> fm.Vie
     return lake.view(name)
 
 
-def shown(view: fm.Dataset) -> dict[int, int]:
+def shown(view: Dataset) -> dict[int, int]:
     return {row["id"]: row["twice"] for row in view.to_arrow().to_pylist()}

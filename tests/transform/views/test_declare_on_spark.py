@@ -11,6 +11,7 @@ import floodmark as fm
 from floodmark.compute.stored import gc
 from floodmark.ledger.errors import BadQuery, UnknownDataset
 from floodmark.transform.views.errors import BadView
+from floodmark.view import View
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +24,7 @@ def lake(tmp_path, session):
     return made
 
 
-def rows(view: fm.View) -> list[dict[str, object]]:
+def rows(view: View) -> list[dict[str, object]]:
     return sorted(view.to_arrow().to_pylist(), key=str)
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import floodmark as fm
 from floodmark.transform.views.analysed.analysis import Analysis
 from floodmark.transform.views.columns import layout_of, made_as
 from floodmark.transform.views.errors import ViewChanged
+from floodmark.view import View
 from transform.views.refresh_worlds import lake_without_spark, orders, view_of
 
 INT, TEXT = pa.int64(), pa.string()
 
 
-def made(folder: Path) -> tuple[fm.View, Analysis]:
+def made(folder: Path) -> tuple[View, Analysis]:
     """A view with the columns id and twice, without rows."""
     lake = lake_without_spark(folder)
     view = view_of(lake, orders(lake))

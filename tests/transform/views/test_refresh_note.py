@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-import floodmark as fm
 from floodmark.transform.errors import BadMeta
 from floodmark.transform.views.errors import NotAView
 from floodmark.transform.views.note import Note, note_of
+from floodmark.view import View
 from transform.views.refresh_worlds import Answers, lake_without_spark, orders, view_of, write
 
 
-def refreshed(folder: Path) -> fm.View:
+def refreshed(folder: Path) -> View:
     lake = lake_without_spark(folder)
     source = orders(lake)
     write(source, {11: 11, 12: 12})
@@ -23,7 +23,7 @@ def refreshed(folder: Path) -> fm.View:
     return view
 
 
-def checkpoint_file(folder: Path, view: fm.View) -> Path:
+def checkpoint_file(folder: Path, view: View) -> Path:
     checkpoint = view.snapshot().state.checkpoint
     assert checkpoint is not None
     [found] = folder.rglob(checkpoint.text)

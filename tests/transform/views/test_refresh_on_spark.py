@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.ledger.runtime import Runtime
 from floodmark.transform.views import attempt, evaluate
@@ -30,7 +31,7 @@ def lake(tmp_path: Path, session: Session) -> fm.Lake:
 
 
 @pytest.fixture
-def orders(lake: fm.Lake) -> fm.Dataset:
+def orders(lake: fm.Lake) -> Dataset:
     made = lake.create("orders", key="id")
     made.write(pa.table({"id": range(40), "c": [n % 7 for n in range(40)], "amount": range(40)}))
     return made
@@ -44,12 +45,12 @@ def much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "HELD_ROWS", 2)
 
 
-def change(orders: fm.Dataset) -> None:
+def change(orders: Dataset) -> None:
     orders.write(pa.table({"id": [1, 2, 3, 50], "c": [6, 6, 9, None], "amount": [1000, None, 5, 17]}))
     orders.delete(pa.table({"id": [10, 20]}))
 
 
-def current(dataset: fm.Dataset) -> Rows:
+def current(dataset: Dataset) -> Rows:
     return sorted(dataset.to_arrow().to_pylist(), key=str)
 
 
@@ -67,7 +68,7 @@ QUERIES = {
 
 @pytest.mark.parametrize("kind", QUERIES)
 def test_more_rows_than_memory_should_hold_come_to_the_same(
-    kind: str, lake: fm.Lake, orders: fm.Dataset, much: None
+    kind: str, lake: fm.Lake, orders: Dataset, much: None
 ) -> None:
     customers = lake.create("customers", key="c")
     customers.write(pa.table({"c": range(5), "name": list("abcde")}))
@@ -89,7 +90,7 @@ def halved(amount: int) -> int:
     return amount // 2
 
 
-def test_functions_of_more_rows_than_memory_should_hold(lake: fm.Lake, orders: fm.Dataset, much: None) -> None:
+def test_functions_of_more_rows_than_memory_should_hold(lake: fm.Lake, orders: Dataset, much: None) -> None:
     view = lake.view("v", source=orders, select={"h": halved, "id": "id"}, where="amount > 10")
     first = view.refresh()
     assert (first.called, first.failed, first.new) == (29, 1, 29)
@@ -102,7 +103,7 @@ def test_functions_of_more_rows_than_memory_should_hold(lake: fm.Lake, orders: f
     assert view.errors().column("offset").to_pylist() == [17, 46]
 
 
-def test_rows_that_failed_are_tried_again_when_asked_for(lake: fm.Lake, orders: fm.Dataset) -> None:
+def test_rows_that_failed_are_tried_again_when_asked_for(lake: fm.Lake, orders: Dataset) -> None:
     view = lake.view("v", source=orders, select={"id": "id", "h": halved})
     view.refresh()
     assert view.refresh().nothing
@@ -115,7 +116,7 @@ def test_rows_that_failed_are_tried_again_when_asked_for(lake: fm.Lake, orders: 
     assert view.refresh(retry_errors=True).nothing
 
 
-def test_new_column_of_a_source_shows_where_the_query_takes_all(lake: fm.Lake, orders: fm.Dataset) -> None:
+def test_new_column_of_a_source_shows_where_the_query_takes_all(lake: fm.Lake, orders: Dataset) -> None:
     every, some = lake.view("every", sql="select * from orders"), lake.view("some", sql="select id, c from orders")
     for view in (every, some):
         view.refresh()
@@ -132,7 +133,7 @@ def test_new_column_of_a_source_shows_where_the_query_takes_all(lake: fm.Lake, o
 
 @pytest.mark.parametrize("kind", ["groups", "whole"])
 def test_new_column_that_a_query_does_not_use_is_noted_and_nothing_computed(
-    kind: str, lake: fm.Lake, orders: fm.Dataset
+    kind: str, lake: fm.Lake, orders: Dataset
 ) -> None:
     view = lake.view("v", sql=QUERIES[kind])
     view.refresh()
@@ -144,7 +145,7 @@ def test_new_column_that_a_query_does_not_use_is_noted_and_nothing_computed(
     assert view.refresh().nothing
 
 
-def test_column_that_the_definition_drops_is_gone_until_it_is_back(lake: fm.Lake, orders: fm.Dataset) -> None:
+def test_column_that_the_definition_drops_is_gone_until_it_is_back(lake: fm.Lake, orders: Dataset) -> None:
     lake.view("v", sql="select id, amount, c from orders").refresh()
     view = lake.view("v", sql="select c, id from orders")
     done = view.refresh()
@@ -157,7 +158,7 @@ def test_column_that_the_definition_drops_is_gone_until_it_is_back(lake: fm.Lake
     assert current(view) == from_scratch(lake, "select id, amount, c from orders")
 
 
-def test_query_that_fails_on_the_data_says_so_and_leaves_the_view(lake: fm.Lake, orders: fm.Dataset) -> None:
+def test_query_that_fails_on_the_data_says_so_and_leaves_the_view(lake: fm.Lake, orders: Dataset) -> None:
     view = lake.view("v", sql="select id, 100 div (amount - 100) as d from orders")
     view.refresh()
     before = current(view)
@@ -171,7 +172,7 @@ def test_query_that_fails_on_the_data_says_so_and_leaves_the_view(lake: fm.Lake,
 
 @pytest.mark.usefixtures("much")
 def test_source_that_is_purged_while_spark_reads_it_is_read_again(
-    lake: fm.Lake, orders: fm.Dataset, monkeypatch: pytest.MonkeyPatch
+    lake: fm.Lake, orders: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.write(pa.table({"id": range(100, 130), "c": [1] * 30, "amount": [70] * 30}))
     view = lake.view("v", sql=QUERIES["rows"])
@@ -191,7 +192,7 @@ def test_source_that_is_purged_while_spark_reads_it_is_read_again(
 
 
 def test_answer_that_a_few_rows_explode_into_is_not_held(
-    lake: fm.Lake, orders: fm.Dataset, monkeypatch: pytest.MonkeyPatch
+    lake: fm.Lake, orders: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluate, "HELD_ROWS", 100)
     view = lake.view("v", sql="select a.id, b.id as other from orders a cross join orders b")
@@ -200,7 +201,7 @@ def test_answer_that_a_few_rows_explode_into_is_not_held(
     assert view.to_arrow().num_rows == 1600
 
 
-def test_settings_of_the_session_count_and_stay(lake: fm.Lake, orders: fm.Dataset, session: Session) -> None:
+def test_settings_of_the_session_count_and_stay(lake: fm.Lake, orders: Dataset, session: Session) -> None:
     spark = session.get()
     before = dict(spark.conf.getAll)
     assert before["spark.sql.shuffle.partitions"] == "2"  # as the fixture has it, whatever was refreshed until now

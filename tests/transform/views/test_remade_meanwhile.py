@@ -19,6 +19,7 @@ from floodmark.ledger.runtime import Runtime
 from floodmark.storage.local import LocalStore
 from floodmark.transform.views import refresh
 from floodmark.transform.views.defined import succession
+from floodmark.view import View
 from transform.views.refresh_worlds import NoSession
 from transform.views.remade_worlds import COUNTS, FINER, ON_VIEW, in_order, make_lake, open_lake, right, without_spark
 
@@ -57,13 +58,13 @@ def filled(tmp_path_factory) -> Path:
     return folder
 
 
-def read(view: fm.View) -> None:
+def read(view: View) -> None:
     rows = in_order(view.to_arrow())
     calm = open_lake(Path(view._lake.store.url.removeprefix("file://")))  # whose reads are no moments
     assert rows in (right(calm, COUNTS), right(calm, FINER))
 
 
-def names_of_views(view: fm.View) -> None:
+def names_of_views(view: View) -> None:
     assert [one.name for one in view._lake.views()] == ["above", "daily"]
 
 
@@ -80,7 +81,7 @@ def take_place_and_drop(lake: fm.Lake) -> None:
     lake.drop("daily-old-1")
 
 
-Ask = Callable[[fm.Lake, fm.View], Any]
+Ask = Callable[[fm.Lake, View], Any]
 Happens = Callable[[fm.Lake], None]
 
 ASKED: dict[str, tuple[Ask, Happens]] = {
@@ -104,7 +105,7 @@ def test_source_is_found_whenever_its_old_rows_are_dropped(filled, tmp_path):
     shutil.copytree(filled, swapped)
     take_place(open_lake(swapped))
 
-    def ask(lake: fm.Lake, _: fm.View) -> None:
+    def ask(lake: fm.Lake, _: View) -> None:
         assert succession.source_name(lake, old, "daily") == "daily"
 
     old = str(open_lake(swapped)["daily-old-1"].id)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 import floodmark as fm
 from compute.worlds import TENFOLD
+from floodmark.dataset import Dataset
 from floodmark.transform.views import evaluate
 from floodmark.transform.views.reading import rows as touched_rows
 from transform.crashing import Crash, DyingFileSystem
@@ -92,7 +93,7 @@ class History:
     # What happens to sources
 
     @property
-    def sources(self) -> list[fm.Dataset]:
+    def sources(self) -> list[Dataset]:
         return [self.world.lake[name] for name in SOURCES if name in self.world.lake]
 
     def append(self) -> str:

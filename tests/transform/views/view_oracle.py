@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import floodmark as fm
+from floodmark.dataset import Dataset
 from transform.views.view_worlds import Row
 
 APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = range(4)
@@ -51,7 +52,7 @@ class Scratch:
         return found
 
 
-def _computed(dataset: fm.Dataset) -> str:
+def _computed(dataset: Dataset) -> str:
     return repr(dataset.columns()) if dataset.catalog.columns else ""
 
 
@@ -100,7 +101,7 @@ def operations(changes: pa.Table) -> dict[str, int]:
     return {"new": count[APPEND], "changed": count[CORRECT_TO], "retracted": count[RETRACT]}
 
 
-def objects_of(dataset: fm.Dataset) -> dict[str, int]:
+def objects_of(dataset: Dataset) -> dict[str, int]:
     """Everything that lies in a dataset's folder, by size; empty files are locks."""
     objects = dataset.snapshot().objects
     return {info.key: info.size for info in objects.store.list(objects.folder) if info.size}

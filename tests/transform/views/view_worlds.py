@@ -22,6 +22,7 @@ import floodmark as fm
 from compute.counting import Calls, Plan
 from compute.worlds import HUNDREDFOLD, TENFOLD
 from faults.recording import HastyFileSystem
+from floodmark.dataset import Dataset
 from floodmark.storage.files import OsFileSystem
 from floodmark.storage.local import LocalStore
 from floodmark.transform.views.evaluate import Evaluator
@@ -41,7 +42,7 @@ class Source:
     columns: Mapping[str, pa.DataType]
     key: tuple[str, ...] | None
 
-    def create(self, lake: fm.Lake) -> fm.Dataset:
+    def create(self, lake: fm.Lake) -> Dataset:
         return lake.create(self.name, key=self.key, schema=pa.schema(list(self.columns.items())))
 
 
@@ -75,7 +76,7 @@ HOURS = Source("hours", {"g": TEXT, "h": pa.int32(), "t": INT}, ("g", "h"))
 SOURCES = {source.name: source for source in (FLIGHTS, EVENTS, WEATHER, NOTES, HOURS)}
 
 
-def some_rows(dataset: fm.Dataset, chance: Random, count: int) -> list[Row]:
+def some_rows(dataset: Dataset, chance: Random, count: int) -> list[Row]:
     """Rows with any of the values, at most one for each key."""
     assert dataset.schema is not None
     key = dataset.strategy.key
@@ -89,12 +90,12 @@ def some_rows(dataset: fm.Dataset, chance: Random, count: int) -> list[Row]:
     return list({tuple(row[name] for name in key) if key else n: row for n, row in enumerate(rows)}.values())
 
 
-def _own(dataset: fm.Dataset) -> list[pa.Field]:
+def _own(dataset: Dataset) -> list[pa.Field]:
     assert dataset.schema is not None
     return [f for f in dataset.schema if f.name in VALUES]
 
 
-def write(dataset: fm.Dataset, rows: Sequence[Row]) -> None:
+def write(dataset: Dataset, rows: Sequence[Row]) -> None:
     dataset.write(pa.Table.from_pylist(list(rows), pa.schema(_own(dataset))))
 
 
@@ -449,7 +450,7 @@ class ViewWorld:
         udfs = [function(plan, self.calls) for plan in self.version(name).plans]
         return (lake or self.lake).view(name).refresh(udfs=udfs, **options)
 
-    def source(self, name: str, *rows: tuple[Any, ...]) -> fm.Dataset:
+    def source(self, name: str, *rows: tuple[Any, ...]) -> Dataset:
         """Make a source if it is not there, and write rows given in the order of its first columns."""
         if name not in self.lake:
             SOURCES[name].create(self.lake)

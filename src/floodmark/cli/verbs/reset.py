@@ -12,6 +12,8 @@ from floodmark.cli.errors import OtherStep
 
 if TYPE_CHECKING:
     from floodmark.lake import Lake
+    from floodmark.pipeline.graph import Node
+    from floodmark.pipeline.pipeline import Pipeline
 
 
 @verb("reset")
@@ -26,9 +28,14 @@ def reset(call: Call, name: str, file: str | None) -> None:
 
     Forgets which keys are processed, which failed, and what a stopped run has stored. Nothing is deleted from the
     outputs: readers keep them until the next run commits, and only rows that come out different are written then. A
-    changed function needs no reset.
+    changed function needs no reset. Of a column (DATASET.COLUMN) or a view everything is computed again, too.
     """
-    step: Any = steps.load_pipeline(file)[name]
+    pipeline = steps.load_pipeline(file)
+    (node,) = steps.nodes(pipeline, [name], {})
+    if node.kind in ("column", "view"):
+        _reset_other(call, pipeline, node)
+        return
+    step: Any = pipeline[name]
     if not hasattr(step, "reset"):
         raise OtherStep(
             f"step {step.name!r} is a {type(step).__name__}: it has nothing to reset",
@@ -46,6 +53,21 @@ def reset(call: Call, name: str, file: str | None) -> None:
         return
     click.echo(
         f"{step.name}: reset; the next run {_meaning(step, keys)}, readers of {outputs} see no change until then"
+    )
+
+
+def _reset_other(call: Call, pipeline: Pipeline, node: Node) -> None:
+    """A column or a view: they are computed anew as a whole."""
+    from floodmark.pipeline.work import forget
+
+    lake = call.lake()
+    dataset = node.beside or node.name
+    forget(pipeline, node.name, lake)
+    if call.as_json:
+        document.emit(lake=lake.store.url, step=node.name, keys=None, outputs=[dataset])
+        return
+    click.echo(
+        f"{node.name}: reset; the next run computes everything again, readers of {dataset} see no change until then"
     )
 
 

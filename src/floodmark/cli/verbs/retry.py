@@ -10,24 +10,34 @@ from floodmark.cli.exits import FAILED
 
 
 @verb("retry")
-@click.argument("name", metavar="STEP")
+@click.argument("name", metavar="[STEP]", required=False)
 @click.option("--strict", is_flag=True, help="Exit with 1 when keys failed again.")
 @steps.pipeline_option
-def retry(call: Call, name: str, strict: bool, file: str | None) -> None:
+def retry(call: Call, name: str | None, strict: bool, file: str | None) -> None:
     """Try all keys of a step again whose call failed.
 
     \b
     floodmark retry features
+    floodmark retry
 
-    Those too that were skipped, that have used up their attempts, or that are not due yet. What else has changed is
-    left to `floodmark run`.
+    Those too that were skipped, that have used up their attempts, or that are not due yet. Without a STEP, the keys of
+    all steps, each after what it reads. What else has changed is left to `floodmark run`.
     """
-    step = steps.keyed_step(steps.load_pipeline(file)[name], "retry")
+    pipeline = steps.load_pipeline(file)
+    chosen = steps.keyed_steps(pipeline) if name is None else [steps.keyed_step(pipeline[name], "retry")]
     lake = call.lake()
-    with ran.running(call, step):
-        report = step.retry(lake)
-    ran.show(call, lake, step, report)
+    reports = []
+    for step in chosen:
+        if name is None and not all(read in lake for read in step.input_names):
+            continue  # it cannot have failed yet
+        with ran.running(call, step):
+            report = step.retry(lake)
+        ran.show(call, lake, step, report)
+        reports.append(report)
     if call.as_json:
-        document.emit(lake=lake.store.url, run=ran.fields(report))
-    if strict and report.failed:
+        described = [ran.fields(report) for report in reports]
+        document.emit(lake=lake.store.url, **({"runs": described} if name is None else {"run": described[0]}))
+    elif not reports:
+        call.note("there is no step that has run by keys")
+    if strict and any(report.failed for report in reports):
         click.get_current_context().exit(FAILED)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from floodmark.transform.batch_transform import BatchTransform
 
 _COUNT = click.IntRange(min=1)
+_EACH = "--commit-every"
 
 
 @verb("run")
@@ -55,7 +56,7 @@ _COUNT = click.IntRange(min=1)
     help="Only keys with this value. Again for the same KEY: any of the values; for others: all must fit.",
 )
 @click.option("--commit-every", metavar="N", type=_COUNT, help="Commit after so many keys. Default: as the step says.")
-@click.option("--full", is_flag=True, help="Of an external table read everything, and retract rows that are gone.")
+@click.option("--full", is_flag=True, help="Compute everything once more, though nothing has moved.")
 @click.option("--strict", is_flag=True, help="Exit with 1 when keys or rows failed.")
 @steps.pipeline_option
 def run(
@@ -92,24 +93,32 @@ def run(
     fails is noted, the others are committed, and the exit code is 0; with --strict it is 1. What --where, --filter and
     --max-records leave out, a later run processes.
 
+    With --full everything is read and computed once more, as after `floodmark reset`: every key, row, query and column;
+    of an external table, what is gone from it is retracted. Readers see no change until then, and only what comes out
+    different is written. What was cut short, a run without --full finishes.
+
     After Ctrl-C, a crash or an error the same command goes on from what was computed. A lake has one run at a time.
     With --watch, --json prints one document per step that did something, each in a line.
     """
     given = {"--max-records": max_records, "--filter": filters, "--commit-every": commit_every, "--where": where}
     texts = _texts(filters)
+    if full and (
+        other := [option for option, value in {**given, "--watch": watch}.items() if value and option != _EACH]
+    ):
+        raise click.UsageError(f"--full means everything, and once: leave out {other[0]}.")
     pipeline = steps.load_pipeline(file)
     chosen = steps.nodes(pipeline, names, labels)
     if not chosen:
         call.note("the pipeline has no such steps" if labels or names else "the pipeline has no steps")
     else:
-        _check_options(pipeline, chosen, [option for option, value in given.items() if value], full and bool(names))
+        _check_options(pipeline, chosen, [option for option, value in given.items() if value])
     lake = call.lake()
     from floodmark.pipeline.work import Asked
 
     typed = (lambda step, lake: _typed(texts, step, lake)) if texts else None
     asked = Asked(typed, max_records, commit_every, full, where)
     if dry_run:
-        _dry_run(call, pipeline, lake, chosen)
+        _dry_run(call, pipeline, lake, chosen, asked)
     elif chosen and watch:
         _watch(call, pipeline, lake, chosen, asked, workers, every, watch_seconds)
     elif chosen or call.as_json:
@@ -218,11 +227,12 @@ def _watch(
         raise
 
 
-def _dry_run(call: Call, pipeline: Pipeline, lake: Lake, chosen: Sequence[Node]) -> None:
+def _dry_run(call: Call, pipeline: Pipeline, lake: Lake, chosen: Sequence[Node], asked: Asked) -> None:
     from floodmark.cli import dry_run
 
     names = [node.name for node in chosen]
-    planned = dry_run.plan(pipeline, _checked(pipeline, lake, names), lake) if names else []
+    graph = _checked(pipeline, lake, names)
+    planned = dry_run.plan_all(graph) if asked.full else dry_run.plan(pipeline, graph, lake) if names else []
     if call.as_json:
         document.emit(lake=lake.store.url, plans=[one.fields for one in planned])
         return
@@ -239,9 +249,8 @@ def _checked(pipeline: Pipeline, lake: Lake, names: Sequence[str]) -> Graph:
     return chosen(pipeline, checked_graph(pipeline, lake, names), names)
 
 
-def _check_options(pipeline: Pipeline, chosen: Sequence[Node], given: Sequence[str], full: bool) -> None:
+def _check_options(pipeline: Pipeline, chosen: Sequence[Node], given: Sequence[str]) -> None:
     """Refuse, before anything runs, what would mean nothing to a node."""
-    from floodmark.pipeline.work import can_be_full
     from floodmark.transform.batch_transform import BatchTransform
 
     for node in chosen:
@@ -249,8 +258,6 @@ def _check_options(pipeline: Pipeline, chosen: Sequence[Node], given: Sequence[s
         other = [option for option in given if node.kind != "column" or option != "--where"]
         if other and not isinstance(step, BatchTransform):
             raise _means_nothing(node, other[0], "it takes or makes everything at once: name the steps that it is for")
-        if full and (step is None or not can_be_full(step)):
-            raise _means_nothing(node, "--full", f"`floodmark reset {node.name}` has everything processed once more")
 
 
 def _means_nothing(node: Node, option: str, why: str) -> OtherStep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from floodmark.cli.verbs.list import Listed
     from floodmark.lake import Lake
     from floodmark.pipeline.graph import Node
+    from floodmark.pipeline.pipeline import Pipeline
     from floodmark.transform.report import StepStatus
 
 _COLUMNS = [
@@ -62,9 +63,13 @@ def status(call: Call, names: tuple[str, ...], labels: dict[str, str], file: str
 
     pipeline = steps.load_pipeline(file)
     nodes = steps.nodes(pipeline, names, labels)
+    if not names:  # as a run goes through them
+        place = {name: number for number, name in enumerate(pipeline.graph().order)}
+        nodes.sort(key=lambda node: place[node.name])
     lake = call.lake()
     now = datetime.now(UTC)
     found = [_looked_at(partial(standing, pipeline, node, lake), node) for node in nodes]
+    found = [replace(one, new_files=_new_files(pipeline, one.node, lake)) for one in found]
     datasets, damaged = _datasets(lake) if not names and not labels else ([], {})
     if call.as_json:
         described = [one.fields for one in found]
@@ -98,6 +103,8 @@ class _Looked:
     status: StepStatus | None = None
     waits: str | None = None
     error: FloodmarkError | None = None
+    new_files: int | None = None
+    """Of a source of files: how many have not been looked at as they are now."""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -107,7 +114,23 @@ class _Looked:
             return {**known, "error": {"type": type(self.error).__name__, "message": self.error.message}}
         if self.status is None:
             return {**known, "waits": self.waits}
-        return {**known, **asdict(self.status), "behind": self.status.behind, "state": _state(self.status)}
+        known |= {} if self.new_files is None else {"new_files": self.new_files}
+        return {**known, **asdict(self.status), "behind": self.status.behind, "state": self.state}
+
+    @property
+    def state(self) -> str:
+        """Where it stands, in words."""
+        if self.new_files:
+            return f"a source: {words.many(self.new_files, 'new file')}"
+        return f"waits: {self.waits}" if self.status is None else _state(self.status)
+
+
+def _new_files(pipeline: Pipeline, node: Node, lake: Lake) -> int | None:
+    step: Any = pipeline[node.name] if node.kind == "source" else None
+    try:
+        return int(step.unseen(lake)) if hasattr(step, "unseen") else None
+    except FloodmarkError:  # its only file is gone: a run says so
+        return None
 
 
 def _looked_at(look: Callable[[], StepStatus], node: Node) -> _Looked:
@@ -144,15 +167,15 @@ def _dataset_row(one: Listed, now: datetime) -> Row:
 
 def _row_of(one: _Looked, now: datetime) -> Row:
     if one.status is None:
-        return [one.node.name, *["-"] * 5, "never", f"waits: {one.waits}"]
-    return _row(one.status, now)
+        return [one.node.name, *["-"] * 5, "never", one.state]
+    return [*_row(one.status, now), one.state]
 
 
-def _row(one: StepStatus, now: datetime) -> Row:
+def _row(one: StepStatus, now: datetime) -> list[str]:
     counts = [f"{n:,}" for n in (one.keys, one.failed, one.skipped, one.exhausted)]
     is_new = bool(one.inputs) and (one.behind > 0 or not one.keys)  # a column knows no runs, only what they did
     ran = words.ago(one.last_run.started, now) if one.last_run is not None else "never" if is_new else "-"
-    return [one.step, f"{one.behind:,}" if one.inputs else "-", *counts, ran, _state(one)]
+    return [one.step, f"{one.behind:,}" if one.inputs else "-", *counts, ran]
 
 
 def _state(one: StepStatus) -> str:

@@ -63,6 +63,7 @@ class ExternalTable:
 
     @property
     def full_name(self) -> str:
+        """The table's name with its schema, if it has one."""
         return self.table if self.schema is None else f"{self.schema}.{self.table}"
 
     @property

@@ -84,6 +84,15 @@ def is_note(data: bytes) -> bool:
     return isinstance(content, dict) and "kind" in content and "format" not in content
 
 
+def is_manifest(data: bytes) -> bool:
+    """Whether a checkpoint is meta, of this format or of one that is not known here; no note is."""
+    try:
+        content = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(content, dict) and "format" in content
+
+
 def decode(data: bytes) -> Manifest:
     """The manifest in a file whose digest was seen to be right; `Damaged` when `encode` did not write it."""
     try:

@@ -106,7 +106,6 @@ class _Run:
         self._tried = Tried.of(work.attempted.failed())
         self._held = self._nothing()
         self._used = BitMap()
-        self._keys = sum(s.keys + s.gone_keys for s in earlier)
         self._calls = self._traces = 0
         self._pace: list[tuple[int, float]] = []  # rows and seconds of the first call, and of the others
         self._rows = 0  # of the task's that have been looked at
@@ -137,7 +136,6 @@ class _Run:
                     attempts = self._tried.before(chunk.hashes)
                     what = (work.function, chunk, self._outputs, work.on_error, attempts, work.now_ms)
                     self._held.add(chunk, not_called(*what, lost.error, lost.trace[-_LONGEST_TRACE:]))
-                    self._keys += len(chunk)
         return ()
 
     def _process(self, chunk: Chunk) -> None:
@@ -164,7 +162,6 @@ class _Run:
             at = self._found.find(wanted)
             used = np.flatnonzero(~done & (at >= 0))
             self._used |= addresses.from_array(at[used])
-            self._keys += len(used)
             done |= at >= 0
         return chunk.chosen(np.flatnonzero(~done)) if done.any() else [chunk]
 
@@ -175,7 +172,6 @@ class _Run:
         called = call_chunk(work.function, chunk, self._outputs, work.on_error, attempts, work.now_ms, time.sleep)
         called = self._with_few_traces(called)
         self._held.add(chunk, self._learnt(called))
-        self._keys += len(chunk)
         self._calls += called.calls
         self._time(max(len(chunk), chunk.rows), self._clock() - before)
 
@@ -229,7 +225,6 @@ class _Run:
             gone = gone.take(self._mine.find(gone_identity(gone)) < 0)
         if len(gone):
             self._held.add_gone(gone)
-            self._keys += len(gone)
 
     def _lasts_too_long(self) -> bool:
         elapsed = self._clock() - self._began
@@ -266,7 +261,7 @@ class _Run:
             ),
             used=self._used,
             rest=rest,
-            keys=self._keys,
+            units_done=self._task.rows - sum(unit.rows for unit in rest),
             rows=rows,
             calls=self._calls,
             seconds=seconds,

@@ -111,7 +111,7 @@ def _compute(work: Work, units: Sequence[Unit], runner: Runner, progress: Progre
             partial(apply, work),
             halve=partial(halves, work),
             give_up=give_up,
-            worth=_keys,
+            worth=partial(_told, progress),
             progress=progress,
             rows=total,
         )
@@ -212,8 +212,12 @@ class _GiveUp:
         return replace(task, lost=failure)
 
 
-def _keys(applied: Applied) -> int:
-    return applied.keys
+def _told(progress: Progress, applied: Applied) -> int:
+    """How much of its units a task has done; of keys that failed, progress is told here."""
+    known = {one.id for one in applied.inherited}
+    if failed := sum(one.failed for one in applied.stored if one.id not in known):
+        progress.fail(failed)
+    return applied.units_done
 
 
 def _rate(applied: Sequence[Applied]) -> float | None:

@@ -101,7 +101,7 @@ class Applied:
     seen: Seen  # as far as it was learnt here
     used: BitMap  # places in the index of found results
     rest: tuple[Unit, ...]
-    keys: int  # done in this task, for progress
+    units_done: int  # of the rows of the task's units, for progress: what it gives back, another task counts
     calls: int
     rows: int  # by which the function's speed is known, and
     seconds: float  # how long it took for them

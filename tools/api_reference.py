@@ -1,0 +1,257 @@
+"""Writes the API's reference: every public name with its signature and docstring, as Markdown pages."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import floodmark
+from floodmark.dataset import Dataset as LiveDataset
+from floodmark.errors import FloodmarkError
+from floodmark.view import View as LiveView
+from markdown_text import escaped, table
+
+WIDTH = 96
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of the reference: its file's name, title, what it says first, and the public names on it."""
+
+    slug: str
+    title: str
+    first: str
+    names: tuple[str, ...]
+
+
+PAGES = (
+    Page("lake", "Lake", "The entry point: a folder or a bucket with datasets.", ("Lake", "Runtime")),
+    Page(
+        "datasets",
+        "Datasets",
+        "What `lake.create` and `lake[name]` give, and what its methods answer with. A pipeline declares datasets with "
+        "[another class of the same name](pipelines.md#dataset).",
+        ("Commit", "Fold", "Purge", "Verification", "LogEntry", "DatasetId", "Multihash"),
+    ),
+    Page(
+        "columns",
+        "Computed columns",
+        "Functions for columns. `add_column`, `backfill` and the rest are methods of [datasets](datasets.md).",
+        ("udf", "Udf", "Retry", "Skip", "Backfill", "BackfillPlan"),
+    ),
+    Page(
+        "transforms",
+        "Transforms",
+        "Steps: what they read, write and do about errors, and what a run answers with.",
+        (
+            *("BatchTransform", "InputSpec", "Required", "OutputSpec", "OnError", "TransformPlan", "RunReport"),
+            *("StepStatus", "DatatableTransform", "BatchGenerate", "UpdateExternalTable", "ExternalTable"),
+        ),
+    ),
+    Page(
+        "views",
+        "Views",
+        "What `lake.view` gives: all that [datasets](datasets.md) have, and a query. A pipeline declares views with "
+        "[another class of the same name](pipelines.md#view).",
+        ("ViewPlan", "Refreshed"),
+    ),
+    Page(
+        "pipelines",
+        "Pipelines",
+        "What a `pipeline.py` declares, and what a run of it answers with.",
+        ("Pipeline", "Dataset", "Source", "Column", "View", "Ran"),
+    ),
+    Page("spark", "Spark", "Datasets in anybody's Spark jobs, by the name `floodmark`.", ("register", "sink")),
+    Page(
+        "errors",
+        "Errors",
+        "Every error derives from `FloodmarkError`. Those that a program may want to tell apart come first.",
+        (
+            "FloodmarkError",
+            "CommitConflict",
+            "CommitUnknown",
+            "NothingToWrite",
+            "Purged",
+            "UnknownDataset",
+            "BadPipeline",
+        ),
+    ),
+)
+# What users hold but do not make themselves, so it is not exported: by page.
+HELD: dict[str, type] = {"datasets": LiveDataset, "views": LiveView}
+
+
+def write_page(page: Page) -> str:
+    """One page as Markdown."""
+    parts = [f"# {page.title}", page.first]
+    if page.slug in HELD:
+        parts.extend(_of_class(page.title[:-1], HELD[page.slug], f"live-{page.slug}"))
+    for name in page.names:
+        parts.extend(_of_name(name))
+    if page.slug == "errors":
+        parts.extend(_all_errors())
+    return "\n\n".join(parts) + "\n"
+
+
+def undocumented() -> list[str]:
+    """Public names, and public members of public classes, that say nothing of themselves."""
+    things = {**{name: getattr(floodmark, name) for page in PAGES for name in page.names}}
+    things |= {f"{slug}:{kind.__name__}": kind for slug, kind in HELD.items()}
+    found = [name for name, thing in things.items() if not _own_words(thing)]
+    for name, thing in things.items():
+        if isinstance(thing, type):
+            found.extend(f"{name}.{one.name}" for one in _members(thing) if not one.words)
+    return found
+
+
+@dataclass(frozen=True)
+class _Member:
+    name: str
+    call: Callable[..., Any] | None  # none: a property
+    words: str
+    type: str = ""
+
+
+def _of_name(name: str) -> list[str]:
+    thing = getattr(floodmark, name)
+    anchor = name.lower() if name != "Udf" else "class-udf"  # beside the function of that name
+    if isinstance(thing, type):
+        return _of_class(name, thing, anchor)
+    return [f"({anchor})=\n## {name}", _code(name, thing), _prose(_own_words(thing))]
+
+
+def _of_class(name: str, thing: type, anchor: str) -> list[str]:
+    parts = [f"({anchor})=\n## {name}"]
+    if issubclass(thing, FloodmarkError) and thing is not FloodmarkError:
+        bases = (base.__name__ for base in thing.__mro__[1:] if issubclass(base, FloodmarkError))
+        parts.append(f"Derived from {', '.join(f'`{base}`' for base in bases)}.")
+    elif thing not in HELD.values():  # nobody makes those by calling the class
+        parts.append(_code(name, thing))
+    parts.append(_prose(_own_words(thing)))
+    for member in _members(thing):
+        parts.append(f"### {name}.{member.name}")
+        shown = _code(member.name, member.call) if member.call else f"```py\n{member.name}: {member.type}\n```"
+        parts.append(shown)
+        parts.append(_prose(member.words))
+    return parts
+
+
+def _members(thing: type) -> Iterator[_Member]:
+    """Public methods and properties that Floodmark defines, in the order of the source, those of the class first.
+
+    Of a dataset those of the ledger come first, as everything else builds on them.
+    """
+    seen = {field.name for field in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else set()
+    for owner in reversed(thing.__mro__) if thing is LiveDataset else thing.__mro__:
+        if not owner.__module__.startswith("floodmark") or _is_told_elsewhere(owner, thing):
+            continue
+        for name in vars(owner):
+            if name.startswith("_") or name in seen:
+                continue
+            seen.add(name)
+            raw = inspect.getattr_static(thing, name)  # what it is in this class
+            if isinstance(raw, property | cached_property):
+                getter = raw.fget if isinstance(raw, property) else raw.func
+                answer = inspect.get_annotations(getter).get("return", "") if getter else ""
+                yield _Member(name, None, _words_of_member(thing, name), _type_text(answer))
+            elif isinstance(raw, classmethod | staticmethod):
+                yield _Member(name, raw.__get__(None, thing), _words_of_member(thing, name))  # bound: without cls
+            elif inspect.isfunction(raw):
+                yield _Member(name, raw, _words_of_member(thing, name))
+
+
+def _is_told_elsewhere(owner: type, thing: type) -> bool:
+    """Whether what a class has from another is on that one's place: a view is a dataset, an error an error."""
+    return owner is not thing and any(
+        issubclass(thing, told) and thing is not told and issubclass(told, owner)
+        for told in (LiveDataset, FloodmarkError)
+    )
+
+
+def _words_of_member(thing: type, name: str) -> str:
+    """A member's docstring; one that takes another's place and says nothing does what that one says."""
+    meant = (vars(owner)[name] for owner in thing.__mro__ if name in vars(owner))
+    return next((words for one in meant if (words := _own_words(one))), "")
+
+
+def _own_words(thing: Any) -> str:
+    """A docstring, without what Python makes up for dataclasses, and not that of a base class."""
+    words = thing.__doc__ or ""
+    return "" if words.startswith(f"{getattr(thing, '__name__', '')}(") else inspect.cleandoc(words)
+
+
+def _code(name: str, thing: Callable[..., Any]) -> str:
+    return f"```py\n{signature_text(name, thing)}\n```"
+
+
+def signature_text(name: str, thing: Callable[..., Any]) -> str:
+    """A signature as one would write it, in one line if that is short enough."""
+    # What instances of a class wrap says nothing of the class.
+    signature = inspect.signature(thing, follow_wrapped=not isinstance(thing, type))
+    shown = []
+    only_by_name = False
+    for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            only_by_name = True
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY and not only_by_name:
+            only_by_name = True
+            shown.append("*")
+        shown.append(_parameter_text(parameter))
+    answer = signature.return_annotation
+    makes = "" if isinstance(thing, type) or answer is inspect.Signature.empty else f" -> {_type_text(answer)}"
+    line = f"{name}({', '.join(shown)}){makes}"
+    if len(line) <= WIDTH:
+        return line
+    rows = "".join(f"    {one},\n" for one in shown)
+    return f"{name}(\n{rows}){makes}"
+
+
+def _parameter_text(parameter: inspect.Parameter) -> str:
+    text = str(parameter).partition(parameter.name)[0] + parameter.name  # with its stars
+    typed = parameter.annotation is not inspect.Parameter.empty
+    if typed:
+        text += f": {_type_text(parameter.annotation)}"
+    if parameter.default is not inspect.Parameter.empty:
+        text += f" = {_default_text(parameter.default)}" if typed else f"={_default_text(parameter.default)}"
+    return text
+
+
+def _type_text(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else str(getattr(annotation, "__name__", annotation))
+
+
+def _default_text(value: Any) -> str:
+    """A default as source; one without such a form, a function or what a dataclass makes anew, is `…`."""
+    text = repr(value)
+    return "…" if text.startswith("<") else text
+
+
+def _all_errors() -> list[str]:
+    """A table of all errors there are, each with its first sentence."""
+    for module in pkgutil.walk_packages(floodmark.__path__, "floodmark."):
+        if module.name.endswith(".errors"):
+            importlib.import_module(module.name)
+    found: dict[tuple[str, str], str] = {}
+    waiting: list[type] = [FloodmarkError]
+    while waiting:
+        error = waiting.pop()
+        waiting.extend(error.__subclasses__())
+        if not error.__name__.startswith("_") and error.__module__.startswith("floodmark"):
+            where = error.__module__.removeprefix("floodmark.")
+            found[error.__name__, where] = _own_words(error).partition("\n\n")[0].replace("\n", " ")
+    rows = [(f"`{name}`", f"`{where}`", escaped(words)) for (name, where), words in sorted(found.items())]
+    return ["## All errors", table(("error", "module", "what it says"), rows)]
+
+
+def _prose(words: str) -> str:
+    """A docstring as Markdown: paragraphs stay, code in backticks stays code, nothing else means anything."""
+    return "\n\n".join(escaped(part) for part in re.split(r"\n\s*\n", words))
