@@ -51,7 +51,7 @@ def _case(root: Path, args: argparse.Namespace, key: str, name: str) -> list[Fig
             f"{name}: whole timeline ÷ in order",
             *_reading(world.dataset, in_order, args.repeats, what),
         ),
-        Figure(f"{key}.hour_groups", f"{name}: row groups decoded for one hour ÷ pieces that reach into it", *hours),
+        Figure(f"{key}.hour_groups", f"{name}: row groups read for one hour ÷ those that have rows of it", *hours),
         Figure(f"{key}.hour", f"{name}: one hour ÷ in order", *_range(world.dataset, in_order, args.repeats)),
     ]
     world.dataset.fold()
@@ -104,30 +104,34 @@ def _range(ours: Dataset, theirs: Dataset, repeats: int) -> tuple[float, str]:
 
 
 def _hours(world: World, found: Partition) -> tuple[float, str]:
-    """How often reading an hour decodes a row group, beside the pieces that reach into it (two may share one)."""
+    """How many row groups reading an hour touches, beside those of the pieces that reach into it."""
     lo, hi = DAY + 13 * HOUR, DAY + 14 * HOUR
-    wanted = sum(p.first.time < hi and p.last.time >= lo for p in found.pieces)
-    decoded = 0
-    original = pq.ParquetFile.read_row_groups
-    single = pq.ParquetFile.read_row_group
+    wanted = {(p.file, p.row_group) for p in found.pieces if p.first.time < hi and p.last.time >= lo}
+    # By what its footer says of it: columns of one row group may be read one after another, and by two handles.
+    touched: set[str] = set()
+    several, single = pq.ParquetFile.read_row_groups, pq.ParquetFile.read_row_group
 
-    def counted(file: Any, groups: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal decoded
-        decoded += len(groups)
-        return original(file, groups, *args, **kwargs)
+    def noted(file: pq.ParquetFile, groups: Any, *args: Any, **kwargs: Any) -> Any:
+        touched.update(_footer(file, group) for group in groups)
+        return several(file, groups, *args, **kwargs)
 
-    def counted_single(file: Any, group: int, *args: Any, **kwargs: Any) -> Any:
-        nonlocal decoded
-        decoded += 1
+    def noted_single(file: pq.ParquetFile, group: int, *args: Any, **kwargs: Any) -> Any:
+        touched.add(_footer(file, group))
         return single(file, group, *args, **kwargs)
 
     with (
-        patch.object(pq.ParquetFile, "read_row_groups", counted),
-        patch.object(pq.ParquetFile, "read_row_group", counted_single),
+        patch.object(pq.ParquetFile, "read_row_groups", noted),
+        patch.object(pq.ParquetFile, "read_row_group", noted_single),
     ):
         rows = world.dataset.timeline_batches(*_hour()).read_all().num_rows
-    assert decoded > 0
-    return decoded / wanted, f"{decoded} decoded for {wanted} of {len(list(found.pieces))} pieces, {rows:,} rows"
+    everything = len({(p.file, p.row_group) for p in found.pieces})
+    assert touched
+    return len(touched) / len(wanted), f"{len(touched)} of {everything} row groups for {rows:,} rows"
+
+
+def _footer(file: pq.ParquetFile, group: int) -> str:
+    """What a footer says of a row group: sizes, and the bounds of each column."""
+    return str(file.metadata.row_group(group).to_dict())
 
 
 def _hour() -> tuple[str, str]:
