@@ -14,7 +14,7 @@ import pyarrow as pa
 import floodmark as fm
 from faults.recording import HastyFileSystem
 from floodmark.storage.local import LocalStore
-from timeline.layouts import fold_problems, problems
+from timeline.layouts import fold_problems, problems, purged_copies
 from timeline.oracle import difference, expected, found
 from timeline.timeline_worlds import BEGIN, DAY, column_of
 
@@ -171,28 +171,54 @@ def _day(dataset: fm.Dataset) -> pa.Table:
     return expected(dataset, "2026-11-01T05", "2026-11-02T03")
 
 
-def damage(dataset: fm.Dataset, told: str | None = None) -> str | None:
+LEFTOVERS = "holds purged records"
+"""What verify says of a root that a purge has not come to yet, and of copies that it has not deleted yet."""
+
+
+def damage(dataset: fm.Dataset, cut_short: bool = False) -> str | None:
     """What verify finds, but for the key index and the ledger's folds, which are derived and made again.
 
-    Problems that say what is `told` are expected.
+    Purged records may be left only if a purge was `cut_short`; verify must tell of each place where they are, and of no
+    other.
     """
     found = [problem for problem in dataset.verify().problems if problem.kind not in ("keys", "fold")]
-    wrong = [problem for problem in found if told is None or told not in problem.message]
+    told = {problem.object for problem in found if LEFTOVERS in problem.message}
+    left = {*purged_copies(dataset), *([_root_key(dataset)] if is_behind_a_purge(dataset) else [])}
+    if told != left:
+        return f"verify tells of purged records in {sorted(told)}, and they are in {sorted(left)}"
+    wrong = [problem for problem in found if not cut_short or problem.object not in told]
     return f"verify: {wrong}" if wrong else None
 
 
-LEFTOVERS = "holds purged records"
-"""What verify says of copies that a purge which was cut short has not deleted yet; a fold deletes them."""
+def is_behind_a_purge(dataset: fm.Dataset) -> bool:
+    """Whether the ledger was purged, and the timeline's root does not know of it."""
+    root = dataset.timeline_root()
+    return root.partitions > 0 and root.purged_before < dataset.snapshot().purged_before
 
 
-def problem_from_here_on(lake: fm.Lake, told: str | None = None) -> str | None:
-    """What is wrong now, after the next write, or after a fold; what is `told` may be so until the fold."""
+def _root_key(dataset: fm.Dataset) -> str:
+    return f"{dataset.snapshot().objects.folder}/info/timeline/root"
+
+
+def problem_from_here_on(lake: fm.Lake, cut_short: bool = False) -> str | None:
+    """What is wrong now, after the next write, or after a fold. A purge may have been `cut_short` before this.
+
+    An update completes one that the root does not know of; copies that were no longer named then go with a fold.
+    """
     dataset = lake[NAME]
-    for step, still_told in ((look, told), (write_on, told), (fold_on, None)):
+    copies_only = cut_short and not is_behind_a_purge(dataset)
+    for step, may_be_left in ((look, cut_short), (write_on, copies_only), (fold_on, False)):
         step(dataset)
-        if problem := timeline_problem(dataset) or damage(dataset, still_told):
+        if problem := timeline_problem(dataset) or damage(dataset, may_be_left):
             return f"after {step.__name__}: {problem}"
     return "; ".join(fold_problems(dataset)) or None
+
+
+def problem_of_purging_again(lake: fm.Lake) -> str | None:
+    """What is wrong after another purge, which completes one that was cut short wherever that was."""
+    purge(lake)
+    problem = timeline_problem(lake[NAME]) or damage(lake[NAME])
+    return problem and f"after another purge: {problem}"
 
 
 def look(dataset: fm.Dataset) -> None:

@@ -54,7 +54,11 @@ def problems(dataset: fm.Dataset) -> list[str]:
         for piece in partition.pieces:
             if piece.offset_max < purged and seen.root.purged_before < purged:
                 continue  # the purge was cut short: its slices may be gone, and the next change drops the piece
-            places = files.places(piece)
+            try:
+                places = files.places(piece)
+            except (fm.FloodmarkError, OSError, pa.ArrowException) as error:
+                found.append(f"{piece} cannot be read: {error}")
+                continue
             offsets.update(offset for _, offset in places)
             found += _piece_problems(piece, places, partition, seen.settings.partition_by)
     found += _record_problems(dataset, offsets, seen.root.applied)
@@ -146,13 +150,20 @@ def fold_problems(dataset: fm.Dataset, partition: str | None = None) -> list[str
 
 def purge_problems(dataset: fm.Dataset) -> list[str]:
     """Copies of purged records that still lie somewhere in the timeline's files, whether a piece shows them or not."""
+    return [f"{key} holds the purged offsets {old[:5]}" for key, old in purged_copies(dataset).items()]
+
+
+def purged_copies(dataset: fm.Dataset) -> dict[str, list[int]]:
+    """The same as keys of files and the purged offsets in each; all rows are looked at, no footer is believed."""
     objects, purged = dataset.snapshot().objects, dataset.snapshot().purged_before
-    found = []
+    if not purged:
+        return {}
+    found = {}
     for info in objects.store.list(f"{objects.folder}/info/timeline/files"):
         with objects.store.open(info.key) as source, pq.ParquetFile(source) as file:
             offsets = file.read(["offset"])["offset"].to_pylist()
         if old := [offset for offset in offsets if offset < purged]:
-            found.append(f"{info.key} holds the purged offsets {old[:5]}")
+            found[info.key] = old
     return found
 
 
