@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,21 @@ import pytest
 import floodmark as fm
 from faults.recording import HastyFileSystem
 from faults.test_full_disk import FILLING, Failing, full_from, once
-from faults.timeline_runs import NAME, SCENARIOS, Scenario, open_lake, problem_from_here_on, timeline_problem
+from faults.timeline_runs import (
+    NAME,
+    SCENARIOS,
+    Scenario,
+    is_behind_a_purge,
+    open_lake,
+    problem_from_here_on,
+    problem_of_purging_again,
+    purge,
+    timeline_problem,
+)
 
 OPERATIONS = [s for s in SCENARIOS if s.name in ("spread", "always", "retract", "fold", "catch-up", "purge")]
 QUICK = ("always",)
+TOLD = "may have copies of purged records"
 
 
 class Trial:
@@ -21,6 +33,7 @@ class Trial:
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self._scenario, self._folder = scenario, folder
+        self.cut_short = 0  # so often a purge did not come to the timeline
         scenario.prepare(folder / "prepared")
 
     def calls(self) -> list[str]:
@@ -30,39 +43,55 @@ class Trial:
         shutil.rmtree(root)
         return fs.calls
 
-    def problem(self, name: str, fs: Failing) -> str | None:
+    def problem(self, name: str, fs: Failing, is_told: Callable[[], bool]) -> str | None:
+        """What is wrong after a step met with a failure; `is_told` says whether the log has told of purged records."""
         root = self._copy(name)
+        cut_short = False  # whoever asked for the purge must hear of it
         try:
             self._scenario.step(open_lake(root, fs))
         except fm.FloodmarkError as error:
+            cut_short = True
             if not error.hint:
                 return f"no hint: {error!r}"
         staging = root / "lake" / ".staging"
         if staging.exists() and (left := list(staging.iterdir())):
             return f"left in staging: {left}"
         lake = open_lake(root, HastyFileSystem())
-        problem = timeline_problem(lake[NAME]) or problem_from_here_on(lake)
+        problem = None
+        if is_behind_a_purge(lake[NAME]):
+            self.cut_short += 1
+            problem = self._problem_of_purging_again(root)
+        problem = problem or timeline_problem(lake[NAME]) or problem_from_here_on(lake, cut_short or is_told())
         shutil.rmtree(root)
         return problem
 
-    def _copy(self, name: str) -> Path:
+    def _problem_of_purging_again(self, root: Path) -> str | None:
+        again = self._copy("again", root)
+        problem = problem_of_purging_again(open_lake(again, HastyFileSystem()))
+        shutil.rmtree(again)
+        return problem
+
+    def _copy(self, name: str, source: Path | None = None) -> Path:
         root = self._folder / name
-        shutil.copytree(self._folder / "prepared", root)
+        shutil.copytree(source or self._folder / "prepared", root)
         return root
 
 
+@pytest.mark.parametrize("half", [0, 1])  # each of bounded length; together they are all calls
 @pytest.mark.parametrize("failure", [once, full_from])
 @pytest.mark.parametrize(
     "scenario",
     [pytest.param(s, id=s.name, marks=[] if s.name in QUICK else pytest.mark.slow) for s in OPERATIONS],
 )
-def test_failure_of_any_call_costs_no_row(scenario, failure, tmp_path):
+def test_failure_of_any_call_costs_no_row(scenario, failure, half, tmp_path, caplog):
     trial = Trial(scenario, tmp_path)
     calls = trial.calls()
     assert len(calls) > 10
     chosen = [nth for nth, call in enumerate(calls) if call in FILLING]
     if scenario.name in QUICK:
         chosen = chosen[::3]
-    for nth in chosen:
-        problem = trial.problem(str(nth), Failing(failure(nth)))
+    for nth in chosen[half::2]:
+        caplog.clear()
+        problem = trial.problem(str(nth), Failing(failure(nth)), lambda: TOLD in caplog.text)
         assert problem is None, f"{calls[nth]}, call {nth}: {problem}"
+    assert bool(trial.cut_short) == (scenario.step is purge)
