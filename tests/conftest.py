@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,3 +34,21 @@ def session() -> Iterator[Session]:
 @pytest.fixture(scope="session")
 def spark(session: Session) -> SparkSession:
     return session.get()
+
+
+LOG_LINES = 40
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What failed must not drown in what was logged meanwhile: of each captured part the last lines are enough."""
+    report = yield
+    report.sections = [(name, last_lines(text)) for name, text in report.sections]
+    return report
+
+
+def last_lines(text: str) -> str:
+    lines = text.splitlines()
+    if len(lines) <= LOG_LINES:
+        return text
+    return "\n".join([f"… {len(lines) - LOG_LINES} lines before these", *lines[-LOG_LINES:]])

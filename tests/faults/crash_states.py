@@ -48,10 +48,14 @@ class CrashState:
         return folder
 
 
-def crash_states(recording: Recording, volatile: Iterable[str] = (".staging",)) -> Iterator[CrashState]:
+def crash_states(
+    recording: Recording, volatile: Iterable[str] = (".staging",), thin_from: int | None = None
+) -> Iterator[CrashState]:
     """Every distinct pair of files and acknowledgements that a crash can leave.
 
-    Folders named in `volatile` are left out of the states: nothing reads them after a crash.
+    Folders named in `volatile` are left out of the states: nothing reads them after a crash. While `thin_from`
+    operations or more are pending, only all, none, the newest and the two newest of them are kept: the first and the
+    last states of each operation are the same, and hundreds of thousands between them are not made.
     """
     disk = _Disk(recording, frozenset(volatile))
     seen: set[tuple[frozenset[tuple[str, bytes | None]], int]] = set()
@@ -64,7 +68,7 @@ def crash_states(recording: Recording, volatile: Iterable[str] = (".staging",)) 
         elif operation is not None:
             disk.apply(operation)
         pending = disk.pending()
-        for kept, may_be_torn in _survivors(pending, before):
+        for kept, may_be_torn in _survivors(pending, before, thin_from):
             for files, torn in disk.outcomes(kept, may_be_torn):
                 key = (frozenset(files.items()), len(acknowledged))
                 if key not in seen:
@@ -169,7 +173,9 @@ def _change(entries: dict[str, int], operation: Entries) -> None:
             entries[name] = node
 
 
-def _survivors(pending: list[Pending], before: list[Pending] | None) -> Iterator[tuple[list[Pending], bool]]:
+def _survivors(
+    pending: list[Pending], before: list[Pending] | None, thin_from: int | None
+) -> Iterator[tuple[list[Pending], bool]]:
     """The sets of operations that may survive, and whether to tear their contents as well.
 
     Left out is what can give no state that the operations pending `before` have not given.
@@ -178,7 +184,8 @@ def _survivors(pending: list[Pending], before: list[Pending] | None) -> Iterator
     gone = before is None or any(id(op) not in here for op in before)
     old = set() if before is None else {id(op) for op in before}
     added = {index for index, op in enumerate(pending) if id(op) not in old}
-    for kept in _subsets(len(pending)):
+    thin = thin_from is not None and len(pending) >= thin_from
+    for kept in _ends(len(pending)) if thin else _subsets(len(pending)):
         lost = len(pending) - len(kept)
         if before is None:
             new = True
@@ -199,6 +206,10 @@ def _subsets(count: int) -> Iterator[set[int]]:
     few = [set(chosen) for size in range(3) for chosen in combinations(range(count), size)]
     yield from (set(range(count)) - chosen for chosen in few)
     yield from few
+
+
+def _ends(count: int) -> Iterator[set[int]]:
+    yield from (set(range(count)), set(), {count - 1}, {count - 2, count - 1})
 
 
 def _story(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,45 +11,80 @@ import pytest
 import floodmark as fm
 from faults.recording import HastyFileSystem
 from faults.test_full_disk import FILLING, Failing, full_from, once
-from faults.timeline_runs import NAME, SCENARIOS, Scenario, open_lake, problem_from_here_on, timeline_problem
+from faults.timeline_runs import (
+    NAME,
+    SCENARIOS,
+    Judged,
+    Scenario,
+    is_behind_a_purge,
+    open_lake,
+    problem_from_here_on,
+    problem_of_purging_again,
+    purge,
+    repeated,
+)
+from floodmark.storage.local import LocalStore
 
 OPERATIONS = [s for s in SCENARIOS if s.name in ("spread", "always", "retract", "fold", "catch-up", "purge")]
 QUICK = ("always",)
+TOLD = "may have copies of purged records"
 
 
 class Trial:
     """One step on copies of one lake, each disturbed in another way."""
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
-        self._scenario, self._folder = scenario, folder
+        self._scenario, self._folder, self._judged = scenario, folder, Judged()
+        self.cut_short = 0  # so often a purge did not come to the timeline
         scenario.prepare(folder / "prepared")
 
     def calls(self) -> list[str]:
         fs = Failing(lambda number, name: None)
         root = self._copy("calls")
-        self._scenario.step(open_lake(root, fs))
+        self._scenario.step(repeated(LocalStore(root / "lake", fs)))
         shutil.rmtree(root)
         return fs.calls
 
-    def problem(self, name: str, fs: Failing) -> str | None:
+    def problem(self, name: str, fs: Failing, is_told: Callable[[], bool]) -> str | None:
+        """What is wrong after a step met with a failure; `is_told` says whether the log has told of purged records."""
         root = self._copy(name)
+        cut_short = False  # whoever asked for the purge must hear of it
         try:
-            self._scenario.step(open_lake(root, fs))
+            self._scenario.step(repeated(LocalStore(root / "lake", fs)))
         except fm.FloodmarkError as error:
+            cut_short = True
             if not error.hint:
                 return f"no hint: {error!r}"
         staging = root / "lake" / ".staging"
         if staging.exists() and (left := list(staging.iterdir())):
             return f"left in staging: {left}"
-        lake = open_lake(root, HastyFileSystem())
-        problem = timeline_problem(lake[NAME]) or problem_from_here_on(lake)
+        lake, may_be_left = open_lake(root, HastyFileSystem()), cut_short or is_told()
+        self.cut_short += is_behind_a_purge(lake[NAME])
+        problem = self._judged.problem(files_in(root), may_be_left, lambda: self._problem_of(root, may_be_left))
         shutil.rmtree(root)
         return problem
 
-    def _copy(self, name: str) -> Path:
+    def _problem_of(self, root: Path, cut_short: bool) -> str | None:
+        lake = open_lake(root, HastyFileSystem())
+        if is_behind_a_purge(lake[NAME]) and (problem := self._problem_of_purging_again(root)):
+            return problem
+        return problem_from_here_on(lake, cut_short)
+
+    def _problem_of_purging_again(self, root: Path) -> str | None:
+        again = self._copy("again", root)
+        problem = problem_of_purging_again(open_lake(again, HastyFileSystem()))
+        shutil.rmtree(again)
+        return problem
+
+    def _copy(self, name: str, source: Path | None = None) -> Path:
         root = self._folder / name
-        shutil.copytree(self._folder / "prepared", root)
+        shutil.copytree(source or self._folder / "prepared", root)
         return root
+
+
+def files_in(root: Path) -> dict[str, bytes | None]:
+    """Everything in a folder; a folder in it has no content."""
+    return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in root.rglob("*")}
 
 
 @pytest.mark.parametrize("failure", [once, full_from])
@@ -56,7 +92,7 @@ class Trial:
     "scenario",
     [pytest.param(s, id=s.name, marks=[] if s.name in QUICK else pytest.mark.slow) for s in OPERATIONS],
 )
-def test_failure_of_any_call_costs_no_row(scenario, failure, tmp_path):
+def test_failure_of_any_call_costs_no_row(scenario, failure, tmp_path, caplog):
     trial = Trial(scenario, tmp_path)
     calls = trial.calls()
     assert len(calls) > 10
@@ -64,5 +100,7 @@ def test_failure_of_any_call_costs_no_row(scenario, failure, tmp_path):
     if scenario.name in QUICK:
         chosen = chosen[::3]
     for nth in chosen:
-        problem = trial.problem(str(nth), Failing(failure(nth)))
+        caplog.clear()
+        problem = trial.problem(str(nth), Failing(failure(nth)), lambda: TOLD in caplog.text)
         assert problem is None, f"{calls[nth]}, call {nth}: {problem}"
+    assert bool(trial.cut_short) == (scenario.step is purge)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import floodmark as fm
 from floodmark.dataset import Dataset
 from floodmark.timeline.order import partitions as units
 from floodmark.timeline.order.pieces import Partition, Piece
@@ -18,7 +20,7 @@ Places = list[tuple[int, int]]
 
 
 class Files:
-    """The row groups of a dataset's files, straight from these, each read once."""
+    """The row groups of a dataset's files, straight from these; what a content says is worked out once."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._objects, self._event_time = dataset.snapshot().objects, dataset.event_time
@@ -33,17 +35,22 @@ class Files:
         return group[piece.row_lo : piece.row_hi]
 
     def _read(self, name: str) -> list[Places]:
-        with self._objects.store.open(f"{self._objects.folder}/{name}") as source, pq.ParquetFile(source) as file:
-            columns = ["offset", self._event_time]
-            return [self._places(file.read_row_group(n, columns)) for n in range(file.metadata.num_row_groups)]
-
-    def _places(self, rows: pa.Table) -> Places:
-        times = [micros(at) for at in rows[self._event_time].to_pylist()]
-        return list(zip(times, rows["offset"].to_pylist(), strict=True))
+        return _row_groups(self._objects.store.get(f"{self._objects.folder}/{name}"), self._event_time)
 
 
-def problems(dataset: Dataset) -> list[str]:
-    """What is wrong with the layout of a timeline, in sentences."""
+@lru_cache(1000)
+def _row_groups(content: bytes, event_time: str) -> list[Places]:
+    with pq.ParquetFile(pa.BufferReader(content)) as file:
+        groups = [file.read_row_group(n, ["offset", event_time]) for n in range(file.metadata.num_row_groups)]
+    return [_places(group["offset"], group[event_time]) for group in groups]
+
+
+def _places(offsets: pa.ChunkedArray, times: pa.ChunkedArray) -> Places:
+    return list(zip(map(micros, times.to_pylist()), offsets.to_pylist(), strict=True))
+
+
+def problems(dataset: Dataset, records: pa.Table | None = None) -> list[str]:
+    """What is wrong with the layout of a timeline, in sentences. `records` are all of them, if they are at hand."""
     seen = dataset.timeline_pieces()
     found: list[str] = []
     offsets: Counter[int] = Counter()
@@ -54,10 +61,15 @@ def problems(dataset: Dataset) -> list[str]:
         for piece in partition.pieces:
             if piece.offset_max < purged and seen.root.purged_before < purged:
                 continue  # the purge was cut short: its slices may be gone, and the next change drops the piece
-            places = files.places(piece)
+            try:
+                places = files.places(piece)
+            except (fm.FloodmarkError, OSError, pa.ArrowException) as error:
+                found.append(f"{piece} cannot be read: {error}")
+                continue
             offsets.update(offset for _, offset in places)
             found += _piece_problems(piece, places, partition, seen.settings.partition_by)
-    found += _record_problems(dataset, offsets, seen.root.applied)
+    records = all_records(dataset) if records is None else records
+    found += _record_problems(dataset, records, offsets, seen.root.applied)
     starts = [p.start for p in seen.partitions]
     if starts != sorted(set(starts)):
         found.append(f"partitions are not in order: {starts}")
@@ -102,7 +114,7 @@ def _piece_problems(piece: Piece, places: list[tuple[int, int]], partition: Part
     return found
 
 
-def _record_problems(dataset: Dataset, offsets: Counter[int], applied: int) -> list[str]:
+def _record_problems(dataset: Dataset, records: pa.Table, offsets: Counter[int], applied: int) -> list[str]:
     found = []
     snapshot = dataset.snapshot()
     if applied > snapshot.next_offset:
@@ -111,7 +123,6 @@ def _record_problems(dataset: Dataset, offsets: Counter[int], applied: int) -> l
         found.append(f"offsets that are there twice: {sorted(twice)[:10]}")
     if early := [offset for offset in offsets if offset >= applied]:
         found.append(f"offsets that are not applied yet: {sorted(early)[:10]}")
-    records = all_records(dataset)
     numbers = records["offset"].to_pylist()
     living = {numbers[position] for position in alive(dataset, records) if numbers[position] < applied}
     if missing := living - offsets.keys():
@@ -146,14 +157,25 @@ def fold_problems(dataset: Dataset, partition: str | None = None) -> list[str]:
 
 def purge_problems(dataset: Dataset) -> list[str]:
     """Copies of purged records that still lie somewhere in the timeline's files, whether a piece shows them or not."""
+    return [f"{key} holds the purged offsets {old[:5]}" for key, old in purged_copies(dataset).items()]
+
+
+def purged_copies(dataset: Dataset) -> dict[str, list[int]]:
+    """The same as keys of files and the purged offsets in each; all rows are looked at, no footer is believed."""
     objects, purged = dataset.snapshot().objects, dataset.snapshot().purged_before
-    found = []
+    if not purged:
+        return {}
+    found = {}
     for info in objects.store.list(f"{objects.folder}/info/timeline/files"):
-        with objects.store.open(info.key) as source, pq.ParquetFile(source) as file:
-            offsets = file.read(["offset"])["offset"].to_pylist()
-        if old := [offset for offset in offsets if offset < purged]:
-            found.append(f"{info.key} holds the purged offsets {old[:5]}")
+        if old := [offset for offset in _offsets(objects.store.get(info.key)) if offset < purged]:
+            found[info.key] = old
     return found
+
+
+@lru_cache(1000)
+def _offsets(content: bytes) -> list[int]:
+    with pq.ParquetFile(pa.BufferReader(content)) as file:
+        return file.read(["offset"])["offset"].to_pylist()
 
 
 def assert_sound(dataset: Dataset) -> None:

@@ -30,17 +30,22 @@ def micros(moment: Any) -> int:
 
 def expected(dataset: Dataset, start: Moment | None = None, end: Moment | None = None) -> pa.Table:
     """The current rows of [start, end) in the timeline's order: the offset, then the data columns."""
-    records = all_records(dataset)
+    return within(in_order(dataset, all_records(dataset)), dataset, start, end)
+
+
+def in_order(dataset: fm.Dataset, records: pa.Table) -> pa.Table:
+    """Those of all records that are current, in the timeline's order: the offset, then the data columns."""
     times = _times(records, dataset)
     offsets = records["offset"].to_pylist()
     wanted = sorted(alive(dataset, records), key=lambda row: (times[row], offsets[row]))
     assert dataset.schema is not None
-    whole = records.take(pa.array(wanted, pa.int64())).select(["offset", *dataset.schema.names])
-    return within(whole, dataset, start, end)
+    return records.take(pa.array(wanted, pa.int64())).select(["offset", *dataset.schema.names])
 
 
 def within(table: pa.Table, dataset: Dataset, start: Moment | None, end: Moment | None) -> pa.Table:
     """The rows of a table with event times in [start, end), looked at one by one."""
+    if start is None and end is None:
+        return table
     first = None if start is None else micros(start)
     last = None if end is None else micros(end)
     wanted = [(first is None or at >= first) and (last is None or at < last) for at in _times(table, dataset)]

@@ -28,8 +28,8 @@ _LEFT = "the timeline of %s may have copies of purged records (%s); purge again 
 def drop_purged(updating: Updating) -> None:
     """Remove every copy of the records that the ledger says are purged.
 
-    They are gone from there already, so a store that fails fails nothing: what is left goes with the next purge,
-    update, fold or collection, and verify tells of it.
+    They are gone from there already, so a store that fails fails nothing, and verify tells of what is left: that goes
+    with the next purge, fold or collection. An update removes it only while the root does not know of the purge.
     """
     with only_told(_LEFT, updating.name), updating.unless_dropped(), updating.turn() as held:
         delete_copies(held.attempt(without_purged))
