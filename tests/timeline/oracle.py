@@ -33,7 +33,7 @@ def expected(dataset: Dataset, start: Moment | None = None, end: Moment | None =
     return within(in_order(dataset, all_records(dataset)), dataset, start, end)
 
 
-def in_order(dataset: fm.Dataset, records: pa.Table) -> pa.Table:
+def in_order(dataset: Dataset, records: pa.Table) -> pa.Table:
     """Those of all records that are current, in the timeline's order: the offset, then the data columns."""
     times = _times(records, dataset)
     offsets = records["offset"].to_pylist()
