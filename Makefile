@@ -3,6 +3,8 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 STAMP := .venv/.installed
+# What users have: enough for the demo, and quicker to install than what developers need.
+USABLE := .venv/.usable
 # A machine with many cores need not start a Python for each of them.
 WORKERS ?= auto
 
@@ -14,11 +16,15 @@ help: ## This list
 install: $(STAMP) ## Make .venv with everything, pinned (PYTHON=… names the interpreter)
 
 $(STAMP): pyproject.toml constraints.txt tools/install
-	@PYTHON='$(PYTHON)' sh tools/install
+	@PYTHON='$(PYTHON)' sh tools/install dev,demo
+	@touch $(USABLE) $@
+
+$(USABLE): pyproject.toml constraints.txt tools/install
+	@PYTHON='$(PYTHON)' sh tools/install demo
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP) ## A pipeline on real flights, killed and repaired, step by step, in ./demo-lake
+demo: $(USABLE) ## A pipeline on real flights, killed and repaired, step by step, in ./demo-lake
 	@$(BIN)/python examples/flights/flights_demo.py $(ARGS)
 
 .PHONY: test

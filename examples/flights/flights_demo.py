@@ -92,7 +92,7 @@ class Demo:
             """January is taken in, each flight is joined with its weather, and a slow column is computed: the chance to
             miss a connection. Halfway through the column, SIGKILL for the run and all of its workers."""
         )
-        self.stage.killed("floodmark run", lambda: self._kept() * 5 >= 2 * self._joined() > 0)
+        self.stage.killed("floodmark run", lambda: self._kept() * 5 >= self._joined() > 0)
         kept, rows = self._kept(), self._joined()
         self.stage.check(
             f"{rows:,} flights are joined; of the column {kept:,} rows lie in checkpoints, and none is visible",
@@ -316,7 +316,7 @@ def play(demo: Demo) -> int:
     for name in PROJECT:
         text = (HERE / name).read_text("utf-8")
         # Fewer flights, and a column that takes longer for each: there has to be time to kill it.
-        (project / name).write_text(text.replace("DRAWS = 1_500", f"DRAWS = {1_500 * demo.every:_}"), "utf-8")
+        (project / name).write_text(text.replace("DRAWS = 2_500", f"DRAWS = {2_500 * demo.every:_}"), "utf-8")
     start = time.perf_counter()
     steps = demo.steps()
     for number, step in enumerate(steps, 1):

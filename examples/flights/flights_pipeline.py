@@ -8,7 +8,7 @@ import pandas as pd
 from floodmark import BatchTransform, Dataset, Pipeline, Required, Source, View
 
 FLIGHT = ["origin", "time_hour", "carrier", "flight"]
-DRAWS = 1_500
+DRAWS = 2_500
 
 flights = Dataset("flights", key=FLIGHT, event_time="time_hour", partition_by="month", row_group_size=4_000)
 weather = Dataset("weather", key=["origin", "time_hour"], event_time="time_hour")

@@ -163,3 +163,39 @@ def test_a_collection_that_is_killed_harms_nothing(world: World):
     assert (everything(world.lake()), said(world.lake())) == (before, told)
     collected(world.lake())
     assert (everything(world.lake()), said(world.lake())) == (before, told)
+
+
+@fm.udf(returns="float64", on_error=[fm.Skip(ZeroDivisionError)])
+def inverse(n: int) -> float:
+    return 1 / n
+
+
+@pytest.mark.spark
+def test_rows_that_a_view_failed_for_are_known_however_old_they_are(tmp_path: Path, spark):
+    world = World(tmp_path / "lake")
+    with world.days_ago(40) as lake:
+        lake.create("a", key="id").write(pa.table({"id": [1, 2], "n": [1, 0]}))
+        view = lake.view("inverses", source="a", select={"id": "id", "inverse": inverse})
+        view.refresh()
+        failed = view.errors()
+    assert failed.num_rows == 1
+
+    collected(world.lake())
+
+    lake = world.lake()
+    assert lake.view("inverses").errors().equals(failed)
+    lake["a"].write(pa.table({"id": [3], "n": [2]}))
+    lake.view("inverses").refresh()
+    assert sorted(lake["inverses"].to_arrow()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_checkpoint_of_an_unknown_kind_keeps_everything(world: World, monkeypatch: pytest.MonkeyPatch):
+    before = left(world.lake())
+    monkeypatch.setattr(meta, "is_manifest", lambda data: False)
+    monkeypatch.setattr(meta, "is_note", lambda data: False)
+
+    collected(world.lake())
+
+    assert {name: files for name, files in left(world.lake()).items() if not name.endswith("chunks")} == {
+        name: files for name, files in before.items() if not name.endswith("chunks")
+    }

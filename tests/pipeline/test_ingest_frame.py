@@ -44,11 +44,22 @@ def test_a_frame_of_the_same_content_is_taken_in_once(lake):
 def test_a_frame_of_a_keyed_dataset_may_become_again_what_it_was(lake):
     given = [frame(1)]
     step = source(lambda: given[0], key="id")
-    for price in (1, 2, 1):
+    for price in (1, 2, 1, 2, 2, 3, 2, 1, 1, 3):
         given[0] = frame(1, price=price)
         step.run(lake)
         assert lake["orders"].to_arrow()["price"].to_pylist() == [price]
-    assert step.run(lake).nothing
+        assert step.run(lake).nothing
+
+
+def test_a_frame_comes_again_behind_what_others_wrote(lake):
+    given = [frame(1)]
+    step, other = source(lambda: given[0], key="id"), frame(9)
+    for price in (1, 2, 1, 2):
+        given[0] = frame(1, price=price)
+        step.run(lake)
+        lake["orders"].write(other, source="other", state=f"{lake['orders'].head.text}")
+        assert step.run(lake).nothing
+        assert lake["orders"].to_arrow().sort_by("id")["price"].to_pylist() == [price, 1]
 
 
 def test_a_state_says_how_far_a_source_was_read(lake):

@@ -6,6 +6,7 @@ The chain is walked only when something old is there that its newest checkpoint 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from itertools import chain as both
 
@@ -18,7 +19,7 @@ from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import ObjectInfo
 from floodmark.transform.made import list_made
 from floodmark.transform.meta.entry_file import Damaged
-from floodmark.transform.meta.manifest import decode, is_manifest
+from floodmark.transform.meta.manifest import decode, is_manifest, is_note
 
 
 def find(objects: DatasetObjects, oldest: float) -> tuple[ObjectInfo, ...]:
@@ -77,7 +78,10 @@ def _files(objects: DatasetObjects, digest: Multihash) -> set[str]:
         return set()  # only what is noted beside it is left
     if Multihash.sha3_256(data) != digest:
         raise Damaged("its bytes do not hash to its name")
-    if not is_manifest(data):
-        return set()
-    manifest = decode(data)
-    return manifest.names | {name for _, name in manifest.retired}
+    if is_manifest(data):
+        manifest = decode(data)
+        return manifest.names | {name for _, name in manifest.retired}
+    if not is_note(data):
+        raise Damaged("it is of no kind that is known here, and may name other files")
+    errors = json.loads(data).get("errors")  # a view's note names the file of the rows that its functions failed for
+    return set() if errors is None else {errors}

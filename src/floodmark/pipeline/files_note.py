@@ -26,6 +26,9 @@ _SETTLED_NS = 2 * 10**9
 
 _NOTE = "info/sources/files.json"
 
+_NOBODY_KNOWS = ""
+"""For a hash: what rows of a file are there. Whatever it is now, it has changed."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -58,8 +61,9 @@ class Seen:
 class Note:
     """Files by name: how each was seen, with which hash its rows were taken in, and those without rows.
 
-    `begun` are those that a run was about to take in; if it was killed, the chain knows whether it did. `head` is the
-    block as of which all that was `taken` is on the chain.
+    `begun` are those that a run was about to take in; if it was killed, the chain knows whether it did. It does not
+    know that of those which were to be taken in `again`, with a hash that was on the chain before. `head` is the block
+    as of which all that was `taken` is on the chain.
     """
 
     def __init__(self, objects: DatasetObjects, said: dict[str, Any] | None = None) -> None:
@@ -68,6 +72,7 @@ class Note:
         self.seen = {name: Seen(**file) for name, file in said["files"].items()}
         self.taken: dict[str, str] = dict(said["taken"])
         self.begun: dict[str, str] = dict(said.get("begun", {}))
+        self.again: set[str] = set(said.get("again", []))
         self.empty = set(said["empty"])
         self.head: str | None = said.get("head")
         self._kept = self._text()
@@ -113,22 +118,33 @@ class Note:
         now = self.seen[file.name].sha256
         return self.taken.get(file.name, now) != now
 
-    def begin(self, files: Iterable[Found]) -> None:
+    def begin(self, files: Iterable[Found], again: Iterable[Found]) -> None:
         """Say, before anything of them is written, which files are to be taken in now."""
-        self.begun = {file.name: self.seen[file.name].sha256 for file in files}
+        self.begun |= {file.name: self.seen[file.name].sha256 for file in files}
+        self.again |= {file.name for file in again}
         self.head = None
         self.keep()
+
+    def has_begun(self, file: Found) -> bool:
+        """Whether it was said of a file, as it was last looked at, that it is to be taken in."""
+        return file.name in self.again or self.begun.get(file.name) == self.seen[file.name].sha256
 
     def settle(self, written: Iterable[str]) -> None:
         """Of what was begun, the files with these hashes were taken in, and the others were not."""
         there = set(written)
         self.taken |= {name: sha256 for name, sha256 in self.begun.items() if sha256 in there}
-        self.begun = {}
+        self.taken |= dict.fromkeys(self.again, _NOBODY_KNOWS)
+        self.end()
+
+    def end(self) -> None:
+        """Nothing is about to be taken in any more."""
+        self.begun, self.again = {}, set()
 
     def ingested(self, file: Found, sha256: str) -> None:
         """The rows of a file with this hash are on the chain."""
         self.taken[file.name] = sha256
         self.begun.pop(file.name, None)
+        self.again.discard(file.name)
 
     def forget_times(self) -> None:
         """Have every file read once more, whatever its size and time say."""
@@ -143,7 +159,7 @@ class Note:
     def _text(self) -> bytes:
         files = {name: vars(seen) for name, seen in sorted(self.seen.items())}
         said = {"files": files, "taken": self.taken, "begun": self.begun, "empty": sorted(self.empty)}
-        return json.dumps({**said, "head": self.head}).encode()
+        return json.dumps({**said, "again": sorted(self.again), "head": self.head}).encode()
 
 
 def _is_there(objects: DatasetObjects, block: str) -> bool:

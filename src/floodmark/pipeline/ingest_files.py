@@ -103,9 +103,10 @@ class IngestFiles(Step):
         try:
             new = [file for file in self.files() if _is_new(snapshot, note, file, is_keyed)]
             if new:
-                note.begin(new)
+                _begin(snapshot, note, new, is_keyed)
             for file in new:
                 yield self._take_in(dataset, note, file)
+            note.end()
             note.head = note.head or dataset.snapshot().head.text
         finally:
             note.keep()
@@ -118,6 +119,8 @@ class IngestFiles(Step):
         sha256 = note.hash_of(file)
         if not is_keyed and note.has_changed(file):
             raise self._changed(dataset.name, file, "has changed since its rows were taken")
+        if not note.has_begun(file):  # it was changed meanwhile
+            _begin(snapshot, note, [file], is_keyed)
         # The pair of source and state would be taken for the first commit again.
         told = {} if has_state(snapshot, SOURCE, _state(sha256)) else {"source": SOURCE, "state": _state(sha256)}
         commits = written(dataset, str(file.path), read=self.read, **told)
@@ -171,6 +174,23 @@ def _note_of(snapshot: Snapshot) -> Note:
     note = Note.of(snapshot)
     note.settle(sha256 for sha256 in note.begun.values() if has_state(snapshot, SOURCE, _state(sha256)))
     return note
+
+
+def _begin(snapshot: Snapshot, note: Note, new: Sequence[Found], is_keyed: bool) -> None:
+    """Note what is to be taken in, and for which of it the chain will not tell whether that was done.
+
+    These are files that become what they, or others, were before: their hash is on the chain already, or comes there
+    with another file. Only files of a keyed dataset do, so they may be written once more.
+    """
+    first: list[Found] = []
+    again: list[Found] = []
+    coming: set[str] = set()
+    for file in new:
+        sha256 = note.hash_of(file)
+        is_there = sha256 in coming or has_state(snapshot, SOURCE, _state(sha256))
+        (again if is_keyed and is_there and note.has_changed(file) else first).append(file)
+        coming.add(sha256)
+    note.begin(first, again)
 
 
 def _is_new(snapshot: Snapshot, note: Note, file: Found, is_keyed: bool) -> bool:

@@ -20,7 +20,11 @@ from floodmark.transform.step import Step
 
 if TYPE_CHECKING:
     from floodmark.ledger.commit import Commit
+    from floodmark.ledger.snapshot import Snapshot
     from floodmark.pipeline.declared import Dataset
+
+_RETURN = "#"
+"""Stands before the block after which content that was there before came again."""
 
 
 class IngestFrame(Step):
@@ -60,11 +64,21 @@ class IngestFrame(Step):
             data, told = self._with_state(frame, state, is_keyed)
             if told is None:
                 commits = written(dataset, data) or []
-            elif not has_state(dataset.snapshot(), self.name, told):
-                commits = written(dataset, data, source=self.name, state=told) or []
-            elif is_keyed and state is None and last_state(dataset.snapshot(), self.name) != told:
-                commits = written(dataset, data) or []  # it has become again what it once was
+            else:
+                snapshot = dataset.snapshot()
+                if is_keyed and state is None and has_state(snapshot, self.name, told):
+                    told = self._once_more(snapshot, told)
+                if not has_state(snapshot, self.name, told):
+                    commits = written(dataset, data, source=self.name, state=told) or []
         return report(self.name, lake, commits, 1, is_keyed, time.monotonic() - began)
+
+    def _once_more(self, snapshot: Snapshot, told: str) -> str:
+        """The state of content that was there before: the last one, or a new one if it was another since then."""
+        last = last_state(snapshot, self.name)
+        if last is not None and last.partition(_RETURN)[0] == told:
+            return last
+        # Without a state of its own the return would not count, and what was there before it could not come again.
+        return f"{told}{_RETURN}{snapshot.head_block.sequence_number}"
 
     def status(self, lake: Any) -> StepStatus:
         """How many rows there are; there is nothing in the lake that it could be behind."""

@@ -57,9 +57,10 @@ class _Replaying:
                 found.append(self._transaction(given, transaction))
                 yield found[-1]
             newest = given.newest
-            is_right = all(one.outcome != "differs" for one in found)
-            if is_right and given.snapshot.layout is not None and newest is not None:
-                yield from self._others(given, newest)
+            said = {one.outcome for one in found}
+            if "differs" not in said and given.snapshot.layout is not None and newest is not None:
+                # That something cannot be replayed is said once: of the transactions that these rows are of.
+                yield from (one for one in self._others(given, newest) if one.outcome not in said)
         if given.snapshot.layout is not None and given.dataset.catalog.columns:
             pinned = pinned_columns(given)
             for column in pinned.catalog.columns:
@@ -91,8 +92,10 @@ class _Replaying:
             origin = origin_of(output, newest)
             way = self.views.replay_others if origin.kind == "view" else self.steps.replay_others
             found = way(output, newest, origin)
-        except (NotReplayable, InputMoved, BadMeta, LedgerError, StorageError, OSError):
-            return  # said of the transactions that these rows are of
+        except (NotReplayable, InputMoved, BadMeta, LedgerError, StorageError, OSError) as error:
+            why = f"rows that should be there and are not cannot be looked for: {_said(error)}"
+            yield Replayed(output.name, "not replayable", Maker("unknown"), block_of(newest), why=why)
+            return
         except (FailedAgain, TransformError, ComputeError) as error:
             yield Replayed(output.name, "differs", maker_of(origin), block_of(newest), why=_said(error))
             return
