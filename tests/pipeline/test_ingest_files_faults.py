@@ -1,4 +1,4 @@
-"""Files as a source, with a fault at every step of the way: the next run makes up for it, and takes nothing in twice."""
+"""Files as a source, with a fault at every step: the next run makes up for it, and takes nothing in twice."""
 
 from __future__ import annotations
 
@@ -124,6 +124,7 @@ def test_file_that_changes_back_after_a_fault_is_not_lost(tmp_path):
         assert cut.run().nothing
 
 
+@pytest.mark.slow
 def test_file_that_becomes_what_another_becomes_wins_over_those_before_it_after_a_fault(tmp_path):
     shop = Shop(tmp_path / "shop", KEYED)
     for name, price in (("a", 1), ("b", 2), ("c", 3)):

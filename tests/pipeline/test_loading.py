@@ -25,12 +25,14 @@ class Idle(Step):
 
 
 @pytest.fixture(autouse=True)
-def clean_imports():
+def clean_imports(tmp_path: Path):
     """What a pipeline file imports goes again after the test."""
     before, path = set(sys.modules), list(sys.path)
     yield
     for name in set(sys.modules) - before:
-        del sys.modules[name]
+        # Only those of the tests: a library that is imported twice has two of each class.
+        if str(getattr(sys.modules[name], "__file__", None) or tmp_path).startswith(str(tmp_path)):
+            del sys.modules[name]
     sys.path[:] = path
 
 

@@ -93,6 +93,33 @@ def test_lease_is_renewed_while_the_run_lasts():
         assert store.get(KEY) != first
 
 
+class _DeafStore(MemoryStore):
+    """Swaps, and loses the answer, every second time."""
+
+    swaps = 0
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+        self.swaps += 1
+        done = super().compare_and_swap(key, expected, new)
+        if self.swaps % 2 == 0:
+            raise StorageError("no answer", hint="")
+        return done
+
+
+def test_lease_whose_renewal_got_no_answer_is_renewed_again_and_given_back():
+    store = _DeafStore()
+    times = iter(range(NOW, NOW + 10**6 * SECOND, SECOND))
+    with running(store, lambda: next(times), lease_seconds=0.03):
+        said = {store.get(KEY)}
+        for _ in range(1000):
+            said.add(store.get(KEY))
+            if len(said) > 5:
+                break
+            lock.threading.Event().wait(0.005)
+        assert len(said) > 5
+    assert store.get(KEY) == b"{}"
+
+
 def test_lock_that_says_nothing_readable_is_still_somebodys(tmp_path: Path):
     store = open_store(tmp_path)
     with running(store, clock):

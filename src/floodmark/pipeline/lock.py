@@ -94,7 +94,7 @@ def _leased(store: Store, clock: Clock, seconds: float) -> Iterator[None]:
     if holder is not None and holder.until is not None and holder.until > clock():
         raise _busy(holder, store.url)
     lease = _Lease(store, clock, seconds, Holder.this(clock))
-    if not lease.take(there):
+    if not lease.take(there) and not lease.is_ours():
         now = _read(store)
         raise _busy(None if now is None else Holder.parse(now), store.url)
     with lease:
@@ -120,6 +120,15 @@ class _Lease:
         self._said = said
         return True
 
+    def is_ours(self) -> bool:
+        """Whether what is there is of us, though we were not told: the answer to a swap may be lost on its way."""
+        there = _read(self._store)
+        holder = None if there is None else Holder.parse(there)
+        if there is None or holder is None or holder.id != self._holder.id:
+            return False
+        self._said = there
+        return True
+
     def __enter__(self) -> None:
         self._thread.start()
 
@@ -127,12 +136,13 @@ class _Lease:
         self._over.set()
         self._thread.join()
         with suppress(StorageError):  # then it runs out by itself
-            self._store.compare_and_swap(KEY, self._said, b"{}")
+            if self.is_ours():
+                self._store.compare_and_swap(KEY, self._said, b"{}")
 
     def _renew(self) -> None:
         while not self._over.wait(self._seconds / 3):
             try:
-                if not self.take(self._said):
+                if not self.take(self._said) and not (self.is_ours() and self.take(self._said)):
                     return  # it ran out, and somebody else has it: commits decide between the two
             except StorageError:
                 continue  # there are two more times before it runs out

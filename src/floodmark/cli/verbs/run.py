@@ -98,7 +98,8 @@ def run(
     different is written. What was cut short, a run without --full finishes.
 
     After Ctrl-C, a crash or an error the same command goes on from what was computed. A lake has one run at a time.
-    With --watch, --json prints one document per step that did something, each in a line.
+    With --watch, --json prints one document per step that did something, each in a line, and the exit code is about
+    the last time that each step did something.
     """
     given = {"--max-records": max_records, "--filter": filters, "--commit-every": commit_every, "--where": where}
     texts = _texts(filters)
@@ -120,7 +121,9 @@ def run(
     if dry_run:
         _dry_run(call, pipeline, lake, chosen, asked)
     elif chosen and watch:
-        _watch(call, pipeline, lake, chosen, asked, workers, every, watch_seconds)
+        bad = _watch(call, pipeline, lake, chosen, asked, workers, every, watch_seconds)
+        if bad.failed or (strict and bad.with_failures):
+            click.get_current_context().exit(FAILED)
     elif chosen or call.as_json:
         ran = _run(call, pipeline, lake, chosen, asked, workers)
         if not ran.ok or (strict and any(one.failed_records for one in ran.outcomes)):
@@ -155,17 +158,23 @@ def _perform(
 ) -> Ran:
     from floodmark.cli import outcomes
     from floodmark.pipeline import running
-    from floodmark.pipeline.project import project_of
 
     names = [node.name for node in chosen]
-    most = workers or project_of(Path.cwd()).defaults.workers
     try:
         with redirect_stdout(sys.stderr):  # what functions print is not in our answer
-            return running.run(pipeline, lake, names, workers=most, asked=asked, watcher=seen)
+            return running.run(pipeline, lake, names, workers=_workers(workers), asked=asked, watcher=seen)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or interrupts.pressed():
             raise Stopped(f"interrupted: {outcomes.kept(pipeline, chosen, seen.outcomes)}") from error
         raise
+
+
+def _workers(given: int | None) -> int:
+    """How many steps run at a time: as the command says, or floodmark.toml, or as the machine has cores."""
+    from floodmark.pipeline.project import project_of
+    from floodmark.pipeline.running import default_workers
+
+    return given or project_of(Path.cwd()).defaults.workers or default_workers()
 
 
 def _seen(call: Call, pipeline: Pipeline, shown: ExitStack, names: set[str]) -> Seen:
@@ -190,14 +199,17 @@ def _watch(
     workers: int | None,
     every: float,
     seconds: float | None,
-) -> None:
+) -> _Bad:
     """Run, and again whenever something moved; each run is said like a single one, if it did anything."""
     from floodmark.cli import outcomes
-    from floodmark.cli.outcomes import Seen
-    from floodmark.pipeline.running import Silent, default_workers
+    from floodmark.cli.display import Lines
+    from floodmark.pipeline.running import Silent
     from floodmark.pipeline.watching import watch
 
+    bad = _Bad()
+
     def show(ran: Ran) -> None:
+        bad.learn(ran)
         news = [one for one in ran.outcomes if one.state not in ("nothing", "waiting")]
         if call.as_json:
             for one in news:
@@ -218,13 +230,35 @@ def _watch(
                 every=every,
                 seconds=seconds,
                 asked=asked,
-                workers=workers or default_workers(),
-                watcher=Seen(Silent()),
+                workers=_workers(workers),
+                # Lines on a terminal, too: a display would stand still most of the time, between what is said.
+                watcher=Silent() if call.as_json or len(names) == 1 else Lines(sys.stderr),
             )
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or interrupts.pressed():
             raise Stopped("interrupted: the same command goes on") from error
         raise
+    return bad
+
+
+class _Bad:
+    """Which steps are not well, by name: a watch goes on for months, and outcomes hold on to a lot."""
+
+    def __init__(self) -> None:
+        self.failed: set[str] = set()
+        self.with_failures: set[str] = set()
+
+    def learn(self, ran: Ran) -> None:
+        """Have the outcomes of a run replace what was known of its steps."""
+        for one in ran.outcomes:
+            name = one.node.name
+            self.failed.discard(name)
+            if one.state in ("failed", "skipped"):
+                self.failed.add(name)
+            if one.failed_records:
+                self.with_failures.add(name)
+            elif one.state == "done":  # who does nothing leaves failed keys as they were
+                self.with_failures.discard(name)
 
 
 def _dry_run(call: Call, pipeline: Pipeline, lake: Lake, chosen: Sequence[Node], asked: Asked) -> None:

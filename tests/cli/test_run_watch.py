@@ -1,0 +1,89 @@
+"""`floodmark run --watch` ends like a single run, and holds on to nothing that it does not need."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from floodmark.cli.verbs.run import _Bad
+from floodmark.pipeline import watching
+from floodmark.pipeline.graph import Node
+from floodmark.pipeline.running import Outcome, Ran
+from floodmark.pipeline.work import Done
+
+ONCE = ["run", "--watch", "--watch-seconds", "0"]
+A, B = Node("a", "step", (), ("x",)), Node("b", "step", ("x",), ("y",))
+WELL, FAILED_KEYS = Done(False, rows=1), Done(False, rows=1, failed=2)
+
+
+@pytest.fixture
+def asked(monkeypatch) -> dict[str, Any]:
+    """What the watch was asked for, which is not begun."""
+    found: dict[str, Any] = {}
+    monkeypatch.setattr(watching, "watch", lambda *args, **options: found.update(options, show=args[3]))
+    return found
+
+
+def test_watch_at_whose_end_a_step_fails_exits_1(run, orders, folder):
+    text = (folder / "pipeline.py").read_text()
+    (folder / "pipeline.py").write_text(
+        text.replace("def goods", "def goods(*_):\n    raise ValueError\n\n\ndef other")
+    )
+    answer = run(*ONCE, "goods")
+    assert (answer.code, answer.out) == (1, "")
+    assert "error: goods: " in answer.err
+    assert run(*ONCE, "goods", "--json").code == 1
+
+
+def test_watch_in_which_keys_failed_exits_1_if_it_is_strict(run, orders, folder):
+    assert run(*ONCE, "prices").code == 0
+    assert run(*ONCE, "prices", "--strict").code == 1
+    (folder / "mended").touch()
+    assert run(*ONCE, "prices", "--strict").code == 0
+
+
+def test_last_time_that_a_step_did_something_decides():
+    bad = _Bad()
+    for outcomes, failed, with_failures in [
+        ([Outcome(A, "failed", "no"), Outcome(B, "skipped", "a failed")], {"a", "b"}, set()),
+        ([Outcome(A, "done", done=FAILED_KEYS)], {"b"}, {"a"}),
+        ([Outcome(A, "nothing"), Outcome(B, "done", done=WELL)], set(), {"a"}),
+        ([Outcome(A, "done", done=WELL)], set(), set()),
+    ]:
+        bad.learn(Ran(tuple(outcomes), 0.0))
+        assert (bad.failed, bad.with_failures) == (failed, with_failures)
+
+
+def test_workers_of_the_project_are_those_of_a_watch(run, orders, folder, asked):
+    toml = folder / "floodmark.toml"
+    toml.write_text(f"{toml.read_text()}\n[defaults]\nworkers = 7\n")
+    run(*ONCE)
+    assert asked["workers"] == 7
+    run(*ONCE, "--workers", "3")
+    assert asked["workers"] == 3
+
+
+class Weighty(ValueError):
+    """An error that can be looked for, when nobody should have it any more."""
+
+
+def test_watch_forgets_what_went_wrong_when_it_has_said_it(run, orders, asked):
+    run(*ONCE)
+    error = Weighty("no good")
+    outcome = Outcome(A, "failed", "no good", error=error)
+    asked["watcher"].ended(outcome)
+    asked["show"](Ran((outcome,), 0.0))
+    there = weakref.ref(error)
+    del error, outcome
+    gc.collect()
+    assert there() is None
+
+
+def test_step_of_a_watch_that_takes_long_says_how_far_it_is(run, orders, asked):
+    run(*ONCE)
+    assert asked["watcher"].progress(A) is not None
+    run(*ONCE, "--json")
+    assert asked["watcher"].progress(A) is None
