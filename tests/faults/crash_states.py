@@ -54,8 +54,8 @@ def crash_states(
     """Every distinct pair of files and acknowledgements that a crash can leave.
 
     Folders named in `volatile` are left out of the states: nothing reads them after a crash. While `thin_from`
-    operations or more are pending, only all, none, the newest and the two newest of them are kept: the first and the
-    last states of each operation are the same, and hundreds of thousands between them are not made.
+    operations or more are pending, only all, none, the newest and the two newest of them are kept: where these only
+    delete, the first and the last state of each operation are the same, and those between them are not made.
     """
     disk = _Disk(recording, frozenset(volatile))
     seen: set[tuple[frozenset[tuple[str, bytes | None]], int]] = set()
@@ -216,8 +216,9 @@ def _story(
     step: int, operation: Operation | None, pending: list[Pending], kept: list[Pending], torn: Write | None
 ) -> str:
     lines = [f"crash after operation {step}: {_line(operation)}"]
+    survived = set(map(id, kept))
     for op in pending:
-        fate = "torn" if op is torn else "kept" if any(op is other for other in kept) else "lost"
+        fate = "torn" if op is torn else "kept" if id(op) in survived else "lost"
         lines.append(f"  {fate}: {_line(op)}")
     return "\n".join(lines)
 

@@ -19,7 +19,6 @@ from faults.timeline_runs import (
     lake_on,
     problem_from_here_on,
     problem_of_purging_again,
-    repeated,
     timeline_problem,
 )
 from floodmark.storage.errors import StorageError, SwapUnknown
@@ -104,8 +103,8 @@ class Watched:
 def test_process_that_ends_at_any_call_loses_and_doubles_nothing(scenario):
     start = prepared(scenario)
     whole = Watched(copied(start))
-    scenario.step(repeated(whole, scenario.later))
     judged = Judged()  # what is left by a call that is done is mostly what the next one finds when it is not
+    scenario.step(judged.lake_on(whole, scenario.later))
     for last_is_done in (False, True):
         assert_each_end_is_right(scenario, start, last_is_done, whole.seen, judged)
 
@@ -118,7 +117,7 @@ def assert_each_end_is_right(
         store = copied(start)
         mortal = Mortal(store, nth, last_is_done)
         try:
-            scenario.step(repeated(mortal, scenario.later))
+            scenario.step(judged.lake_on(mortal, scenario.later))
         except (Ended, fm.FloodmarkError):  # what another thread meets after the end may be taken for a failure
             assert mortal.ended
         lake = lake_on(store, scenario.later)
@@ -173,7 +172,7 @@ def test_write_stands_whichever_call_for_its_timeline_fails(scenario, caplog):
         caplog.clear()
         store = copied(start)
         flaky = Flaky(store, nth, "/info/timeline/")
-        scenario.step(repeated(flaky))
+        scenario.step(judged.lake_on(flaky))
         if not flaky.failed:
             assert nth > 2
             break
@@ -193,7 +192,7 @@ def test_fold_or_update_that_fails_says_so_and_can_be_done_again(scenario, every
         store = copied(start)
         flaky = Flaky(store, nth, "/info/timeline/")
         try:
-            scenario.step(repeated(flaky))
+            scenario.step(judged.lake_on(flaky))
         except fm.FloodmarkError as error:
             refusals.append(error)
         if not flaky.failed:

@@ -21,7 +21,6 @@ from faults.timeline_runs import (
     problem_from_here_on,
     problem_of_purging_again,
     purge,
-    repeated,
 )
 from floodmark.storage.local import LocalStore
 
@@ -34,14 +33,15 @@ class Trial:
     """One step on copies of one lake, each disturbed in another way."""
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
-        self._scenario, self._folder, self._judged = scenario, folder, Judged()
+        self._scenario, self._folder = scenario, folder
         self.cut_short = 0  # so often a purge did not come to the timeline
         scenario.prepare(folder / "prepared")
+        self._judged = Judged()
 
     def calls(self) -> list[str]:
         fs = Failing(lambda number, name: None)
         root = self._copy("calls")
-        self._scenario.step(repeated(LocalStore(root / "lake", fs)))
+        self._scenario.step(self._judged.lake_on(LocalStore(root / "lake", fs)))
         shutil.rmtree(root)
         return fs.calls
 
@@ -50,7 +50,7 @@ class Trial:
         root = self._copy(name)
         cut_short = False  # whoever asked for the purge must hear of it
         try:
-            self._scenario.step(repeated(LocalStore(root / "lake", fs)))
+            self._scenario.step(self._judged.lake_on(LocalStore(root / "lake", fs)))
         except fm.FloodmarkError as error:
             cut_short = True
             if not error.hint:

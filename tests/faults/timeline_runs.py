@@ -49,23 +49,21 @@ def lake_on(store: Any, later: float = 0.0) -> fm.Lake:
     return fm.Lake(store, runtime=fm.Runtime(clock=lambda: time.time_ns() + int(later * 1e9), sleep=lambda _: None))
 
 
-STARTED = time.time_ns()
-
-
-def repeated(store: Any, later: float = 0.0) -> fm.Lake:
-    """A lake for the step that is disturbed: its clock stands still, and its choices are the same each time.
-
-    So failures that leave the same behind leave the same bytes, and what comes of them is looked at once: see `Judged`.
-    """
-    now, chance = STARTED + int(later * 1e9), random.Random("a disturbed step")
-    return fm.Lake(store, runtime=fm.Runtime(clock=lambda: now, random_bytes=chance.randbytes, sleep=lambda _: None))
-
-
 class Judged:
-    """What is wrong with lakes of the same contents is worked out once, however they came about."""
+    """The same step, disturbed again and again; what is wrong with lakes of the same contents is worked out once.
+
+    Its clock stands still and its choices are the same each time, so failures that leave the same leave the same bytes.
+    """
 
     def __init__(self) -> None:
+        self._now = time.time_ns()
         self._known: dict[tuple[str, Any], str | None] = {}
+
+    def lake_on(self, store: Any, later: float = 0.0) -> fm.Lake:
+        """A lake for the step."""
+        now, chance = self._now + int(later * 1e9), random.Random("a disturbed step")
+        runtime = fm.Runtime(clock=lambda: now, random_bytes=chance.randbytes, sleep=lambda _: None)
+        return fm.Lake(store, runtime=runtime)
 
     def problem(self, files: Mapping[str, bytes | None], given: Any, find: Callable[[], str | None]) -> str | None:
         """What `find` finds, which depends on nothing but these files and what is `given`."""
