@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from floodmark.engine.frames import make_frame
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import Selection
@@ -54,7 +55,7 @@ def alive_filter(scan: Scan, stretch: Selection, spark: Any) -> Any:
     """The condition that keeps the living records of a stretch."""
     from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
-    words = spark.createDataFrame(pa.table({"words": _one_list(bitmap(stretch.dead, stretch.start, stretch.end))}))
+    words = make_frame(spark, pa.table({"words": _one_list(bitmap(stretch.dead, stretch.start, stretch.end))}))
     place = F.col(_quoted(scan.layout.vocab.offset)) - F.lit(stretch.start)
     word = F.get(words.scalar(), F.shiftright(place, 6).cast("int"))
     dead = F.getbit(word, place.bitwiseAND(F.lit(_BITS - 1)).cast("int"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from floodmark.engine.frames import make_frame
 from floodmark.ledger.spark_read import BATCH_ROWS, LEAST_BYTES, TASK_BYTES, TASKS
 from floodmark.ledger.spark_types import spark_ready, spark_schema
 from floodmark.timeline.order.places import time_column
@@ -25,7 +26,7 @@ AGAIN = 4
 def spark_frame(reading: Reading, spark: Any) -> Any:
     """The rows of a reading as a Spark frame, in its order."""
     if not reading.spans:
-        return spark.createDataFrame([], spark_schema(reading.schema))
+        return make_frame(spark, [], spark_schema(reading.schema))
     grouped = _groups(reading.spans)
     if _bytes_read(grouped) > AGAIN * _bytes_read([reading.spans]):
         return _sorted_frame(reading, spark)
@@ -66,7 +67,7 @@ def _frame(reading: Reading, grouped: Sequence[Sequence[Span]], spark: Any) -> A
     """
     described = [_packed(group) for group in grouped]
     numbers = pa.array(range(len(described)), pa.int32())
-    frame = spark.createDataFrame(pa.table({"task": numbers, "spans": pa.array(described, pa.binary())}))
+    frame = make_frame(spark, pa.table({"task": numbers, "spans": pa.array(described, pa.binary())}))
     apart = frame.repartitionById(len(described), "task")
     return apart.mapInArrow(partial(_read_parts, replace(reading, spans=())), spark_schema(reading.schema))
 
