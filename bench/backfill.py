@@ -32,7 +32,7 @@ NOTHING_TO_DO = """
 import json, sys, time
 import pyarrow.compute
 import floodmark as fm
-fm.Lake, Dataset
+import floodmark.compute.backfill, floodmark.lake
 from tipping import tip
 began = time.perf_counter()
 done = fm.Lake(sys.argv[1])["trips"].backfill("tip")
