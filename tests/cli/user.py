@@ -71,6 +71,9 @@ class Terminal:
     _bytes: bytearray = field(default_factory=bytearray)
 
     def type(self, text: str) -> None:
+        # At Ctrl-C a terminal throws away what it was sent and nobody has read: a person's has shown it by then.
+        while select.select([self._descriptor], [], [], 0.02)[0] and self._read():
+            pass
         os.write(self._descriptor, text.encode())
 
     def until(self, is_there: Callable[[str], Any]) -> None:
