@@ -60,6 +60,12 @@ class DatasetObjects:
         """A file of rows from this offset on that were alive when they were folded."""
         return f"{self.folder}/info/fold/files/{start}-{physical_hash.text}"
 
+    def put_named(self, key: str, data: bytes) -> None:
+        """Store an object that is named by its hash, durably; one that is there and damaged is replaced."""
+        if not self.store.put_if_absent(key, data) and self.store.get(key) != data:
+            self.store.delete(key)
+            self.store.put_if_absent(key, data)
+
     def read_head(self) -> Multihash | None:
         """The newest block's hash, or None when there is no such dataset (any more)."""
         try:

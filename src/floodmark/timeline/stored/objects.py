@@ -50,10 +50,7 @@ class TimelineObjects:
         return self.store.turn(self.root_key)
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object that is named by its hash, durably; one that is there and damaged is replaced."""
-        if not self.store.put_if_absent(key, data) and self.store.get(key) != data:
-            self.store.delete(key)
-            self.store.put_if_absent(key, data)
+        self.dataset.put_named(key, data)
 
     def manifests(self) -> Iterator[ObjectInfo]:
         return self.store.list(f"{self.folder}/manifests")
