@@ -68,7 +68,7 @@ def watch(
             if left is not None and left <= 0:
                 return
             pause = max(0.0, every - (time.monotonic() - started))
-            time.sleep(pause if left is None else min(pause, left))
+            lake.runtime.sleep(pause if left is None else min(pause, left))
 
 
 def _run(graph: Graph, names: set[str], work: Callable[[Node], Done], workers: int, watcher: Watcher) -> Ran:
