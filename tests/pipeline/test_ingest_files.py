@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from floodmark.pipeline.errors import FileChanged
 from floodmark.pipeline.files_note import Note
 from floodmark.pipeline.ingest_files import IngestFiles
 from floodmark.storage.local import LocalStore
+from floodmark.storage.memory import MemoryStore
 from floodmark.transform.place import Place
 
 KEYED = fm.Dataset("orders", key="id")
@@ -307,3 +310,29 @@ def test_what_fails_half_way_goes_on_after_it(lake, put, tmp_path):
     put("b.csv", 2)
     assert step.run(lake).new == 1
     assert ids(lake) == [1, 2]
+
+
+class Bucket(MemoryStore):
+    """Gives everyone a turn at once, as a bucket does."""
+
+    def turn(self, key: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def test_two_sources_of_one_dataset_in_a_bucket_do_not_overwrite_each_others_note(put, tmp_path, monkeypatch):
+    """The first stands in the middle of its files until the second has come as far as it can."""
+    lake = fm.Lake(Bucket())
+    put("left/1.csv", 1)
+    put("right/2.csv", 2)
+    write, met = taking_in.written, threading.Barrier(2)
+
+    def together(*args, **options):
+        with suppress(threading.BrokenBarrierError):  # one at a time: the other does not come
+            met.wait(timeout=1)
+        return write(*args, **options)
+
+    monkeypatch.setattr(ingest_files, "written", together)
+    sources = [fm.Source("orders", files=str(tmp_path / side / "*.csv"), name=side) for side in ("left", "right")]
+    assert fm.Pipeline(sources).run(lake, workers=2).ok
+    assert ids(lake) == [1, 2]
+    assert len(Note.of(lake["orders"].snapshot()).taken) == 2

@@ -1,7 +1,7 @@
 """Files as a source: each run takes those in whose content is new, one commit per file.
 
-What was taken in, the chain says, by the hash of each file's bytes. Which file had which hash is noted beside the chain
-so that a file that has not been touched is not read again; the note may be lost at any time.
+What was taken in, the chain says, by the hash of each file's bytes. Which file had which hash is noted beside the chain,
+durably: so a file that has not been touched is not read again, and one that has changed is known to be the same file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.ledger.errors import NoFiles
 from floodmark.pipeline.errors import FileChanged
-from floodmark.pipeline.files_note import Found, Note
+from floodmark.pipeline.files_note import Found, Note, turn
 from floodmark.pipeline.source_state import has_state
 from floodmark.pipeline.taking_in import opened, report, written
 from floodmark.transform.place import Place
@@ -86,7 +86,7 @@ class IngestFiles(Step):
         commits: list[Commit] = []
         objects = dataset.snapshot().objects
         if full or self._may_be_new(dataset.snapshot()):
-            with objects.store.turn(f"{objects.folder}/info/sources/files"):  # other sources of the dataset note here
+            with turn(objects):
                 for commit in self._take_in_all(dataset, full):
                     commits += commit
         return report(self.name, lake, commits, len(commits), dataset.strategy.is_keyed, time.monotonic() - began)
