@@ -60,6 +60,25 @@ def test_a_dataset_as_it_is_or_less_said_of_it_is_fine(lake, options):
     checked_graph(fm.Pipeline([fm.Dataset("orders", **options)]), lake)
 
 
+def test_a_key_that_was_taken_out_of_the_declaration_of_what_a_source_fills_is_refused_with_its_line(lake):
+    lake.create("stock", key=["shop", "id"], merge="snapshot")
+    declared = fm.Dataset("orders", event_time="at"), fm.Dataset("Stock")
+    error = problems(lake, *(fm.Source(one, frame=lambda: ROWS) for one in declared))
+    assert [one.message for one in error.problems] == [
+        "dataset 'orders' exists with merge upsert by id, and is declared without a key",
+        "dataset 'Stock' exists with merge snapshot by shop, id, and is declared without a key",
+    ]
+    assert "key='id'" in error.problems[0].hint
+    assert "key=['shop', 'id'], merge='snapshot'" in error.problems[1].hint
+    assert {one.place for one in error.problems} == {one.place for one in declared}
+
+
+def test_a_source_that_is_given_just_a_name_writes_to_a_dataset_as_it_is(lake):
+    pipeline = fm.Pipeline([fm.Source("orders", frame=lambda: ROWS.set_column(2, "price", pa.array([2.5])))])
+    assert pipeline.run(lake)["ingest_orders"].state == "done"
+    assert lake["orders"].to_arrow()["price"].to_pylist() == [2.5]
+
+
 def test_an_output_with_another_key_than_it_has_is_refused(lake):
     fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
     for output in (fm.OutputSpec("prices", key=["id", "at"]), fm.Dataset("prices", key=["id", "at"])):
