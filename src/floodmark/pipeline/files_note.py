@@ -1,7 +1,7 @@
 """What is known of the files of a dataset: kept beside the chain, never believed where a file may have changed.
 
 It spares reading files that nobody has touched, and it says which file the rows of a hash on the chain came from. That
-the chain does not say, so a crash must not take it: a changed file would be taken for another, or for one that is there.
+the chain does not say, so no crash may take it: a changed file would be taken for another one, or for none at all.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _turns: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Loc
 def turn(objects: DatasetObjects) -> Iterator[None]:
     """Wait for the other sources of a dataset, whose note it is, too.
 
-    A bucket gives everyone a turn at once: of one run all sources are in this process, and a lake has one run at a time.
+    A bucket gives everyone a turn at once; but a lake has one run at a time, whose sources are all in this process.
     """
     key = f"{objects.folder}/info/sources/files"
     with _turns[objects.store.url, key], objects.store.turn(key):

@@ -1,7 +1,7 @@
 """Files as a source: each run takes those in whose content is new, one commit per file.
 
-What was taken in, the chain says, by the hash of each file's bytes. Which file had which hash is noted beside the chain,
-durably: so a file that has not been touched is not read again, and one that has changed is known to be the same file.
+What was taken in, the chain says, by the hash of each file's bytes. Which file had which hash is noted beside it,
+durably: a file that has not been touched is not read again, and one that has changed is known to be the same file.
 """
 
 from __future__ import annotations
