@@ -11,7 +11,7 @@ import pytest
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
-from floodmark.ledger.errors import NoFiles
+from floodmark.ledger.errors import DuplicateColumns, NoFiles, UnreadableFile
 from floodmark.pipeline import files_note, ingest_files, taking_in
 from floodmark.pipeline.errors import FileChanged
 from floodmark.pipeline.files_note import Note
@@ -336,3 +336,33 @@ def test_two_sources_of_one_dataset_in_a_bucket_do_not_overwrite_each_others_not
     assert fm.Pipeline(sources).run(lake, workers=2).ok
     assert ids(lake) == [1, 2]
     assert len(Note.of(lake["orders"].snapshot()).taken) == 2
+
+
+def test_header_without_the_end_of_its_line_is_a_file_without_rows(lake, put, tmp_path):
+    (tmp_path / "a.csv").write_text("id,price")
+    put("c.csv", 7)
+    step = source(tmp_path, "*.csv", declared=KEYED)
+    assert (step.run(lake).new, ids(lake)) == (1, [7])
+    assert step.run(lake).nothing
+    (tmp_path / "a.csv").write_text("id,price\n8,1")
+    assert (step.run(lake).new, ids(lake)) == (1, [7, 8])
+
+
+@pytest.mark.parametrize("declared", [KEYED, None])
+def test_file_with_two_columns_of_one_name_is_refused_by_name(lake, put, tmp_path, declared):
+    put("a.csv", 1)
+    step = source(tmp_path, "*.csv", declared=declared)
+    step.run(lake)
+    (tmp_path / "b.csv").write_text("id,price,id\n2,1,3\n")
+    with pytest.raises(DuplicateColumns, match=r"b\.csv has two columns named 'id'"):
+        step.run(lake)
+    assert ids(lake) == [1]
+
+
+def test_file_whose_name_is_no_text_is_refused_in_words(lake, put, tmp_path):
+    put("a.csv", 1)
+    put(os.fsdecode(b"b\xff.csv"), 2)
+    step = source(tmp_path, "*.csv")
+    with pytest.raises(UnreadableFile, match="b\N{REPLACEMENT CHARACTER}.csv is not UTF-8"):
+        step.run(lake)
+    assert ids(lake) == [1]

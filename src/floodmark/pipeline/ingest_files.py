@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.ledger.errors import NoFiles
+from floodmark.ledger.errors import NoFiles, UnreadableFile
 from floodmark.pipeline.errors import FileChanged
 from floodmark.pipeline.files_note import Found, Note, turn
 from floodmark.pipeline.source_state import has_state
@@ -116,6 +116,12 @@ class IngestFiles(Step):
         snapshot, is_keyed = dataset.snapshot(), dataset.strategy.is_keyed
         if not _is_new(snapshot, note, file, is_keyed):
             return []  # an earlier file has the same content, or it was changed meanwhile
+        if not _is_text(file.name):
+            raise UnreadableFile(
+                f"the name of {os.fsencode(file.path).decode('utf-8', 'replace')} is not UTF-8",
+                hint="rename the file; those before it were taken in",
+                path=str(file.path),
+            )
         sha256 = note.hash_of(file)
         if not is_keyed and note.has_changed(file):
             raise self._changed(dataset.name, file, "has changed since its rows were taken")
@@ -204,6 +210,11 @@ def _is_new(snapshot: Snapshot, note: Note, file: Found, is_keyed: bool) -> bool
         return True
     note.ingested(file, sha256)
     return False
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name can be said; bytes that are not UTF-8 come as lone surrogates."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def folder_of(place: Place | None) -> Path:
