@@ -363,6 +363,6 @@ def test_file_whose_name_is_no_text_is_refused_in_words(lake, put, tmp_path):
     put("a.csv", 1)
     put(os.fsdecode(b"b\xff.csv"), 2)
     step = source(tmp_path, "*.csv")
-    with pytest.raises(UnreadableFile, match="b\N{REPLACEMENT CHARACTER}.csv is not UTF-8"):
+    with pytest.raises(UnreadableFile, match=r"b.\.csv is not UTF-8"):
         step.run(lake)
     assert ids(lake) == [1]
