@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.chain import codec
 from floodmark.pipeline.checks import checked_graph
 
 ROWS = pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "UTC")), "price": [1.5]})
@@ -168,3 +169,17 @@ def test_columns_of_declared_columns_and_those_of_a_dataset_without_records_are_
         fm.Column("empty", "x", again),
     ]
     checked_graph(fm.Pipeline(columns), lake)
+
+
+def test_datasets_of_a_newer_release_are_named_with_their_line(lake, monkeypatch):
+    fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
+    monkeypatch.setattr(codec, "_TIMESTAMP_ALIGN", {1: 4})  # none of the versions of these blocks
+    declared = fm.Dataset("orders", key="id")
+    error = problems(fm.Lake(lake.store), declared, fm.BatchTransform(same, [declared], ["prices"]))
+    assert [one.message.partition(": ")[0] for one in error.problems] == [
+        "dataset 'prices' cannot be read",
+        "dataset 'orders' cannot be read",
+    ]
+    assert all("version" in one.message for one in error.problems)
+    assert all("newer release" in one.hint for one in error.problems)
+    assert error.problems[1].place == declared.place

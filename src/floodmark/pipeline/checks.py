@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from floodmark.chain.errors import ChainError
 from floodmark.chain.events import DatasetKind
 from floodmark.ledger import names
 from floodmark.ledger.strategy import strategy_of
@@ -25,11 +26,28 @@ def checked_graph(pipeline: Pipeline, lake: Any, wanted: Sequence[str] = ()) -> 
     there = {entry.name for entry in names.entries(lake.store)}
     graph = pipeline.graph(there, wanted)
     small = {name.lower() for name in there}
-    problems = [*_unfit(pipeline, graph), *_other_kind(graph, lake, small), *_changed(pipeline, graph, lake, small)]
-    problems += computed_columns(pipeline, lake, small)
+    try:
+        problems = [*_unfit(pipeline, graph), *_other_kind(graph, lake, small), *_changed(pipeline, graph, lake, small)]
+        problems += computed_columns(pipeline, lake, small)
+    except ChainError as error:
+        if not (problems := list(_unreadable(pipeline, graph, lake, small))):
+            raise
+        raise BadPipeline.of(problems) from error
     if problems:
         raise BadPipeline.of(problems)
     return graph
+
+
+def _unreadable(pipeline: Pipeline, graph: Graph, lake: Any, there: set[str]) -> Iterator[Problem]:
+    """Datasets whose chain is damaged, or of a newer release; a block itself does not say whose it is."""
+    places = {name: node.place for node in graph.nodes.values() for name in node.writes}
+    places |= {name: declared.place for name, declared in pipeline.datasets.items()}
+    for name in (one for one in places if one.lower() in there):
+        try:
+            lake[name].snapshot()
+        except ChainError as error:
+            hint = error.hint or f"`floodmark verify {name}` says more"
+            yield Problem(f"dataset {name!r} cannot be read: {error.message}", hint, places[name])
 
 
 def derived_outputs(graph: Graph) -> set[str]:
