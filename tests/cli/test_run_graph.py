@@ -155,7 +155,13 @@ def test_where_that_means_nothing_is_refused_before_anything_runs(run, flow):
 def test_dry_run_says_what_would_be_done_and_does_nothing(run, flow):
     answer = run("run", "--dry-run")
     assert answer.code == 0
-    assert answer.lines[0] == "ingest_orders: 1 new file"
+    assert answer.lines == [
+        "ingest_orders: 1 new file",
+        "to_cents: what ingest_orders brings",
+        "breaks: what ingest_orders brings",
+        "orders.double: what ingest_orders brings",
+        "follows: what breaks brings",
+    ]
     assert list(Lake("lake")) == []
     run("run", "ingest_orders")
     assert run("run", "--dry-run").lines == [
@@ -163,8 +169,9 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(run, flow):
         "to_cents: 2 new records",
         "breaks: 2 new records",
         "orders.double: is added, and computed for 2 rows",
-        "follows: waits: there is no 'broken' yet",
+        "follows: what breaks brings",
     ]
+    assert run("run", "follows", "--dry-run").lines == ["follows: waits: there is no 'broken' yet"]
     (flow / "mended").touch()
     run("run")
     found = run("run", "--dry-run", "--json").json["plans"]

@@ -90,6 +90,20 @@ def test_toml_whose_lake_is_no_address_is_refused(run, folder, value):
     assert answer.json["error"]["type"] == "BadToml"
 
 
+@pytest.mark.parametrize(
+    ("entry", "hint"),
+    [('lak = "mine"', "did you mean 'lake'?"), ('Lake = "mine"', "did you mean 'lake'?"), ("[x]", "there are lake, ")],
+)
+def test_toml_with_an_entry_that_nobody_reads_is_refused(run, folder, entry, hint):
+    """Passed over, a mistyped lake would be another one."""
+    run("init")
+    (folder / "floodmark.toml").write_text(entry)
+    answer = run("list")
+    assert answer.code == 1
+    assert str(folder / "floodmark.toml") in answer.err
+    assert hint in answer.err
+
+
 def test_broken_toml_does_not_matter_when_the_lake_is_named(run, folder):
     (folder / "floodmark.toml").write_text("lake = [")
     run("init", "--lake", "mine")

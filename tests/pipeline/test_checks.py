@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.chain import codec
 from floodmark.pipeline.checks import checked_graph
 
 ROWS = pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "UTC")), "price": [1.5]})
@@ -58,6 +59,25 @@ def test_a_dataset_that_was_made_otherwise_is_refused_with_its_line(lake, option
 )
 def test_a_dataset_as_it_is_or_less_said_of_it_is_fine(lake, options):
     checked_graph(fm.Pipeline([fm.Dataset("orders", **options)]), lake)
+
+
+def test_a_key_that_was_taken_out_of_the_declaration_of_what_a_source_fills_is_refused_with_its_line(lake):
+    lake.create("stock", key=["shop", "id"], merge="snapshot")
+    declared = fm.Dataset("orders", event_time="at"), fm.Dataset("Stock")
+    error = problems(lake, *(fm.Source(one, frame=lambda: ROWS) for one in declared))
+    assert [one.message for one in error.problems] == [
+        "dataset 'orders' exists with merge upsert by id, and is declared without a key",
+        "dataset 'Stock' exists with merge snapshot by shop, id, and is declared without a key",
+    ]
+    assert "key='id'" in error.problems[0].hint
+    assert "key=['shop', 'id'], merge='snapshot'" in error.problems[1].hint
+    assert {one.place for one in error.problems} == {one.place for one in declared}
+
+
+def test_a_source_that_is_given_just_a_name_writes_to_a_dataset_as_it_is(lake):
+    pipeline = fm.Pipeline([fm.Source("orders", frame=lambda: ROWS.set_column(2, "price", pa.array([2.5])))])
+    assert pipeline.run(lake)["ingest_orders"].state == "done"
+    assert lake["orders"].to_arrow()["price"].to_pylist() == [2.5]
 
 
 def test_an_output_with_another_key_than_it_has_is_refused(lake):
@@ -149,3 +169,17 @@ def test_columns_of_declared_columns_and_those_of_a_dataset_without_records_are_
         fm.Column("empty", "x", again),
     ]
     checked_graph(fm.Pipeline(columns), lake)
+
+
+def test_datasets_of_a_newer_release_are_named_with_their_line(lake, monkeypatch):
+    fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
+    monkeypatch.setattr(codec, "_TIMESTAMP_ALIGN", {1: 4})  # none of the versions of these blocks
+    declared = fm.Dataset("orders", key="id")
+    error = problems(fm.Lake(lake.store), declared, fm.BatchTransform(same, [declared], ["prices"]))
+    assert [one.message.partition(": ")[0] for one in error.problems] == [
+        "dataset 'prices' cannot be read",
+        "dataset 'orders' cannot be read",
+    ]
+    assert all("version" in one.message for one in error.problems)
+    assert all("newer release" in one.hint for one in error.problems)
+    assert error.problems[1].place == declared.place

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
-from floodmark.ledger.errors import NoFiles
+from floodmark.ledger.errors import DuplicateColumns, NoFiles, UnreadableFile
 from floodmark.pipeline import files_note, ingest_files, taking_in
 from floodmark.pipeline.errors import FileChanged
 from floodmark.pipeline.files_note import Note
 from floodmark.pipeline.ingest_files import IngestFiles
 from floodmark.storage.local import LocalStore
+from floodmark.storage.memory import MemoryStore
 from floodmark.transform.place import Place
 
 KEYED = fm.Dataset("orders", key="id")
@@ -307,3 +310,59 @@ def test_what_fails_half_way_goes_on_after_it(lake, put, tmp_path):
     put("b.csv", 2)
     assert step.run(lake).new == 1
     assert ids(lake) == [1, 2]
+
+
+class Bucket(MemoryStore):
+    """Gives everyone a turn at once, as a bucket does."""
+
+    def turn(self, key: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def test_two_sources_of_one_dataset_in_a_bucket_do_not_overwrite_each_others_note(put, tmp_path, monkeypatch):
+    """The first stands in the middle of its files until the second has come as far as it can."""
+    lake = fm.Lake(Bucket())
+    put("left/1.csv", 1)
+    put("right/2.csv", 2)
+    write, met = taking_in.written, threading.Barrier(2)
+
+    def together(*args, **options):
+        with suppress(threading.BrokenBarrierError):  # one at a time: the other does not come
+            met.wait(timeout=1)
+        return write(*args, **options)
+
+    monkeypatch.setattr(ingest_files, "written", together)
+    sources = [fm.Source("orders", files=str(tmp_path / side / "*.csv"), name=side) for side in ("left", "right")]
+    assert fm.Pipeline(sources).run(lake, workers=2).ok
+    assert ids(lake) == [1, 2]
+    assert len(Note.of(lake["orders"].snapshot()).taken) == 2
+
+
+def test_header_without_the_end_of_its_line_is_a_file_without_rows(lake, put, tmp_path):
+    (tmp_path / "a.csv").write_text("id,price")
+    put("c.csv", 7)
+    step = source(tmp_path, "*.csv", declared=KEYED)
+    assert (step.run(lake).new, ids(lake)) == (1, [7])
+    assert step.run(lake).nothing
+    (tmp_path / "a.csv").write_text("id,price\n8,1")
+    assert (step.run(lake).new, ids(lake)) == (1, [7, 8])
+
+
+@pytest.mark.parametrize("declared", [KEYED, None])
+def test_file_with_two_columns_of_one_name_is_refused_by_name(lake, put, tmp_path, declared):
+    put("a.csv", 1)
+    step = source(tmp_path, "*.csv", declared=declared)
+    step.run(lake)
+    (tmp_path / "b.csv").write_text("id,price,id\n2,1,3\n")
+    with pytest.raises(DuplicateColumns, match=r"b\.csv has two columns named 'id'"):
+        step.run(lake)
+    assert ids(lake) == [1]
+
+
+def test_file_whose_name_is_no_text_is_refused_in_words(lake, put, tmp_path):
+    put("a.csv", 1)
+    put(os.fsdecode(b"b\xff.csv"), 2)
+    step = source(tmp_path, "*.csv")
+    with pytest.raises(UnreadableFile, match=r"b.\.csv is not UTF-8"):
+        step.run(lake)
+    assert ids(lake) == [1]

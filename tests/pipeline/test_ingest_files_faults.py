@@ -54,11 +54,11 @@ class FaultyFileSystem(HastyFileSystem):
 class Shop:
     """Files with the price of one order, and the lake they are taken into."""
 
-    def __init__(self, folder: Path, declared: fm.Dataset) -> None:
+    def __init__(self, folder: Path, declared: fm.Dataset, began: int = 1_700_000_000) -> None:
         self.folder, self.declared = folder, declared
         folder.mkdir(exist_ok=True)
         (folder / "pipeline.py").touch()
-        self._seconds = itertools.count(1_700_000_000)
+        self._seconds = itertools.count(began)
 
     def put(self, name: str, *rows: tuple[int, int]) -> None:
         path = self.folder / f"{name}.csv"
@@ -67,9 +67,7 @@ class Shop:
 
     def copied(self, folder: Path) -> Shop:
         shutil.rmtree(folder, ignore_errors=True)
-        found = Shop(shutil.copytree(self.folder, folder), self.declared)
-        found._seconds = itertools.count(1_800_000_000)
-        return found
+        return Shop(shutil.copytree(self.folder, folder), self.declared, began=1_800_000_000)
 
     def lake(self, fs: Any = None) -> fm.Lake:
         return fm.Lake(LocalStore(self.folder / "lake", fs=fs or HastyFileSystem()))

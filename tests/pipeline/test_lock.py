@@ -148,3 +148,14 @@ def test_lease_that_cannot_be_given_back_is_nobodys_error(monkeypatch: pytest.Mo
     store = MemoryStore()
     with running(store, clock):
         monkeypatch.setattr(store, "compare_and_swap", gone)
+
+
+def test_lake_that_cannot_be_written_to_is_an_error_with_a_hint(tmp_path: Path, monkeypatch):
+    def refused(*_: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(lock.os, "open", refused)
+    with pytest.raises(StorageError, match="Read-only file system") as caught, running(open_store(tmp_path), clock):
+        pass
+    assert str(tmp_path / KEY) in caught.value.message
+    assert "check its disk" in caught.value.hint

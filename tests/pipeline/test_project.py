@@ -44,6 +44,7 @@ def test_without_a_file_there_are_no_settings(tmp_path: Path):
         ("spark = 3", "not a table"),
         ("[spark]\nx = [1]", "is \\[1\\]"),
         ("[spark", "cannot be read"),
+        ("[default]\nworkers = 3", "there is no entry 'default'"),
     ],
 )
 def test_what_says_nothing_is_refused_with_the_file(tmp_path: Path, text: str, complaint: str):

@@ -41,14 +41,24 @@ def plan(pipeline: Pipeline, graph: Graph, lake: Lake) -> list[Would]:
         try:
             would = _would(pipeline, node, lake)
         except UnknownDataset as error:
-            would = Would(node, f"waits: there is no {error.name!r} yet", None)
+            makers = [other for other in graph.needs[name] if _makes(found[other], error.name)]
+            would = Would(node, f"waits: there is no {error.name!r} yet" if not makers else _brought(makers), None)
         except FloodmarkError as error:
             would = Would(node, f"cannot run: {error.message}", None, error=error)
         moved = [other for other in graph.needs[name] if found[other].does is not False]
         if would.does is False and moved:
-            would = Would(node, f"what {', '.join(moved)} brings", None, would.behind)
+            would = Would(node, _brought(moved), None, would.behind)
         found[name] = would
     return list(found.values())
+
+
+def _makes(before: Would, dataset: str) -> bool:
+    """Whether a dataset that is not there comes of what runs before."""
+    return before.does is not False and dataset.lower() in [name.lower() for name in before.node.writes]
+
+
+def _brought(makers: list[str]) -> str:
+    return f"what {', '.join(makers)} brings"
 
 
 def plan_all(graph: Graph) -> list[Would]:

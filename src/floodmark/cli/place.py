@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floodmark.cli.errors import BadToml, NoLake
+from floodmark.pipeline.project import unknown_entry
 
 if TYPE_CHECKING:
     from floodmark.lake import Lake
@@ -52,6 +53,9 @@ def lake_of(path: Path) -> str | None:
         raise BadToml(
             f"{path} cannot be read: {error}", hint="mend it, or name the lake with --lake", path=str(path)
         ) from error
+    if (unknown := unknown_entry(content)) is not None:
+        said, hint = unknown
+        raise BadToml(f"{path}: {said}", hint=hint, path=str(path))
     if "lake" not in content:
         return None
     lake = content["lake"]

@@ -24,12 +24,17 @@ EARLIEST, LATEST = -62_135_596_800 * 10**9, 253_402_300_800 * 10**9
 """The years 1 to 9999 in nanoseconds since the epoch, half open."""
 
 
+def check_named_once(schema: pa.Schema, where: str) -> None:
+    """Refuse data with two columns of one name."""
+    twice = sorted({n for n in schema.names if schema.names.count(n) > 1})
+    if twice:
+        raise DuplicateColumns(f"{where} has two columns named {twice[0]!r}", hint="rename one", columns=twice)
+
+
 def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
     """Refuse data whose columns are not exactly the dataset's, whatever their order."""
     names, wanted = schema.names, layout.data.names
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise DuplicateColumns(f"{where} has two columns named {twice[0]!r}", hint="rename one", columns=twice)
+    check_named_once(schema, where)
     for name in names:
         if name.lower() in layout.vocab.reserved and name not in wanted:
             raise ReservedColumn(

@@ -13,7 +13,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
-from floodmark.ledger.conform import check_columns
+from floodmark.ledger.conform import check_columns, check_named_once
 from floodmark.ledger.incoming import Format
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.parts import PART_BYTES, ParquetPart, parquet_parts, unreadable
@@ -89,6 +89,8 @@ def _batches(path: Path, format: Format, layout: Layout | None) -> Iterator[pa.R
         with pa.input_stream(str(path), compression="detect") as stream:
             yield from _csv(stream, path, layout) if format == "csv" else _json(stream, layout)
     except (OSError, pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+        if format == "csv" and "Empty CSV" in str(error) and _is_header(path):
+            return
         if format == "json" and layout is not None and "unexpected field" in str(error):
             check_columns(guess_schema(path, format), layout, str(path))  # which names the field
         if format == "json" and "changed from object to array" in str(error):
@@ -99,7 +101,7 @@ def _batches(path: Path, format: Format, layout: Layout | None) -> Iterator[pa.R
 def _csv(stream: Any, path: Path, layout: Layout | None) -> Iterator[pa.RecordBatch]:
     types = None if layout is None else {f.name: f.type for f in layout.data}
     separator = "\t" if ".tsv" in [s.lower() for s in path.suffixes] else ","
-    yield from pa_csv.open_csv(
+    reader = pa_csv.open_csv(
         stream,
         read_options=pa_csv.ReadOptions(block_size=_BLOCK, use_threads=False),
         parse_options=pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
@@ -110,6 +112,15 @@ def _csv(stream: Any, path: Path, layout: Layout | None) -> Iterator[pa.RecordBa
             quoted_strings_can_be_null=False,
         ),
     )
+    check_named_once(reader.schema, str(path))  # staged as they are, they could not be read again
+    yield from reader
+
+
+def _is_header(path: Path) -> bool:
+    """Whether a CSV file is one line that does not end, in which pyarrow sees no header."""
+    with pa.input_stream(str(path), compression="detect") as stream:
+        line = stream.read(_BLOCK)
+        return bool(line.strip()) and b"\n" not in line and b"\r" not in line and not stream.read(1)
 
 
 def _json(stream: Any, layout: Layout | None) -> Iterator[pa.RecordBatch]:

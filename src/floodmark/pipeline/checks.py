@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from floodmark.chain.errors import ChainError
 from floodmark.chain.events import DatasetKind
 from floodmark.ledger import names
 from floodmark.ledger.strategy import strategy_of
@@ -25,11 +26,28 @@ def checked_graph(pipeline: Pipeline, lake: Any, wanted: Sequence[str] = ()) -> 
     there = {entry.name for entry in names.entries(lake.store)}
     graph = pipeline.graph(there, wanted)
     small = {name.lower() for name in there}
-    problems = [*_unfit(pipeline, graph), *_other_kind(graph, lake, small), *_changed(pipeline, lake, small)]
-    problems += computed_columns(pipeline, lake, small)
+    try:
+        problems = [*_unfit(pipeline, graph), *_other_kind(graph, lake, small), *_changed(pipeline, graph, lake, small)]
+        problems += computed_columns(pipeline, lake, small)
+    except ChainError as error:
+        if not (problems := list(_unreadable(pipeline, graph, lake, small))):
+            raise
+        raise BadPipeline.of(problems) from error
     if problems:
         raise BadPipeline.of(problems)
     return graph
+
+
+def _unreadable(pipeline: Pipeline, graph: Graph, lake: Any, there: set[str]) -> Iterator[Problem]:
+    """Datasets whose chain is damaged, or of a newer release; a block itself does not say whose it is."""
+    places = {name: node.place for node in graph.nodes.values() for name in node.writes}
+    places |= {name: declared.place for name, declared in pipeline.datasets.items()}
+    for name in (one for one in places if one.lower() in there):
+        try:
+            lake[name].snapshot()
+        except ChainError as error:
+            hint = error.hint or f"`floodmark verify {name}` says more"
+            yield Problem(f"dataset {name!r} cannot be read: {error.message}", hint, places[name])
 
 
 def derived_outputs(graph: Graph) -> set[str]:
@@ -62,10 +80,13 @@ def _other_kind(graph: Graph, lake: Any, there: set[str]) -> Iterator[Problem]:
             yield Problem(said, f"give it another name, or drop it (`floodmark drop {name}`)", node.place)
 
 
-def _changed(pipeline: Pipeline, lake: Any, there: set[str]) -> Iterator[Problem]:
+def _changed(pipeline: Pipeline, graph: Graph, lake: Any, there: set[str]) -> Iterator[Problem]:
+    filled = {name.lower() for node in graph.nodes.values() if node.kind == "source" for name in node.writes}
     for declared in pipeline.datasets.values():
         if declared.name.lower() in there:
             yield from _declared_otherwise(declared, lake)
+            if declared.name.lower() in filled:
+                yield from _without_its_key(declared, lake)
     for step in pipeline:
         for spec in _outputs(step):
             if spec.key is not None and spec.name.lower() in there and spec.name not in pipeline.datasets:
@@ -90,6 +111,21 @@ def _declared_otherwise(declared: Dataset, lake: Any) -> Iterator[Problem]:
     if (wanted := declared.settings) is not None and (present := timelines.of(state)) != wanted:
         said = f"dataset {declared.name!r} exists with {'no timeline' if present is None else present}"
         yield Problem(f"{said}, not {wanted}", hint, declared.place)
+
+
+def _without_its_key(declared: Dataset, lake: Any) -> Iterator[Problem]:
+    """A declaration of what is filled here says how rows are taken in, also by having no key: each is one more.
+
+    Of what others fill it may leave out what it likes.
+    """
+    state = lake[declared.name].snapshot().state
+    kept = strategy_of(state)
+    is_silent = declared.key is None and declared.merge is None
+    if is_silent and kept.is_keyed and state.dataset_kind is not DatasetKind.DERIVATIVE:
+        said = f"dataset {declared.name!r} exists with {kept}, and is declared without a key"
+        key = repr(kept.key[0]) if len(kept.key) == 1 else repr(list(kept.key))
+        hint = f"declare it as it is (key={key}{'' if kept.kind == 'upsert' else f', merge={kept.kind!r}'})"
+        yield Problem(said, f"{hint}, or drop it (`floodmark drop {declared.name}`)", declared.place)
 
 
 def _other_key(step: Step, spec: OutputSpec, lake: Any) -> Iterator[Problem]:

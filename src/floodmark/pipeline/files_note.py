@@ -1,33 +1,55 @@
 """What is known of the files of a dataset: kept beside the chain, never believed where a file may have changed.
 
-It spares reading files that nobody has touched, and it says which file the rows of a hash on the chain came from.
+It spares reading files that nobody has touched, and it says which file the rows of a hash on the chain came from. That
+the chain does not say, so no crash may take it: a changed file would be taken for another one, or for none at all.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.chain.errors import BadHash
 from floodmark.chain.hashes import Multihash
+from floodmark.ledger.errors import CommitConflict
 from floodmark.storage.errors import ObjectNotFound
 
 if TYPE_CHECKING:
     from floodmark.ledger.objects import DatasetObjects
     from floodmark.ledger.snapshot import Snapshot
+    from floodmark.storage.store import Store
 
 _SETTLED_NS = 2 * 10**9
 """A file that was written to so shortly before it was read may have changed without its time's showing it."""
 
 _NOTE = "info/sources/files.json"
 
+_MAX_RACES = 50
+
 _NOBODY_KNOWS = ""
 """For a hash: what rows of a file are there. Whatever it is now, it has changed."""
+
+
+_turns: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
+
+
+@contextmanager
+def turn(objects: DatasetObjects) -> Iterator[None]:
+    """Wait for the other sources of a dataset, whose note it is, too.
+
+    A bucket gives everyone a turn at once; but a lake has one run at a time, whose sources are all in this process.
+    """
+    key = f"{objects.folder}/info/sources/files"
+    with _turns[objects.store.url, key], objects.store.turn(key):
+        yield
 
 
 @dataclass(frozen=True)
@@ -152,14 +174,27 @@ class Note:
 
     def keep(self) -> None:
         """Store it, if it says anything new."""
-        if (text := self._text()) != self._kept:
-            self._objects.store.put_derived(f"{self._objects.folder}/{_NOTE}", text)
-            self._kept = text
+        if (text := self._text()) == self._kept:
+            return
+        store, key = self._objects.store, f"{self._objects.folder}/{_NOTE}"
+        for _ in range(_MAX_RACES):
+            # Only for its durability: whoever writes has the turn, on a bucket the lease of the run.
+            if store.compare_and_swap(key, _content(store, key), text):
+                self._kept = text
+                return
+        raise CommitConflict(f"the change of {key} lost {_MAX_RACES} races and did not happen", hint="try again")
 
     def _text(self) -> bytes:
         files = {name: vars(seen) for name, seen in sorted(self.seen.items())}
         said = {"files": files, "taken": self.taken, "begun": self.begun, "empty": sorted(self.empty)}
         return json.dumps({**said, "again": sorted(self.again), "head": self.head}).encode()
+
+
+def _content(store: Store, key: str) -> bytes | None:
+    try:
+        return store.get(key)
+    except ObjectNotFound:
+        return None
 
 
 def _is_there(objects: DatasetObjects, block: str) -> bool:

@@ -1,7 +1,7 @@
 """Files as a source: each run takes those in whose content is new, one commit per file.
 
-What was taken in, the chain says, by the hash of each file's bytes. Which file had which hash is noted beside the chain
-so that a file that has not been touched is not read again; the note may be lost at any time.
+What was taken in, the chain says, by the hash of each file's bytes. Which file had which hash is noted beside it,
+durably: a file that has not been touched is not read again, and one that has changed is known to be the same file.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.ledger.errors import NoFiles
+from floodmark.ledger.errors import NoFiles, UnreadableFile
 from floodmark.pipeline.errors import FileChanged
-from floodmark.pipeline.files_note import Found, Note
+from floodmark.pipeline.files_note import Found, Note, turn
 from floodmark.pipeline.source_state import has_state
 from floodmark.pipeline.taking_in import opened, report, written
 from floodmark.transform.place import Place
@@ -86,7 +86,7 @@ class IngestFiles(Step):
         commits: list[Commit] = []
         objects = dataset.snapshot().objects
         if full or self._may_be_new(dataset.snapshot()):
-            with objects.store.turn(f"{objects.folder}/info/sources/files"):  # other sources of the dataset note here
+            with turn(objects):
                 for commit in self._take_in_all(dataset, full):
                     commits += commit
         return report(self.name, lake, commits, len(commits), dataset.strategy.is_keyed, time.monotonic() - began)
@@ -116,6 +116,12 @@ class IngestFiles(Step):
         snapshot, is_keyed = dataset.snapshot(), dataset.strategy.is_keyed
         if not _is_new(snapshot, note, file, is_keyed):
             return []  # an earlier file has the same content, or it was changed meanwhile
+        if not _is_text(file.name):
+            raise UnreadableFile(
+                f"the name of {os.fsencode(file.path).decode('utf-8', 'replace')} is not UTF-8",
+                hint="rename the file; those before it were taken in",
+                path=str(file.path),
+            )
         sha256 = note.hash_of(file)
         if not is_keyed and note.has_changed(file):
             raise self._changed(dataset.name, file, "has changed since its rows were taken")
@@ -204,6 +210,11 @@ def _is_new(snapshot: Snapshot, note: Note, file: Found, is_keyed: bool) -> bool
         return True
     note.ingested(file, sha256)
     return False
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name can be said; bytes that are not UTF-8 come as lone surrogates."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def folder_of(place: Place | None) -> Path:

@@ -68,8 +68,14 @@ def running(store: Store, clock: Clock, lease_seconds: float = LEASE_SECONDS) ->
 
 @contextmanager
 def _locked(path: Path, clock: Clock, url: str) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise StorageError(
+            f"nothing can be run in {url}: {path} cannot be opened for writing: {error.strerror}",
+            hint="a run writes to its lake: check its disk, who owns the folder, and that this user may write there",
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,6 +12,7 @@ from typing import Any
 from floodmark.pipeline.errors import BadPipelineFile, UnreadableToml
 
 TOML = "floodmark.toml"
+_ENTRIES = ("lake", "pipeline", "defaults", "spark")
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,26 @@ def project_of(folder: Path) -> Project:
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        content = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         said = f"{path} cannot be read: {error}"
         raise UnreadableToml(said, hint="mend it", path=str(path), line=None) from error
+    if (unknown := unknown_entry(content)) is not None:
+        raise _bad(path, *unknown)
+    return content
+
+
+def unknown_entry(content: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What is wrong with an entry of a floodmark.toml that nobody reads, and what to do; None if there is none.
+
+    A mistyped `lake` would be passed over otherwise, and another lake be written to.
+    """
+    for name in content:
+        if name not in _ENTRIES:
+            near = difflib.get_close_matches(name.lower(), _ENTRIES, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_ENTRIES)}"
+            return f"there is no entry {name!r}", hint
+    return None
 
 
 def _spark(path: Path, given: Any) -> dict[str, str]:
