@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
         run(folder)
         large = sorted(lake["large"].to_arrow()["id"].to_pylist())
         print(f"{len(trips)} new: copied {table(folder, 'copied')}, expensive {table(folder, 'expensive')}")
-        print(f"  large {large} in {len(transactions(lake))} commits")
+        print(f"  large {large} in {len(commits(lake))} commits")
 
 
 def prepared(folder: Path) -> fm.Lake:
@@ -76,7 +76,7 @@ def table(folder: Path, name: str) -> list[int]:
     return sorted(number for file in files for number in pq.read_table(file).column("id").to_pylist())
 
 
-def transactions(lake: fm.Lake) -> set[object]:
+def commits(lake: fm.Lake) -> set[object]:
     """The times at which records came into the dataset that the sink writes."""
     return set(lake["large"].changes_arrow().column("system_time").to_pylist())
 
