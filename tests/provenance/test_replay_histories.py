@@ -24,6 +24,7 @@ from provenance.naive import current, disturb
 from transform.worlds import CASES, FACTORS, Case, Key, World, in_this_process, make_world
 
 TURNS = 6
+SEED = 3  # of whose spoiled histories some come to other rows, in every case
 
 
 @pytest.fixture(autouse=True)
@@ -161,4 +162,4 @@ def check(case: Case, folder: Path, seed: int, spoils: Iterable[tuple[int, Spoil
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_history_is_the_same_unless_a_run_has_spoiled_it(case: Case, tmp_path: Path) -> None:
-    assert check(case, tmp_path, 1, [(TURNS - 1, _lost), (TURNS - 2, _nulled), (TURNS - 3, _lost)])
+    assert check(case, tmp_path, SEED, [(TURNS - 1, _lost), (TURNS - 2, _nulled), (TURNS - 3, _lost)])
