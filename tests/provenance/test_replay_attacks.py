@@ -210,27 +210,48 @@ def test_a_position_on_the_chain_that_is_not_the_step_s_differs(
     assert (wrong.outcome, f"'a' was read up to record {1 + step}" in (wrong.why or "")) == ("differs", True)
 
 
-def test_outputs_between_which_a_run_was_cut_short_are_never_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _cut_short(world: World, commits: int, **options: Any) -> None:
+    """A run that is killed when the first output, which comes last, was to be committed once more."""
+    derive, left = publish.derive, [commits]
+
+    def until(name: str, *given: Any, **more: Any) -> Any:
+        if name == "out":
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+        return derive(name, *given, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(publish, "derive", until)
+        with pytest.raises(KeyboardInterrupt):
+            world.run(**options)
+
+
+def test_outputs_between_which_a_run_was_cut_short_are_never_passed(tmp_path: Path) -> None:
     world = make_world(TWO_OUTPUTS, tmp_path)
     world.write("a", (1, 1), (2, 2))
     world.run()
     world.write("a", (2, 3), (3, 3))
-    derive = publish.derive
-
-    def cut_short(name: str, *given: Any, **options: Any) -> Any:
-        if name == "out":  # which comes last, with the meta
-            raise KeyboardInterrupt
-        return derive(name, *given, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(publish, "derive", cut_short)
-        with pytest.raises(KeyboardInterrupt):
-            world.run()
+    _cut_short(world, 0)
 
     [wrong] = _wrong(_replayed(world))
     assert (wrong.dataset, wrong.outcome, "cut short" in (wrong.why or "")) == ("many", "not replayable", True)
+    world.run()
+    assert _wrong(_replayed(world)) == []
+
+
+@pytest.mark.parametrize(("commits", "said"), [(1, []), (3, [("many", "not replayable")])])
+def test_what_a_run_has_written_before_it_was_cut_short_is_not_called_different(
+    commits: int, said: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    world = make_world(TWO_OUTPUTS, tmp_path)
+    world.write("a", (1, 1), (2, 2))
+    world.run()
+    world.write("a", (1, 2), (2, 3))
+    _cut_short(world, commits, run={"commit_every": 1})
+    assert world.rows("many") != [{"id": 1, "n": 0, "w": 10}, {"id": 2, "n": 0, "w": 20}, {"id": 2, "n": 1, "w": 21}]
+
+    assert [(one.dataset, one.outcome) for one in _wrong(_replayed(world))] == said
     world.run()
     assert _wrong(_replayed(world)) == []
 

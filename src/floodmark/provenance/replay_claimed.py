@@ -38,6 +38,8 @@ from floodmark.transform.meta.failed import failed_hashes
 from floodmark.transform.pinned import RESET
 from floodmark.transform.positions import NOTHING
 
+_CUT_SHORT = "a run was cut short between the outputs of its step: run the step, and ask again"
+
 NOWHERE = -1
 """The number of the state of a key that nothing is claimed of."""
 
@@ -85,7 +87,7 @@ def claimed(replaying: StepReplay, output: Opened, origin: Origin) -> Iterator[C
         raise NotReplayable(origin.doubts[0])
     made = commits[0].made
     if origin.noted_version != made.version or _pins(origin.links) != _pins(commits[0].links(origin.links)):
-        raise NotReplayable("a run was cut short between the outputs of its step: run the step, and ask again")
+        raise NotReplayable(_CUT_SHORT)
     if first is output:
         origin = replace(origin, links=commits[0].links(origin.links))
     checkpoint = commits[0].transaction.event.new_checkpoint
@@ -271,7 +273,10 @@ class _Claims:
         assert isinstance(event, ExecuteTransform)
         for item, given, link, position in zip(event.query_inputs, inputs, self.links, self.positions, strict=True):
             said = NOTHING if item.last_offset is None else item.last_offset
-            if said != (done := _whole_blocks(given, min(position, link.position), link.position)):
+            done = _whole_blocks(given, min(position, link.position), link.position)
+            if said > done and not self.is_first:
+                raise NotReplayable(_CUT_SHORT)  # other outputs may be ahead of the first, never behind
+            if said != done:
                 return (
                     f"its block says that input {given.name!r} was read up to record {said}, and what the step has "
                     f"noted there says {done}"
