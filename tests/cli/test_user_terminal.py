@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -74,6 +75,13 @@ def test_run_shows_a_bar_per_step_and_leaves_a_line_for_each(shop):
         shown = terminal.screen()
         assert 3 <= len(shown) <= 40, shown
         assert max(map(len, shown)) <= 100, arguments
+
+    whole = in_pipe(shop, "why", "in_euros", "id=2").out
+    assert max(map(len, whole.splitlines())) > 50
+    with on_terminal(shop, "why", "in_euros", "id=2", columns=50) as terminal:
+        assert terminal.end() == 0
+    assert max(map(len, terminal.screen())) <= 50
+    assert re.split(r"[\s│├└─]+", "\n".join(terminal.screen())) == re.split(r"[\s│├└─]+", whole.strip())
 
 
 def test_ctrl_c_ends_a_run_and_the_next_one_goes_on(shop):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from random import Random
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
@@ -17,6 +19,7 @@ from floodmark.provenance.replay import replay
 from floodmark.provenance.replayed import Replayed
 from floodmark.transform.views.evaluate import Evaluator
 from transform.views.view_worlds import CASES, function, make_view_world, some_rows, write
+from transform.worlds import in_this_process
 
 VIEWS = {
     "big": "select id, c, amount * 2 as twice from orders where amount > 15",
@@ -144,6 +147,57 @@ def test_a_row_that_no_refresh_has_written_is_missing(name: str, lake: fm.Lake) 
     assert (difference.stored, (difference.replayed or {})["c"]) == (None, "z")
 
 
+def _spoiled(rows: pa.Table, how: str) -> pa.Table:
+    """Rows of a view without that of client a, or with another last column in it."""
+    mine = pc.fill_null(pc.equal(rows["c"], "a"), False)
+    if how == "lost":
+        return rows.filter(pc.invert(mine))
+    field = rows.schema.field(rows.num_columns - 1)
+    other = pa.scalar(None if how == "nulled" else "Oslo" if pa.types.is_string(field.type) else 7, field.type)
+    return rows.set_column(rows.num_columns - 1, field, pc.if_else(mine, other, rows.column(rows.num_columns - 1)))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["sums", "cities"])
+@pytest.mark.parametrize("how", ["lost", "nulled", "other"])
+def test_a_group_or_a_match_that_a_refresh_got_wrong_differs(name: str, how: str, lake: fm.Lake) -> None:
+    evaluate = Evaluator.evaluate
+
+    def spoiled(*given: object) -> Frame:
+        answer = evaluate(*given)  # type: ignore[arg-type]
+        return Frame(_spoiled(answer.table if isinstance(answer, Frame) else answer.frame.toArrow(), how))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Evaluator, "evaluate", spoiled)
+        lake.view(name, sql=VIEWS[name]).refresh()
+
+    wrong = [one for one in replay(lake, [name], []) if one.outcome != "same"]
+
+    assert {one.outcome for one in wrong} == {"differs"}
+    for one in wrong:
+        assert one.compared is not None
+        assert {(d.stored or d.replayed or {})["c"] for d in one.compared.differences} == {"a"}
+
+
+POISON = [20]
+
+
+@fm.udf(returns="int64", version="1", on_error=[fm.Skip(ValueError)])
+def touchy(amount: int) -> int:
+    if amount in POISON:
+        raise ValueError("no such amount")
+    return amount * 10
+
+
+@pytest.mark.spark
+def test_rows_that_a_function_of_a_view_failed_for_are_not_computed_again(lake: fm.Lake) -> None:
+    lake.view("called", source="orders", select={"id": "id", "c": "c", "tens": (touchy, ["amount"])}).refresh()
+    assert lake["called"].to_arrow()["tens"].null_count == 1
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys.modules[__name__], "POISON", [])
+        assert _outcomes(lake, "called") == {"called": ["same"]}
+
+
 @pytest.mark.spark
 def test_a_query_that_asks_for_chance_is_never_passed(lake: fm.Lake) -> None:
     lake.view("chance", sql="select id, rand() as r from orders").refresh()
@@ -187,6 +241,29 @@ def test_a_computed_column_is_computed_again(tmp_path: Path) -> None:
     found = _column(lake)
 
     assert (found.outcome, found.column, found.keys, found.maker.name) == ("same", "tens", 1, "tenfold")
+
+
+def test_rows_that_the_function_of_a_column_failed_for_are_not_computed_again(tmp_path: Path) -> None:
+    lake = fm.Lake(tmp_path)
+    orders = lake.create("orders", key="id")
+    orders.write(pa.table({"id": [1, 2, 3], "amount": [10, 20, 30]}))
+    poison = [20]
+
+    @fm.udf(returns="int64", version="1", on_error=[fm.Skip(ValueError)])
+    def tens(amount: int) -> int:
+        if amount in poison:
+            raise ValueError("no such amount")
+        return amount * 10
+
+    orders.add_column("t", tens, ["amount"])
+    with in_this_process():
+        orders.backfill("t", udf=tens)
+    assert orders.to_arrow(columns=["t"])["t"].to_pylist() == [100, None, 300]
+    poison.clear()
+
+    [found] = list(replay(lake, ["orders"], [], [tens]))
+
+    assert (found.outcome, found.keys) == ("same", 3)
 
 
 def test_a_computed_column_with_other_values_differs(tmp_path: Path) -> None:

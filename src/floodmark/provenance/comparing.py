@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.ledger.keys import hashing
+from floodmark.ledger.keys.entries import Mask
 from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.transform.changed.changes import Groups
 
 SHOWN = 10
 """So many differences are told in full; all are counted."""
@@ -47,18 +49,30 @@ class Compared:
 
 
 def compare(stored: pa.Table, replayed: pa.Table, key: Sequence[str]) -> Compared:
-    """Compare rows of the same columns and types; a key has one row at most on either side."""
+    """Compare rows of the same columns and types; a key has one row at most, a second one is a difference."""
     names = stored.column_names
     mine, theirs = hashing.hash_rows(stored, names), hashing.hash_rows(replayed, names)
     digests = _digest(mine), _digest(theirs)
     if digests[0] == digests[1] and len(mine) == len(theirs):
         return Compared(*digests, stored.num_rows)
-    stored = stored.filter(pa.array(~mine.among(theirs)))
-    replayed = replayed.filter(pa.array(~theirs.among(mine)))
+    stored, replayed = stored.filter(pa.array(_beyond(mine, theirs))), replayed.filter(pa.array(_beyond(theirs, mine)))
     keys = hashing.hash_rows(stored, key), hashing.hash_rows(replayed, key)
     twice = int(keys[1].among(keys[0]).sum())
     count = stored.num_rows + replayed.num_rows - twice
     return Compared(*digests, len(mine), count, tuple(_differences(stored, replayed, key, keys)))
+
+
+def _beyond(mine: Hashes, theirs: Hashes) -> Mask:
+    """Which rows are more than there are on the other side, of each."""
+    number = Groups.of(Hashes.joined([mine, theirs])).number
+    there = np.bincount(number[len(mine) :], minlength=int(number.max(initial=0)) + 1)
+    own = number[: len(mine)]
+    order = np.argsort(own, kind="stable")
+    starts = np.searchsorted(own[order], own[order])
+    turn = np.empty(len(own), np.int64)
+    turn[order] = np.arange(len(own)) - starts  # the first, second, … of its kind
+    more: Mask = turn >= there[own]
+    return more
 
 
 def _differences(

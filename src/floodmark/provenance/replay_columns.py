@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute import addresses
+from floodmark.compute import addresses, columns
 from floodmark.compute.columns import function_of
 from floodmark.compute.errors import ComputeError
 from floodmark.compute.functions.call import Caller
@@ -21,7 +21,7 @@ from floodmark.ledger.keys.records import I64
 from floodmark.provenance.comparing import Compared, compare
 from floodmark.provenance.opened import Opened
 from floodmark.provenance.replay_steps import FailedAgain
-from floodmark.provenance.replay_views import without_pauses
+from floodmark.provenance.replay_views import values_but, without_pauses
 from floodmark.provenance.replayed import NotReplayable
 
 BATCH_ROWS = 1 << 16
@@ -44,8 +44,9 @@ def replay_column(given: Opened, pinned: Pinned, column: Column, udfs: Sequence[
     except ComputeError as error:
         raise NotReplayable(f"its code is gone: {error.message}") from error
     caller = Caller(udf, column.field, column.inputs, sleep=without_pauses)
+    failed = columns.errors(pinned, column.name).column("offset").to_numpy()
     for offsets in _computed(pinned, column):
-        yield _compared(given, pinned, column, caller, offsets)
+        yield _compared(given, pinned, column, caller, offsets, failed)
 
 
 def _computed(pinned: Pinned, column: Column) -> Iterator[I64]:
@@ -57,7 +58,7 @@ def _computed(pinned: Pinned, column: Column) -> Iterator[I64]:
             yield offsets[at : at + BATCH_ROWS]
 
 
-def _compared(given: Opened, pinned: Pinned, column: Column, caller: Caller, offsets: I64) -> Compared:
+def _compared(given: Opened, pinned: Pinned, column: Column, caller: Caller, offsets: I64, failed: I64) -> Compared:
     names = list(dict.fromkeys(column.inputs))
     beside = pinned.beside
     assert beside is not None
@@ -67,9 +68,8 @@ def _compared(given: Opened, pinned: Pinned, column: Column, caller: Caller, off
     if others:
         values = beside.open(others).take(offsets)
         rows = joined(rows, values, pa.schema([beside.schema.field(name) for name in others]))
-    [batch] = rows.select(names).combine_chunks().to_batches()
     try:
-        again = caller.compute(batch, offsets).values
+        again = values_but(caller, rows.select(names), offsets, failed)
     except ComputeError as error:
         raise FailedAgain(error.message) from error
     [stored] = beside.open([column.name]).take(offsets)

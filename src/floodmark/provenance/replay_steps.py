@@ -14,7 +14,6 @@ from floodmark.engine import Session
 from floodmark.ledger.conform import cast_columns
 from floodmark.ledger.errors import LedgerError
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.spark_read import spark_frame
@@ -36,10 +35,8 @@ from floodmark.transform.functions.call import call_chunk
 from floodmark.transform.functions.frames import from_table, to_table
 from floodmark.transform.functions.on_error import OnError
 from floodmark.transform.functions.returned import OutputShape
-from floodmark.transform.made import Declared, Made, packed, unpacked
-from floodmark.transform.meta import TransformMeta
-from floodmark.transform.meta.failed import failed_column, failed_hashes
-from floodmark.transform.positions import NOTHING
+from floodmark.transform.made import Declared, unpacked
+from floodmark.transform.meta.failed import failed_column
 from floodmark.transform.refresh.datatable import DatatableTransform
 from floodmark.transform.rows.chunks import read_chunks
 from floodmark.transform.rows.gather import key_units
@@ -67,35 +64,7 @@ class StepReplay:
             raise NotReplayable("its columns of that time are not on its chain")
         if origin.kind == "datatable":
             return _Whole(self, output, transaction, origin, layout).replay()
-        return _Keys(self, output, transaction, origin, layout).replay()
-
-    def replay_others(self, output: Opened, newest: Transaction, origin: Origin) -> tuple[int, Compared] | None:
-        """How what no transaction speaks of compares: rows that were never written, and such as should have gone.
-
-        None where that cannot be told: while the step is behind what its last run saw of its inputs, some keys are of
-        an older state of these.
-        """
-        layout = output.layout_at(newest.sequence_number)
-        if origin.kind != "step" or origin.doubts or layout is None:
-            return None
-        failed = self._failed_now(output, origin)
-        if failed is None:
-            return None
-        return _Keys(self, output, newest, replace(origin, failed=packed(failed)), layout).replay_others()
-
-    def _failed_now(self, output: Opened, origin: Origin) -> Hashes | None:
-        """The keys of a step that have failed as of its newest commit; None while it is behind."""
-        first = output if origin.primary is None else self.datasets.of_id(origin.primary, "")
-        newest = None if first is None else first.newest
-        if first is None or newest is None or newest.event.new_checkpoint is None:
-            return None
-        objects, checkpoint = first.snapshot.objects, newest.event.new_checkpoint.physical_hash
-        made, meta = Made.beside(objects, checkpoint), TransformMeta.load(objects, checkpoint)
-        seen = {link.dataset_id: link.position for link in origin.links}
-        if made is None or made.version != origin.noted_version or dict(made.pinned) != seen:
-            return None
-        is_behind = any(meta.positions.get(dataset, NOTHING) < position for dataset, position in seen.items())
-        return None if is_behind else failed_hashes(meta.failed())
+        return KeysReplay(self, output, transaction, origin, layout).replay()
 
     def step_of(self, output: Opened, origin: Origin) -> Step:
         """The step with the code that made a transaction."""
@@ -162,43 +131,35 @@ def keys_of(output: Opened, transaction: Transaction, names: Sequence[str]) -> p
 
 
 @dataclass(frozen=True)
-class _Keys:
+class KeysReplay:
     """One transaction of a BatchTransform."""
 
     replaying: StepReplay
     output: Opened
     transaction: Transaction
     origin: Origin
-    layout: Layout
+    layout: Layout | None  # None while nothing was ever written
 
     def replay(self) -> tuple[int, Compared]:
-        step, declared, inputs = self._known()
+        assert self.layout is not None
+        step, declared, inputs = self.known()
         keys = keys_of(self.output, self.transaction, declared.keys)
         number = step.output_names.index(self.output.name)
-        again = self._computed(step, declared, self._kept(step, declared, self._succeeded(keys)), inputs, number)
+        again = self._computed(step, declared, self.kept(step, declared, self._succeeded(keys)), inputs, number)
         stored = stored_rows(self.output, self.transaction, keys, self.layout)
         return keys.num_rows, compare(stored, again.cast(stored.schema), strategy_of(self.output.snapshot.state).key)
 
-    def replay_others(self) -> tuple[int, Compared]:
-        """Keys without rows, which should have none, and rows of keys that are not there, of which there are none.
+    def compare_now(self, keys: pa.Table, called: pa.Table) -> Compared:
+        """How the rows that keys have by now compare with those they should have; only some are called."""
+        step, declared, inputs = self.known()
+        again = self._computed(step, declared, called, inputs, step.output_names.index(self.output.name))
+        key = strategy_of(self.output.snapshot.state).key
+        if self.layout is None:  # nothing was ever written
+            return compare(again.slice(0, 0), again, key)
+        stored = stored_rows(self.output, self.transaction, keys, self.layout)
+        return compare(stored, again.cast(stored.schema), key)
 
-        Rows that are there are not compared: each was, as of its transaction, with the columns of that time.
-        """
-        step, declared, inputs = self._known()
-        shape = self._shape(declared, declared_keys(self.output, declared), inputs)
-        pinned = [given.as_of(link.position) for given, link in zip(inputs, self.origin.links, strict=True)]
-        there = self._kept(step, declared, all_keys(shape, pinned, Runner(self.replaying.session)).table)
-        stored = rows_then(self.output, self.transaction, self.layout)
-        having, known = hashing.hash_rows(stored, shape.names), hashing.hash_rows(there, shape.names)
-        without = self._succeeded(there.filter(pa.array(~known.among(having))))
-        number = step.output_names.index(self.output.name)
-        missing = self._computed(step, declared, without, inputs, number)
-        # Results of purged rows stay.
-        stays = np.full(len(having), any(given.purged_before for given in pinned)) | having.among(known)
-        left = stored.filter(pa.array(~stays))
-        return there.num_rows, compare(left, missing.cast(left.schema), strategy_of(self.output.snapshot.state).key)
-
-    def _known(self) -> tuple[BatchTransform, Declared, list[Opened]]:
+    def known(self) -> tuple[BatchTransform, Declared, list[Opened]]:
         """The code, what was declared of it, and the inputs."""
         step = self.replaying.step_of(self.output, self.origin)
         assert isinstance(step, BatchTransform)
@@ -212,7 +173,7 @@ class _Keys:
         failed = unpacked(self.origin.failed)
         return keys.filter(pa.array(~hashing.hash_rows(keys, keys.column_names).among(failed)))
 
-    def _kept(self, step: BatchTransform, declared: Declared, keys: pa.Table) -> pa.Table:
+    def kept(self, step: BatchTransform, declared: Declared, keys: pa.Table) -> pa.Table:
         """Without the keys that the step's own filters leave out: there are no results of them."""
         now = None if step.filters is None else canonical(step.filters)
         if now != declared.filters:
@@ -223,10 +184,10 @@ class _Keys:
     def _computed(
         self, step: BatchTransform, declared: Declared, keys: pa.Table, inputs: Sequence[Opened], number: int
     ) -> pa.Table:
-        shape = self._shape(declared, keys.schema, inputs)
+        shape = self.shape(declared, keys.schema, inputs)
         pinned = [given.as_of(link.position) for given, link in zip(inputs, self.origin.links, strict=True)]
         outputs = self._outputs(step, shape.keys, number)
-        tables = [pa.schema([f.with_nullable(True) for f in self.layout.data]).empty_table()]
+        tables = [] if self.layout is None else [_optional(self.layout).empty_table()]
         objects = self.output.snapshot.objects
         with ExitStack() as held:
             room = Room(held.enter_context(staging_area(objects.store)), objects)
@@ -240,10 +201,10 @@ class _Keys:
                     if called.failed.num_rows:
                         said = failed_column(called.failed, "message")[0].as_py()
                         raise FailedAgain(f"the function fails for {called.failed.num_rows} of its keys now: {said}")
-                    tables.append(called.rows[number].select(self.layout.data.names).cast(tables[0].schema))
-        return pa.concat_tables(tables)
+                    tables.append(_fitting(called.rows[number], self.layout))
+        return pa.concat_tables(tables, promote_options="permissive") if tables else keys.slice(0, 0)
 
-    def _shape(self, declared: Declared, keys: pa.Schema, inputs: Sequence[Opened]) -> Shape:
+    def shape(self, declared: Declared, keys: pa.Schema, inputs: Sequence[Opened]) -> Shape:
         plain = pa.schema([pa.field(f.name, f.type) for f in keys])
         found = []
         for said, given, link in zip(declared.inputs, inputs, self.origin.links, strict=True):
@@ -265,12 +226,20 @@ class _Keys:
         for n, spec in enumerate(step.outputs):
             key = tuple(keys.names) if spec.key is None else tuple(spec.key)
             shape = OutputShape(spec.name, (*keys.names, *(k for k in key if k not in keys.names)), keys, None)
-            if n == number:
+            if n == number and self.layout is not None:
                 own = strategy_of(self.output.snapshot.state).key
                 vocab, time = self.layout.vocab, self.layout.event_time
                 shape = replace(shape, key=own, layout=self.layout, event_time=time, vocab=vocab)
             found.append(shape)
         return tuple(found)
+
+
+def _optional(layout: Layout) -> pa.Schema:
+    return pa.schema([f.with_nullable(True) for f in layout.data])
+
+
+def _fitting(rows: pa.Table, layout: Layout | None) -> pa.Table:
+    return rows if layout is None else rows.select(layout.data.names).cast(_optional(layout))
 
 
 class FailedAgain(Exception):

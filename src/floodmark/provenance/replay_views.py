@@ -16,6 +16,7 @@ from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.stored.read import ComputedColumns
 from floodmark.ledger.incoming import Frame, SparkFrame
+from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.strategy import strategy_of
 from floodmark.provenance.comparing import Compared, compare
@@ -24,12 +25,14 @@ from floodmark.provenance.opened import Opened, Transaction
 from floodmark.provenance.origin import Link, Origin, view_at
 from floodmark.provenance.replay_steps import FailedAgain, StepReplay, fitted, keys_of, rows_then, stored_rows
 from floodmark.provenance.replayed import NotReplayable
+from floodmark.transform.errors import BadMeta
 from floodmark.transform.views.analysed.analysis import OFFSET, SourceUse
 from floodmark.transform.views.defined.definition import UdfColumn
 from floodmark.transform.views.defined.functions import function_of
 from floodmark.transform.views.defined.stored import Stored
 from floodmark.transform.views.errors import QueryFailed
 from floodmark.transform.views.evaluate import Evaluator, IsolatedSession, empty_answer
+from floodmark.transform.views.failures import Failures, load
 from floodmark.transform.views.note import Note
 from floodmark.transform.views.publish import completed
 from floodmark.transform.views.reading.rows import Large, Small, rows_at, whole_of
@@ -68,8 +71,10 @@ class ViewReplay:
     ) -> tuple[int, Compared]:
         sources = tuple(self._source(output, transaction, view, link) for link in origin.links)
         session = IsolatedSession(self.replaying.session, view.analysis.settings)
+        failed = _failed(output, transaction)
         try:
-            answer = self._answer(output, view, sources, self._rows(view, sources, origin, keys, session), session)
+            rows = self._rows(view, sources, origin, keys, session)
+            answer = self._answer(output, view, sources, rows, session, failed)
         except QueryFailed as error:
             raise FailedAgain(error.message) from error
         if keys is None:
@@ -82,6 +87,8 @@ class ViewReplay:
         compared = compare(stored, again, strategy_of(output.snapshot.state).key)
         if compared.differing and _is_volatile(view, session):
             raise NotReplayable("its query has another answer each time: it asks for the time, or for chance")
+        if compared.differing and failed is None:
+            raise NotReplayable("the list of the rows that its functions failed for then is gone")
         return stored.num_rows if keys is None else keys.num_rows, compared
 
     def _source(self, output: Opened, transaction: Transaction, view: Stored, link: Link) -> PinnedSource:
@@ -124,6 +131,7 @@ class ViewReplay:
         sources: Sequence[PinnedSource],
         rows: Mapping[str, Small | Large],
         session: IsolatedSession,
+        failed: Failures | None,
     ) -> pa.Table:
         columns = view.definition.udfs
         evaluator = Evaluator(output.name, view.analysis, frozenset(c.name for c in columns), session)
@@ -134,11 +142,17 @@ class ViewReplay:
             answer = evaluator.evaluate(rows)
         table = answer.table if isinstance(answer, Frame) else answer.frame.toArrow()
         for column in columns:
-            table = table.append_column(column.name, self._values(output, view, column, sources[0], table))
+            table = table.append_column(column.name, self._values(output, view, column, sources[0], table, failed))
         return table
 
     def _values(
-        self, output: Opened, view: Stored, column: UdfColumn, source: PinnedSource, answer: pa.Table
+        self,
+        output: Opened,
+        view: Stored,
+        column: UdfColumn,
+        source: PinnedSource,
+        answer: pa.Table,
+        failed: Failures | None,
     ) -> pa.Array:
         """The function's values, of the rows of the source: called, and not taken from any checkpoint."""
         try:
@@ -149,12 +163,13 @@ class ViewReplay:
         wanted, place = np.unique(offsets, return_inverse=True)
         use = replace(source.use, columns=tuple(dict.fromkeys(column.inputs)))
         table = rows_at(replace(source, use=use), replace(view.analysis, inject={}), wanted)
-        [batch] = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+        caller = Caller(udf, column.field, column.inputs, sleep=without_pauses)
+        none: I64 = np.empty(0, np.int64)
         try:
-            computed = Caller(udf, column.field, column.inputs, sleep=without_pauses).compute(batch, wanted)
+            values = values_but(caller, table, wanted, none if failed is None else failed.offsets_of(column.name))
         except ComputeError as error:
             raise FailedAgain(error.message) from error
-        return computed.values.take(pa.array(place))
+        return values.take(pa.array(place))
 
 
 def _known(output: Opened, transaction: Transaction, origin: Origin) -> tuple[Stored, Layout]:
@@ -165,6 +180,15 @@ def _known(output: Opened, transaction: Transaction, origin: Origin) -> tuple[St
     if view is None or layout is None:
         raise NotReplayable("its definition of that time is not on its chain")
     return view, layout
+
+
+def values_but(caller: Caller, rows: pa.Table, offsets: I64, failed: I64) -> pa.Array:
+    """The function's values, and none for the rows that it failed for then, whatever it would make of them now."""
+    called = ~np.isin(offsets, failed)
+    some = rows.filter(pa.array(called))
+    [batch] = some.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], some.schema)]
+    values = caller.compute(batch, offsets[called]).values
+    return values if called.all() else values.take(pa.array(np.cumsum(called) - 1, mask=~called))
 
 
 def without_pauses(_: float) -> None:
@@ -178,6 +202,14 @@ def _note(output: Opened, transaction: Transaction) -> Note:
     said = json.loads(objects.store.get(objects.checkpoint_key(checkpoint.physical_hash)))
     said.pop("kind")
     return Note(**said)
+
+
+def _failed(output: Opened, transaction: Transaction) -> Failures | None:
+    """The rows that the view's functions had failed for by then; None when nobody can tell: newer lists replace it."""
+    try:
+        return load(output.name, _note(output, transaction).errors, output.snapshot.objects)
+    except BadMeta:
+        return None
 
 
 def _is_volatile(view: Stored, session: IsolatedSession) -> bool:

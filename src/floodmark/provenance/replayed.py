@@ -15,6 +15,10 @@ class NotReplayable(Exception):
     """Something that is needed to compute rows again is not there any more; says what."""
 
 
+class Contradicted(Exception):
+    """What a block records is not what was noted beside it; says what."""
+
+
 @dataclass(frozen=True)
 class Replayed:
     """A transaction of a derived dataset, or a computed column, computed again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,9 @@ _VALUES = 8  # columns of a record that are shown
 _WIDEST = 40
 _HASH = 8  # the last digits of a block's hash, as the log shows them
 _VERSION = 12
+_NARROWEST = 20
+_BRANCHES = "│├└─ "
+_GOES_ON = str.maketrans("├└─", "│  ")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,18 @@ def _below(tree: Node, indent: str) -> Iterator[str]:
         is_last = number == len(tree.below) - 1
         yield f"{indent}{'└─ ' if is_last else '├─ '}{node.head}"
         yield from _below(node, indent + ("   " if is_last else "│  "))
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """A line of a tree as lines of at most that width: what does not fit goes on below it, and nothing is cut off."""
+    text = line.lstrip(_BRANCHES)
+    branch = line[: len(line) - len(text)]
+    below = branch.translate(_GOES_ON) + "  "
+    room = max(width, len(below) + _NARROWEST)  # however deep in the tree it is
+    shaped = textwrap.TextWrapper(
+        room, initial_indent=branch, subsequent_indent=below, break_on_hyphens=False, replace_whitespace=False
+    )
+    return shaped.wrap(text) or [line]
 
 
 def why_tree(found: Provenance) -> Node:

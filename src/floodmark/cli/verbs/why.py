@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +15,7 @@ from floodmark.cli.tables import visible
 if TYPE_CHECKING:
     from floodmark.dataset import Dataset
     from floodmark.provenance.asked import Asked
+    from floodmark.provenance.text import Node
 
 
 @verb("why")
@@ -42,20 +45,29 @@ def why(call: Call, name: str, given: tuple[str, ...], is_forward: bool, rows: i
     dataset = lake[name]
     asked = _asked(given, dataset)
     if is_forward:
-        from floodmark.provenance.text import forward_tree, lines
+        from floodmark.provenance.text import forward_tree
 
         found = lake.why_forward(dataset.name, asked)
         fields, tree = found.to_json(), forward_tree(found)
     else:
-        from floodmark.provenance.text import lines, why_tree
+        from floodmark.provenance.text import why_tree
 
         made = lake.why(dataset.name, asked, rows=rows)
         fields, tree = made.to_json(), why_tree(made)
     if call.as_json:
         document.emit(**fields)
         return
-    for line in lines(tree):
-        click.echo(visible(line))
+    _print(tree)
+
+
+def _print(tree: Node) -> None:
+    """On a terminal no line is longer than it is wide; in a pipe each is whole."""
+    from floodmark.provenance.text import lines, wrapped
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in map(visible, lines(tree)):
+        for part in [line] if width is None else wrapped(line, width):
+            click.echo(part)
 
 
 def _asked(given: tuple[str, ...], dataset: Dataset) -> Asked:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from floodmark.chain.hashes import Multihash
 from floodmark.compute.stored import row_errors
@@ -43,6 +44,12 @@ class Failures:
     def offsets(self) -> I64:
         """The rows that have an error, sorted, each once."""
         return np.unique(self.table.column("offset").to_numpy())
+
+    def offsets_of(self, column: str) -> I64:
+        """The rows that have an error in one column."""
+        mine = self.table.filter(pc.equal(self.table.column("column"), column))
+        offsets: I64 = mine.column("offset").to_numpy()
+        return offsets
 
     def put(self, objects: DatasetObjects) -> None:
         """Store them durably, if there are any."""
