@@ -85,7 +85,7 @@ def _changed(pipeline: Pipeline, graph: Graph, lake: Any, there: set[str]) -> It
     for declared in pipeline.datasets.values():
         if declared.name.lower() in there:
             yield from _declared_otherwise(declared, lake)
-            if declared.name.lower() in filled:
+            if declared.name.lower() in filled and declared.key is None and declared.merge is None:
                 yield from _without_its_key(declared, lake)
     for step in pipeline:
         for spec in _outputs(step):
@@ -120,8 +120,7 @@ def _without_its_key(declared: Dataset, lake: Any) -> Iterator[Problem]:
     """
     state = lake[declared.name].snapshot().state
     kept = strategy_of(state)
-    is_silent = declared.key is None and declared.merge is None
-    if is_silent and kept.is_keyed and state.dataset_kind is not DatasetKind.DERIVATIVE:
+    if kept.is_keyed and state.dataset_kind is not DatasetKind.DERIVATIVE:
         said = f"dataset {declared.name!r} exists with {kept}, and is declared without a key"
         key = repr(kept.key[0]) if len(kept.key) == 1 else repr(list(kept.key))
         hint = f"declare it as it is (key={key}{'' if kept.kind == 'upsert' else f', merge={kept.kind!r}'})"
