@@ -304,6 +304,17 @@ def test_a_function_without_rows_for_most_keys_lacks_none(world: World) -> None:
     assert {one.outcome for one in replay(world.lake, ["large"], [step])} >= {"not replayable"}
 
 
+def test_rows_that_purged_records_should_have_made_are_never_passed(world: World) -> None:
+    world.write("a", (1, 1), (2, 2))
+    _spoiling(world, lost=[1, 2]).run(world.lake)
+    world.lake["a"].purge(2)
+    world.write("a", (3, 3))
+    world.run()
+
+    [wrong] = _wrong(_replayed(world))
+    assert (wrong.outcome, "cannot be looked for" in (wrong.why or "")) == ("not replayable", True)
+
+
 def test_a_row_that_is_there_twice_differs() -> None:
     once = pa.table({"id": [1, 2], "w": [10, 20]})
     twice = pa.concat_tables([once, once.slice(0, 1)])
