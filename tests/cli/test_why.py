@@ -123,3 +123,23 @@ def test_replay_without_a_pipeline_knows_no_steps(run, project):
 
     assert answer.code == 3
     assert "no step of the pipeline writes 'totals'" in answer.lines[-1]
+
+
+def test_replay_names_rows_that_were_never_written_though_the_step_is_behind(run, project):
+    fixed = PIPELINE.replace('transform_keys=["g"]', 'transform_keys=["g"], version="1"')
+    (project / "pipeline.py").write_text(fixed)
+    run("run")
+    (project / "people.csv").write_text("id,g,v\n4,c,5\n5,d,6\n")
+    run("ingest", "people", "people.csv")
+    (project / "pipeline.py").write_text(fixed.replace(".sum()", ".sum().query(\"g != 'c'\")"))
+    assert run("run", "--max-records", "1").code == 0  # c, and nothing comes of it; d waits
+    (project / "pipeline.py").write_text(fixed)
+
+    answer = run("verify", "totals", "--replay")
+
+    assert answer.code == 3
+    assert answer.lines[-2].endswith(": differs in 1 row")
+    assert answer.lines[-1] == "  g=c: is not there, and should be {'g': 'c', 'v': 5}"
+    found = run("verify", "totals", "--replay", "--json").json
+    assert (found["ok"], found["replayed"][-1]["outcome"]) == (False, "differs")
+    assert found["replayed"][-1]["differences"][0]["key"] == {"g": "c"}

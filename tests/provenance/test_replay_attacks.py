@@ -74,7 +74,8 @@ def test_a_row_that_a_run_of_some_keys_has_lost_is_missing_while_others_wait(wor
 def test_a_row_that_a_filtered_run_has_lost_is_missing_as_of_what_that_run_saw(world: World) -> None:
     world.write("a", (1, 1), (2, 2), (3, 3))
     _spoiling(world, lost=[3]).run(world.lake, filters={"id": [2, 3]})
-    world.write("a", (2, 20), (3, 30))  # nobody has read these
+    world.write("a", (2, 20), (3, 30))
+    world.run(run={"filters": {"id": [2]}})  # reads the first of these; the other waits
 
     found = _replayed(world)
 
@@ -227,20 +228,19 @@ def _cut_short(world: World, commits: int, **options: Any) -> None:
             world.run(**options)
 
 
-def test_outputs_between_which_a_run_was_cut_short_are_never_passed(tmp_path: Path) -> None:
+def test_outputs_that_a_run_of_another_version_was_cut_short_between_are_never_passed(tmp_path: Path) -> None:
     world = make_world(TWO_OUTPUTS, tmp_path)
     world.write("a", (1, 1), (2, 2))
     world.run()
-    world.write("a", (2, 3), (3, 3))
-    _cut_short(world, 0)
+    _cut_short(world, 0, version="2")
 
-    [wrong] = _wrong(_replayed(world))
+    [wrong] = _wrong(_replayed(world, "1", "2"))
     assert (wrong.dataset, wrong.outcome, "cut short" in (wrong.why or "")) == ("many", "not replayable", True)
-    world.run()
-    assert _wrong(_replayed(world)) == []
+    world.run("2")
+    assert _wrong(_replayed(world, "1", "2")) == []
 
 
-@pytest.mark.parametrize(("commits", "said"), [(1, []), (3, [("many", "not replayable")])])
+@pytest.mark.parametrize(("commits", "said"), [(0, []), (1, []), (3, [("many", "not replayable")])])
 def test_what_a_run_has_written_before_it_was_cut_short_is_not_called_different(
     commits: int, said: list[tuple[str, str]], tmp_path: Path
 ) -> None:
@@ -248,7 +248,7 @@ def test_what_a_run_has_written_before_it_was_cut_short_is_not_called_different(
     world.write("a", (1, 1), (2, 2))
     world.run()
     world.write("a", (1, 2), (2, 3))
-    _cut_short(world, commits, run={"commit_every": 1})
+    _cut_short(world, commits, run={"commit_every": 1} if commits else None)
     assert world.rows("many") != [{"id": 1, "n": 0, "w": 10}, {"id": 2, "n": 0, "w": 20}, {"id": 2, "n": 1, "w": 21}]
 
     assert [(one.dataset, one.outcome) for one in _wrong(_replayed(world))] == said
@@ -302,6 +302,17 @@ def test_a_function_without_rows_for_most_keys_lacks_none(world: World) -> None:
     assert {one.outcome for one in replay(world.lake, ["large"], [step])} == {"same"}
     world.lake["a"].purge(4)
     assert {one.outcome for one in replay(world.lake, ["large"], [step])} >= {"not replayable"}
+
+
+def test_rows_that_purged_records_should_have_made_are_never_passed(world: World) -> None:
+    world.write("a", (1, 1), (2, 2))
+    _spoiling(world, lost=[1, 2]).run(world.lake)
+    world.lake["a"].purge(2)
+    world.write("a", (3, 3))
+    world.run()
+
+    [wrong] = _wrong(_replayed(world))
+    assert (wrong.outcome, "cannot be looked for" in (wrong.why or "")) == ("not replayable", True)
 
 
 def test_a_row_that_is_there_twice_differs() -> None:

@@ -85,16 +85,17 @@ def claimed(replaying: StepReplay, output: Opened, origin: Origin) -> Iterator[C
     origin = origin_of(output, newest)
     if origin.doubts:
         raise NotReplayable(origin.doubts[0])
-    made = commits[0].made
-    if origin.noted_version != made.version or _pins(origin.links) != _pins(commits[0].links(origin.links)):
+    if origin.noted_version != commits[0].made.version:
         raise NotReplayable(_CUT_SHORT)
-    if first is output:
-        origin = replace(origin, links=commits[0].links(origin.links))
+    links = commits[0].links(origin.links)
+    # Other outputs may be ahead of the first, when a run was cut short between them: of that, nothing is claimed yet.
+    is_ahead = _pins(links) != _pins(origin.links)
+    origin = replace(origin, links=links)
     checkpoint = commits[0].transaction.event.new_checkpoint
     assert checkpoint is not None
     meta = TransformMeta.load(first.snapshot.objects, checkpoint.physical_hash)
     replay = KeysReplay(replaying, output, newest, origin, output.layout_at(newest.sequence_number))
-    yield from _Claims(replay, commits, meta, first is output).parts()
+    yield from _Claims(replay, commits, meta, first is output, is_ahead).parts()
 
 
 def _commits(first: Opened) -> list[Committed]:
@@ -130,6 +131,7 @@ class _Claims:
     commits: Sequence[Committed]
     meta: TransformMeta
     is_first: bool  # whether the output is the step's first, of which the commits are
+    is_ahead: bool
 
     def parts(self) -> Iterator[Claimed]:
         step, declared, inputs = self.replay.known()
@@ -143,7 +145,7 @@ class _Claims:
         for number in np.unique(states[states != NOWHERE]).tolist():
             mine = states == number
             yield Claimed(self._as_of(number), keys.table.filter(pa.array(mine)), is_called[mine])
-        if (said := self._contradiction(inputs)) is not None:
+        if not self.is_ahead and (said := self._contradiction(inputs)) is not None:
             raise Contradicted(said)
         for commit in self.commits:
             for given, link in zip(inputs, commit.links(self.links), strict=True):
@@ -275,7 +277,7 @@ class _Claims:
             said = NOTHING if item.last_offset is None else item.last_offset
             done = _whole_blocks(given, min(position, link.position), link.position)
             if said > done and not self.is_first:
-                raise NotReplayable(_CUT_SHORT)  # other outputs may be ahead of the first, never behind
+                raise NotReplayable(_CUT_SHORT)
             if said != done:
                 return (
                     f"its block says that input {given.name!r} was read up to record {said}, and what the step has "
