@@ -182,6 +182,24 @@ def test_an_interrupt_that_is_lost_is_sent_again_and_nobody_hears_of_it(monkeypa
     assert "Exception ignored" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("error", "is_told"), [(KeyboardInterrupt, False), (ValueError, True)])
+def test_an_interrupt_that_comes_when_a_thread_is_at_its_end_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException], is_told: bool
+):
+    """It may come where the crew has put the outcome already, and nothing catches it."""
+    told: list[type[BaseException] | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda raised: told.append(raised.exc_type))
+
+    def end() -> None:
+        raise error
+
+    with running._quiet_interrupts():
+        thread = threading.Thread(target=end)
+        thread.start()
+        thread.join(PATIENCE)
+    assert told == ([error] if is_told else [])
+
+
 # Random graphs beside a naive way to the same answers
 
 

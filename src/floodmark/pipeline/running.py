@@ -236,18 +236,22 @@ def _missing(node: Node, error: UnknownDataset) -> tuple[State, str]:
 
 @contextmanager
 def _quiet_interrupts() -> Iterator[None]:
-    """Say nothing of interrupts that came where nothing can be raised."""
-    before = sys.unraisablehook
+    """Say nothing of interrupts that came where nothing can be raised, or when a thread was at its end."""
+    unraisable, ending = sys.unraisablehook, threading.excepthook
 
-    def hook(unraisable: sys.UnraisableHookArgs) -> None:
-        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
-            before(unraisable)
+    def hook(raised: sys.UnraisableHookArgs) -> None:
+        if not isinstance(raised.exc_value, KeyboardInterrupt):
+            unraisable(raised)
 
-    sys.unraisablehook = hook
+    def end_hook(raised: threading.ExceptHookArgs) -> None:
+        if not issubclass(raised.exc_type, KeyboardInterrupt):
+            ending(raised)
+
+    sys.unraisablehook, threading.excepthook = hook, end_hook
     try:
         yield
     finally:
-        sys.unraisablehook = before
+        sys.unraisablehook, threading.excepthook = unraisable, ending
 
 
 class _Crew:
