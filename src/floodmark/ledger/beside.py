@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from floodmark.engine.threads import Threads
 from floodmark.ledger.errors import DuplicateColumns
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.selection import Selection
@@ -56,7 +57,7 @@ class Located:
 
 def side_by_side(located: Iterable[Located], values: Values, schema: pa.Schema) -> Iterator[pa.Table]:
     """Each batch with its columns beside it, which `schema` names. A thread reads those of the next batch ahead."""
-    with ThreadPoolExecutor(1) as ahead:
+    with Threads(1) as ahead:
         waiting: tuple[Located, Future[Sequence[Column]]] | None = None
         for each in located:
             reading = ahead.submit(values.take, each.offsets)

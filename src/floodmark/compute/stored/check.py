@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 
@@ -20,6 +19,7 @@ from floodmark.compute.stored.column_file import SegmentFile
 from floodmark.compute.stored.manifest import Fragment, Manifest, Segment
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.stored.purge import find_left
+from floodmark.engine.threads import Threads
 from floodmark.ledger.slice_check import Problem
 from floodmark.storage.slices import ROW_GROUP_ROWS
 
@@ -62,7 +62,7 @@ def _column_problems(objects: ColumnObjects, catalog: Catalog, column: Column) -
             yield Problem("column", key, message, column=column.name)
     segments = [s for f in manifest.fragments for s in f.segments]
     owners = [f for f in manifest.fragments for _ in f.segments]
-    with ThreadPoolExecutor(_THREADS) as hashing:  # hashing and reading both release the GIL
+    with Threads(_THREADS) as hashing:  # hashing and reading both release the GIL
         for found in hashing.map(partial(_segment_problem, objects, column, rows), owners, segments):
             if found is not None:
                 yield found

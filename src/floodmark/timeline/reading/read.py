@@ -6,13 +6,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from floodmark.engine.threads import Threads
 from floodmark.ledger.beside import Beside, joined
 from floodmark.ledger.keys.records import I64
 from floodmark.ledger.selection import NOBODY
@@ -143,7 +144,7 @@ def _units(spans: Iterable[Span]) -> Iterator[Unit]:
 
 def _ahead(units: Iterator[Unit], read: Callable[[Unit], pa.Table]) -> Iterator[tuple[Unit, Future[pa.Table]]]:
     """Each unit and what it holds; threads read the next ones meanwhile."""
-    with ThreadPoolExecutor(_THREADS) as threads:
+    with Threads(_THREADS) as threads:
         reading: deque[tuple[Unit, Future[pa.Table]]] = deque()
         try:
             for unit in units:

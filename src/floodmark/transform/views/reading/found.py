@@ -7,7 +7,6 @@ uncompressed copies of a keyed dataset when they are few, and else from the file
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from floodmark.engine.threads import Threads
 from floodmark.ledger.beside import Located, Offsets, counted, is_dense
 from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.key_index import KeyIndex
@@ -105,11 +105,8 @@ def _pieces(given: PinnedInput, rows: int) -> list[slice]:
 
 def _in_threads(function: Callable[[Part], Result], parts: Sequence[Part]) -> Generator[Result, None, None]:
     """The results in the order of the parts. Reading, hashing and comparing all let other threads go on."""
-    with ThreadPoolExecutor(max(1, min(pa.cpu_count(), len(parts)))) as threads:
-        try:
-            yield from threads.map(function, parts)
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)  # whoever closes this does not want the rest
+    with Threads(max(1, min(pa.cpu_count(), len(parts)))) as threads:
+        yield from threads.map(function, parts)
 
 
 def _matching(given: PinnedInput, shape: Shape, number: int, keys: pa.Table, selection: Selection, most: int) -> I64:
