@@ -30,6 +30,9 @@ def test_graph_as_a_picture(run, orders, folder):
     texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"goods", "prices", "total", "orders"} <= set(texts)
     assert len(list(root.iter("{http://www.w3.org/2000/svg}path"))) == 2 + 1  # arrows, and what they end in
+    assert run("graph", "--svg", "-").out.rstrip() == (folder / "flow.svg").read_text("utf-8").rstrip()
+    assert run("graph", "--svg", "-", "--json").code == 2
+    assert not (folder / "-").exists()
 
 
 def test_json_has_nodes_with_places_and_levels(run, orders, folder):

@@ -200,3 +200,10 @@ def test_a_decorator_is_no_part_of_a_functions_version(tmp_path):
 def test_a_decorated_function_that_takes_one_frame_too_many_is_refused_when_declared():
     with pytest.raises(BadStep):
         fm.Pipeline().transform([], ["b"])(same)
+
+
+@pytest.mark.parametrize("name", ["key", "lookup", "compare"])
+def test_what_names_no_columns_is_refused_in_words(name):
+    given = {"key": "id", "merge": "snapshot", name: 3}
+    with pytest.raises(fm.FloodmarkError, match=f"^{name}=3 is neither the name of a column nor a list of them"):
+        fm.Dataset("orders", **given)

@@ -67,11 +67,11 @@ APPEND = Strategy("append")
 def declare(
     merge: str | None,
     key: Sequence[str] | str | None,
-    compare: Sequence[str] | None,
+    compare: Sequence[str] | str | None,
     lookup: Sequence[str] | str | None,
 ) -> Strategy:
     """The strategy a user asks for; `BadPrimaryKey` when the parts do not go together."""
-    columns = (key,) if isinstance(key, str) else tuple(key or ())
+    columns = () if key is None else _columns("key", key)
     kind = merge if merge is not None else "upsert" if columns else "append"
     if kind not in KINDS:
         raise BadPrimaryKey(f"there is no merge strategy {merge!r}", hint=f"choose one of {', '.join(KINDS)}")
@@ -85,15 +85,24 @@ def declare(
         raise BadPrimaryKey(f"the key {list(columns)} names a column twice or not at all", hint="name each column once")
     if compare is not None and kind != "snapshot":
         raise BadPrimaryKey(f"merge={kind!r} takes no compare=", hint="only snapshots compare chosen columns")
-    prefix = columns if lookup is None else (lookup,) if isinstance(lookup, str) else tuple(lookup)
+    prefix = columns if lookup is None else _columns("lookup", lookup)
     if columns and (not prefix or columns[: len(prefix)] != prefix):
         raise BadPrimaryKey(
             f"lookup={list(prefix)} is no prefix of the key {list(columns)}", hint="name its first columns"
         )
     if not columns and lookup is not None:
         raise BadPrimaryKey("an append dataset has no lookup key", hint="leave out lookup=")
-    compared = (compare,) if isinstance(compare, str) else None if compare is None else tuple(compare)
-    return Strategy(kind, columns, compared, prefix)
+    return Strategy(kind, columns, None if compare is None else _columns("compare", compare), prefix)
+
+
+def _columns(what: str, given: Sequence[str] | str) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return (given,)
+    try:
+        return tuple(given)
+    except TypeError as error:
+        said = f"{what}={given!r} is neither the name of a column nor a list of them"
+        raise BadPrimaryKey(said, hint=f"{what}='id', or {what}=['shop', 'id']") from error
 
 
 def to_merge(strategy: Strategy) -> MergeStrategy:

@@ -57,8 +57,7 @@ class Dataset:
     @property
     def strategy(self) -> Strategy:
         """What becomes of a batch."""
-        compare = (self.compare,) if isinstance(self.compare, str) else self.compare
-        return strategy.declare(self.merge, self.key, compare, self.lookup)
+        return strategy.declare(self.merge, self.key, self.compare, self.lookup)
 
     @property
     def settings(self) -> Settings | None:

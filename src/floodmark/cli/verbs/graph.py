@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 @verb("graph")
-@click.option("--svg", metavar="FILE", type=click.Path(dir_okay=False), help="Draw it as a picture into this file.")
+@click.option(
+    "--svg",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Draw it as a picture into this file; - is stdout.",
+)
 @steps.pipeline_option
 def graph(call: Call, svg: str | None, file: str | None) -> None:
     """Draw what the pipeline declares: who reads what.
@@ -33,6 +38,8 @@ def graph(call: Call, svg: str | None, file: str | None) -> None:
     """
     from floodmark.pipeline import svg_picture, text_picture
 
+    if svg == "-" and call.as_json:
+        raise click.UsageError("--svg - and --json both write to stdout: name a file for the picture")
     pipeline = steps.load_pipeline(file)
     try:
         lake = call.lake()
@@ -40,6 +47,9 @@ def graph(call: Call, svg: str | None, file: str | None) -> None:
         lake = None  # it can be drawn before there is one
     found = _graph(pipeline, lake)
     notes = {} if lake is None else _notes(pipeline, found, lake)
+    if svg == "-":
+        click.echo(svg_picture.svg(found, notes))
+        return
     if svg is not None:
         Path(svg).write_text(svg_picture.svg(found, notes), "utf-8")
     if call.as_json:

@@ -295,7 +295,7 @@ def _check_options(pipeline: Pipeline, chosen: Sequence[Node], given: Sequence[s
 
 
 def _means_nothing(node: Node, option: str, why: str) -> OtherStep:
-    return OtherStep(f"{option} means nothing to step {node.name!r}, a {node.what}", hint=why, step=node.name)
+    return OtherStep(f"{option} means nothing to step {node.name!r} ({node.what})", hint=why, step=node.name)
 
 
 def _texts(arguments: Sequence[str]) -> dict[str, list[str]]:
