@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -315,3 +317,27 @@ def test_values_of_an_array_function_are_not_copied():
     assert same.kind == "scalar"
     values = Caller(identity, pa.field("y", pa.int64()), ("x",)).compute(rows, np.arange(1000)).values
     assert values.buffers()[1].address == rows.column(0).buffers()[1].address
+
+
+@pytest.mark.parametrize("kind", ["scalar", "array"])
+@pytest.mark.parametrize("times", [1, 2, 9])
+def test_rows_that_fail_leave_nothing_that_waits_for_the_collector(kind, times):
+    class Held:
+        """Stands for what a task has read."""
+
+    calls, seen = Calls({2: (ValueError, times)}), []
+
+    def task() -> list[int | None]:
+        held = Held()
+        seen.append(weakref.ref(held))
+        rules = (Retry(ValueError, attempts=3), Skip(ValueError))
+        values: list[int | None] = compute(getattr(calls, kind), [1, 2, 3], *rules).values.to_pylist()
+        return values
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert task() == [2, None if times == 9 else 3, 4]
+        assert [held() for held in seen] == [None]
+    finally:
+        gc.enable()

@@ -77,7 +77,21 @@ def do(function: bytes, task: bytes) -> bytes:
         argument = pickle.loads(task)  # noqa: S301  our own bytes, sent by the driver
     except Exception as error:
         return pack(Raised(error, traceback.format_exc()))
-    return pack(call(unpacked, argument))
+    outcome = call(unpacked, argument)
+    packed = pack(outcome)
+    if isinstance(outcome, Raised):
+        let_go(outcome.error)
+    return packed
+
+
+def let_go(error: BaseException | None) -> None:
+    """Give up what an error's frames hold, perhaps all that a task has read: now, not when the collector comes by."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None  # frames hold those that called them, and so this one's caller, which has the error
+        error = error.__cause__ or error.__context__
 
 
 def pack(outcome: Outcome) -> bytes:

@@ -18,6 +18,7 @@ from floodmark.compute.functions.failures import RowError, message_of, trace_of,
 from floodmark.compute.functions.on_error import Retry, is_skipped, retry_for
 from floodmark.compute.functions.results import Wanted
 from floodmark.compute.functions.udf import Udf
+from floodmark.engine.task import let_go
 
 _PYTHON_ROWS = 2**16  # rows that are Python values at the same time
 
@@ -161,21 +162,24 @@ class _Calls:
     def _again(self, call: Callable[[], Any], rows: int, error: Exception, spent: Counter[Retry]) -> Any:
         """What the call returns when it is repeated as its errors' rules say, or that it was given up."""
         attempts = 1
-        while True:
-            retry = retry_for(self.udf.on_error, error)
-            if retry is not None:
-                spent[retry] += 1
-            if retry is None or spent[retry] >= retry.attempts:
-                return _GaveUp(error, attempts)
-            self.sleep(retry.pause(spent[retry]))
-            attempts += 1
-            self.called += rows
-            try:
-                return call()
-            except MemoryError:
-                raise
-            except Exception as repeated:
-                error = repeated
+        try:
+            while True:
+                retry = retry_for(self.udf.on_error, error)
+                if retry is not None:
+                    spent[retry] += 1
+                if retry is None or spent[retry] >= retry.attempts:
+                    return _GaveUp(error, attempts)
+                self.sleep(retry.pause(spent[retry]))
+                attempts += 1
+                self.called += rows
+                try:
+                    return call()
+                except MemoryError:
+                    raise
+                except Exception as repeated:
+                    error = repeated
+        finally:
+            del error  # which has this frame in its traceback
 
     def _skip(self, row: int, failed: _GaveUp) -> None:
         offset = int(self.offsets[row])
@@ -184,6 +188,7 @@ class _Calls:
             self._fail(failed, (offset,), f"failed at offset {offset}")
         trace = trace_of(error, __file__)
         self.errors.append(RowError(row, offset, type_of(error), message_of(error), trace, failed.attempts))
+        let_go(error)  # whose frames hold all that the task has read, and one of them the error
 
     def _fail(self, failed: _GaveUp, offsets: tuple[int, ...], what: str, hint: str = "") -> NoReturn:
         error = failed.error
