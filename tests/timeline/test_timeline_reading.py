@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -311,16 +312,16 @@ def test_a_reader_keeps_its_snapshot_while_others_write(tmp_path, monkeypatch):
 
 
 def test_a_reader_that_is_left_in_the_middle_leaves_no_thread(tmp_path, monkeypatch):
-    import threading
-
     monkeypatch.setattr(read, "UNIT_ROWS", 1)
     made = laid_over(tmp_path)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     reader = made.dataset.timeline_batches()
     reader.read_next_batch()
     reader.close()
     del reader
-    assert threading.active_count() <= before
+    for thread in set(threading.enumerate()) - before:  # nobody waits for them, so they may be about to end
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 # What is refused
