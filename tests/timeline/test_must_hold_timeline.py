@@ -184,7 +184,6 @@ def test_fold_takes_a_partition_or_all(lake):
     dataset.write(rows([n * 7.5 for n in range(380)]))
     for number in range(5):
         dataset.write(rows([n * 31.5 + number for n in range(90)], 1000 * (number + 1)))
-    dataset.write(rows([n * 290.5 for n in range(9)], 9000))
     untouched = [p for p in dataset.timeline_pieces().partitions if p.start != BEGIN]
     assert waiting(dataset)
     dataset.fold("2026-11-01")

@@ -16,7 +16,7 @@ from floodmark.timeline.order.pieces import Piece, Place, Run
 from floodmark.timeline.order.places import rows_before
 from floodmark.timeline.plan.settle import PlacesOf, span, span_of
 
-RATIO = 16
+RATIO = 8
 """So many rows that are there are rewritten at most for each late row."""
 
 FAN = 8
