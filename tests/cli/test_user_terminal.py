@@ -46,6 +46,8 @@ def test_run_shows_a_bar_per_step_and_leaves_a_line_for_each(shop):
     with on_terminal(shop, "run", columns=100) as terminal:
         wait_for(shop / "waits", terminal.process)
         terminal.until(lambda received: "rows computed" in received or "6 rows in" in received)
+        # And then to the end of a picture: it may have come in parts.
+        terminal.until(lambda _: any(line.endswith("after convert") for line in terminal.screen()))
         live = terminal.screen()
         (shop / "closed").unlink()
         code = terminal.end()

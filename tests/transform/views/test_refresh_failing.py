@@ -38,8 +38,9 @@ def test_errors_of_others_stay_what_they_are() -> None:
         raise ZeroDivisionError
 
 
-def test_pyspark_does_not_write_pages_about_it_meanwhile() -> None:
+def test_pyspark_does_not_write_pages_about_it_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     log = PySparkLogger.getLogger("SQLQueryContextLogger")
+    monkeypatch.setattr(log, "disabled", False)  # whoever sets logging up anew disables what there is
     with failing("v"):
         assert log.disabled
     assert not log.disabled
