@@ -6,7 +6,10 @@ STAMP := .venv/.installed
 # What users have: enough for the demo, and quicker to install than what developers need.
 USABLE := .venv/.usable
 # A machine with many cores need not start a Python for each of them.
-WORKERS ?= auto
+WORKERS ?= $(shell python3 -c 'import os; print(min(os.cpu_count() + 1, 5))')
+MINUTES ?= 60
+# Without bytecode every process that a test starts would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## This list
@@ -27,14 +30,24 @@ $(USABLE): pyproject.toml constraints.txt tools/install
 demo: $(USABLE) ## A pipeline on real flights, killed and repaired, step by step, in ./demo-lake
 	@$(BIN)/python examples/flights/flights_demo.py $(ARGS)
 
+# The worker with Spark's tests mostly waits for the JVM, so there is one worker more than cores.
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 .PHONY: test
-test: $(STAMP) ## All tests
-	$(BIN)/pytest -m "not spark" -n $(WORKERS) --maxprocesses 4 --dist worksteal
-	$(BIN)/pytest -m spark
+test: $(STAMP) ## All tests: 16 minutes on two cores
+	$(PYTEST)
 
 .PHONY: test-fast
-test-fast: $(STAMP) ## The tests that start no Spark and take no time
-	$(BIN)/pytest -m "not spark and not slow" -n $(WORKERS) --maxprocesses 4 --dist worksteal
+test-fast: $(STAMP) ## The tests that need no JVM and no process of their own: 6 minutes
+	FLOODMARK_TEST_PROFILE=quick $(PYTEST) -m "not spark and not process and not slow"
+
+.PHONY: soak
+soak: $(STAMP) ## The random tests with new seeds (MINUTES=60, SEED=… and TEST=… repeat a failure)
+	@$(BIN)/python tools/soak.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(TEST),--test '$(TEST)')
+
+.PHONY: mutants
+mutants: $(STAMP) ## Break the product in many places; each time the tests must turn red
+	@$(BIN)/python tools/mutants.py $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## Lint, format, types, import direction

@@ -1,31 +1,130 @@
-"""One small Spark session for all tests that need Spark."""
+"""The run as a whole: its profile, its folder for temporary files, which worker runs what, one Spark session."""
 
 from __future__ import annotations
 
+import gc
+import os
+import random
+import shutil
 import signal
+import tempfile
+import time
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from floodmark.engine import ArchiveUse, Profile, Session
+from profiles import PROFILE, SEED, load_hypothesis_profile
+from scheduling import FileScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MEMORY_DISK = Path("/dev/shm")
+MEMORY_DISK_BYTES = 2 << 30  # what a run with all its workers may need
 
-def pytest_configure() -> None:
-    """Hear Ctrl-C even when whoever started us has it ignored: what we start inherits that."""
+
+def pytest_configure(config: pytest.Config) -> None:
+    load_hypothesis_profile()
+    use_memory_disk(config)
+    # Without bytecode every process that a test starts would compile the package again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # A parent that ignores SIGINT (nohup, a shell script) would pass that on to every process that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def use_memory_disk(config: pytest.Config) -> None:
+    """Put temporary files into memory, unless TMPDIR is set: durability is tested by recording, not by a disk."""
+    if "TMPDIR" in os.environ or not os.access(MEMORY_DISK, os.W_OK):
+        return
+    if shutil.disk_usage(MEMORY_DISK).free >= MEMORY_DISK_BYTES:
+        # The name is short because sockets are among the files.
+        folder = tempfile.mkdtemp(prefix="fm-", dir=MEMORY_DISK)
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ["TMPDIR"] = folder
+        tempfile.tempdir = None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark random tests, and put Spark's tests and long files first, so that no worker ends with one."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.soak)
+    if config.getoption("soak_until") is not None:
+        choose(config, items, [item for item in items if item.get_closest_marker("soak")])
+        random.Random(SEED).shuffle(items)
+        return
+    if PROFILE != "soak":
+        choose(config, items, [item for item in items if not is_soak_only(item)])
+    long_files = {item.path for item in items if is_long(item)}
+    items.sort(key=lambda item: (not is_spark(item), item.path not in long_files))
+
+
+def pytest_collection_finish() -> None:
+    """Take what collecting left out of the garbage collector's view: it would be searched again in every test."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # else libraries report as leaked what they left to the interpreter's end
+
+
+def is_spark(item: pytest.Item) -> bool:
+    return item.get_closest_marker("spark") is not None
+
+
+def is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
+
+
+# Soak: the tests that do more under that profile, for a given time.
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak-until", type=float, help="run only soak tests; start none after this Unix time")
+
+
+def choose(config: pytest.Config, items: list[pytest.Item], chosen: list[pytest.Item]) -> None:
+    left = set(items) - set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = chosen
+
+
+def is_soak_only(item: pytest.Item) -> bool:
+    """Marked `soak(only=True)`: too long for every run, and guarded otherwise by a shorter test."""
+    mark = item.get_closest_marker("soak")
+    return mark is not None and bool(mark.kwargs.get("only"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    until = item.config.getoption("soak_until")
+    if until is not None and time.time() > until:
+        pytest.skip("no time left")
+
+
+# Spark
+
+
 @pytest.fixture(scope="session")
 def session() -> Iterator[Session]:
+    """One session for all tests of a worker that can share it."""
     settings = {
         "spark.master": "local[2,3]",
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
+        # Compiling a plan takes longer than running it on a few rows.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     with Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE) as ours:
         yield ours
@@ -41,7 +140,7 @@ LOG_LINES = 40
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What failed must not drown in what was logged meanwhile: of each captured part the last lines are enough."""
+    """Keep the last lines of each captured part, so that a failure is not buried in log output."""
     report = yield
     report.sections = [(name, last_lines(text)) for name, text in report.sections]
     return report

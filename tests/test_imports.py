@@ -62,11 +62,10 @@ def imports(path: Path, source: Path, modules: set[str]) -> Iterator[Import]:
     module = module_name(path, source)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     tree = ast.parse(path.read_text(), str(path))
-    for_types = {inner for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
+    for node, for_types in statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(module, alias.name, node.lineno, node in for_types)
+                yield Import(module, alias.name, node.lineno, for_types)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -74,7 +73,15 @@ def imports(path: Path, source: Path, modules: set[str]) -> Iterator[Import]:
                 base = ".".join([*above, *([base] if base else [])])
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
-                yield Import(module, inner if inner in modules else base, node.lineno, node in for_types)
+                yield Import(module, inner if inner in modules else base, node.lineno, for_types)
+
+
+def statements(node: ast.AST, for_types: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every statement below a node, and whether only type checkers run it."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, name, ()):
+            yield inner, for_types
+            yield from statements(inner, for_types or is_type_checking(inner))
 
 
 def is_type_checking(node: ast.AST) -> bool:

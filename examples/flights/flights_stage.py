@@ -64,16 +64,21 @@ class Stage:
         """Show a command, run it, show what it answers; any other exit code than the expected one ends the demo."""
         self._prompt(command)
         start = time.perf_counter()
-        with self.started(command, environment or {}) as process:
-            answer, said = self._followed(process)
+        code, answer, said = self.execute(command, environment or {})
         seconds = time.perf_counter() - start
         note = said.strip().rpartition("\n")[2]  # what a command says when there is nothing to answer
-        self._answer((answer or note) if process.returncode == 0 else answer + said, lines)
-        code = "" if process.returncode == 0 else f", exit code {process.returncode}"
-        self.console.print(Text(f"{f'{seconds:.1f} s{code}':>{WIDTH}}", style="dim"))
-        if process.returncode != expect:
-            raise Off(f"`{command}` ended with exit code {process.returncode}, not {expect}:\n{said.strip()}")
+        self._answer((answer or note) if code == 0 else answer + said, lines)
+        ending = "" if code == 0 else f", exit code {code}"
+        self.console.print(Text(f"{f'{seconds:.1f} s{ending}':>{WIDTH}}", style="dim"))
+        if code != expect:
+            raise Off(f"`{command}` ended with exit code {code}, not {expect}:\n{said.strip()}")
         return Shown(answer, seconds)
+
+    def execute(self, command: str, environment: Mapping[str, str]) -> tuple[int, str, str]:
+        """Run a command to its end: its exit code, its output and its errors."""
+        with self.started(command, environment) as process:
+            answer, said = self._followed(process)
+        return process.returncode, answer, said
 
     def killed(self, command: str, enough: Callable[[], bool]) -> float:
         """Start a command and, as soon as there is enough, kill it and all that it started; how long it lived."""

@@ -44,6 +44,18 @@ class Stage:
         """Show a command, run it, show what it says; any other exit code than the expected one ends the demo."""
         print(f"\n$ {command}", flush=True)
         start = time.perf_counter()
+        code, answer, errors = self.execute(command)
+        seconds = time.perf_counter() - start
+        said = answer + errors
+        print(indent(said.rstrip(), "  "))
+        took = f"[{seconds:.1f} s]" if code == 0 else f"[{seconds:.1f} s, exit code {code}]"
+        print(f"{took:>{WIDTH}}")
+        if code != expect:
+            raise Off(f"`{command}` ended with exit code {code}, not {expect}")
+        return Shown(answer, said, seconds)
+
+    def execute(self, command: str) -> tuple[int, str, str]:
+        """Run a command to its end: its exit code, its output and its errors."""
         done = subprocess.run(
             shlex.split(command),
             cwd=self.folder,
@@ -53,14 +65,7 @@ class Stage:
             errors="replace",
             check=False,
         )
-        seconds = time.perf_counter() - start
-        said = done.stdout + done.stderr
-        print(indent(said.rstrip(), "  "))
-        took = f"[{seconds:.1f} s]" if done.returncode == 0 else f"[{seconds:.1f} s, exit code {done.returncode}]"
-        print(f"{took:>{WIDTH}}")
-        if done.returncode != expect:
-            raise Off(f"`{command}` ended with exit code {done.returncode}, not {expect}")
-        return Shown(done.stdout, said, seconds)
+        return done.returncode, done.stdout, done.stderr
 
     def check(self, claim: str, holds: bool) -> None:
         """Say something about what was just seen, if it is so."""

@@ -13,6 +13,7 @@ from floodmark.chain.errors import RuleBroken
 from floodmark.chain.events import AddData, ExecuteTransform, ExecuteTransformInput, MetadataBlock
 from floodmark.chain.state import EMPTY, advance
 from floodmark.chain.walk import check_chain
+from profiles import examples
 
 
 def broken_blocks(model: Model, mutation: Mutation):
@@ -27,7 +28,7 @@ def broken_blocks(model: Model, mutation: Mutation):
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.name}-{m.kind.name.lower()}")
 @given(data=st.data())
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.filter_too_much])
 def test_broken_block_is_refused_by_the_rule_it_breaks(mutation, data):
     candidates = list(broken_blocks(data.draw(models(mutation.kind)), mutation))
     assume(candidates)

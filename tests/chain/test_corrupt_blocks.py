@@ -14,6 +14,8 @@ from floodmark.chain.codec import decode, encode
 from floodmark.chain.errors import CorruptBlock, UnsupportedBlockVersion
 from floodmark.chain.events import MetadataBlock, SetDataSchema, SetInfo
 from floodmark.chain.schema import DataField, DataSchema, DataTypeInt64, DataTypeList
+from limits import set_limit
+from profiles import examples
 
 VECTORS = [vector for vector in vectors.load() if vector.version == 3]
 
@@ -46,7 +48,7 @@ def test_any_changed_byte_gives_a_block_or_an_error(vector):
     edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 2**32 - 1)), min_size=1, max_size=4),
     small=st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(40))
 def test_overwritten_references_give_a_block_or_an_error(block, edits, small):
     data = bytearray(encode(block))
     for place, word in edits:
@@ -56,7 +58,7 @@ def test_overwritten_references_give_a_block_or_an_error(block, edits, small):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(66))
 def test_random_bytes_give_an_error(data):
     with pytest.raises((CorruptBlock, UnsupportedBlockVersion)):
         decode(data)
@@ -98,7 +100,7 @@ def test_tables_nested_too_deep_are_corrupt(monkeypatch):
         type_ = DataTypeList(type_)
     event = SetDataSchema(schema=DataSchema((DataField("deep", type_),)))
     with monkeypatch.context() as patch:
-        patch.setattr(flat, "MAX_DEPTH", 100)
+        set_limit(patch, "flat.max_depth", 100)
         data = encode(MetadataBlock(system_time=0, sequence_number=0, event=event))
     with pytest.raises(CorruptBlock, match="64 deep"):
         decode(data)

@@ -11,6 +11,7 @@ from floodmark.chain.errors import BadSkipPointers
 from floodmark.chain.events import kind
 from floodmark.chain.skips import SkipPointers, merge
 from floodmark.chain.state import BlockRef
+from profiles import examples
 
 
 def ref(number: int) -> BlockRef:
@@ -31,7 +32,7 @@ def naive(kinds: list[str], start: int) -> SkipPointers:
 
 
 @given(models(), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(13))
 def test_pointers_are_the_same_however_the_chain_is_cut(model, data):
     kinds = [kind(block.event) for _, block in model.blocks]
     cuts = data.draw(st.sets(st.integers(1, len(kinds) - 1)))

@@ -17,6 +17,7 @@ from floodmark.chain.errors import (
 from floodmark.chain.events import MetadataBlock, SetInfo
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.walk import walk_back
+from profiles import examples
 
 
 def stored(*blocks: MetadataBlock) -> dict[Multihash, bytes]:
@@ -33,7 +34,7 @@ def model() -> Model:
 
 
 @given(models())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(10))
 def test_walk_gives_every_block_newest_first(model):
     objects = stored(*(block for _, block in model.blocks))
     walked = list(walk_back(objects.__getitem__, model.blocks[-1][0]))

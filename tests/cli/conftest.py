@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +24,7 @@ from floodmark.cli.app import floodmark
 from floodmark.compute import columns
 from floodmark.dataset import Dataset
 from floodmark.transform.views.defined import functions
+from transform.worlds import in_this_process
 
 VISION = """\
 import pyarrow as pa
@@ -63,6 +66,16 @@ class Answer:
 Run = Callable[..., Answer]
 
 
+@pytest.fixture(autouse=True)
+def functions_run_here(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Users' functions run in this process, except in tests marked `process`: there in worker processes."""
+    if request.node.get_closest_marker("process"):
+        yield
+        return
+    with in_this_process():
+        yield
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, empty, with nothing in the environment that names a lake."""
@@ -75,11 +88,46 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(folder: Path) -> Run:
     """`run("log", "trips")` is `floodmark log trips`."""
 
-    def call(*arguments: str) -> Answer:
-        result = CliRunner().invoke(floodmark, arguments)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Answer(result.exit_code, result.stdout, result.stderr)
+    return invoke
+
+
+def invoke(*arguments: str) -> Answer:
+    """Run a command in this process and in the current folder, as in a pipe."""
+    result = CliRunner().invoke(floodmark, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Answer(result.exit_code, result.stdout, result.stderr)
+
+
+class Screen(io.TextIOWrapper):
+    """An output that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+Show = Callable[..., str]
+
+
+@pytest.fixture
+def on_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
+    """`on_terminal("list", columns=100)`: what a terminal of this width receives from a command in this process."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("LINES", "40")
+
+    def call(*arguments: str, columns: int) -> str:
+        received = io.BytesIO()
+        with monkeypatch.context() as patched, Screen(received, "utf-8") as screen:
+            patched.setenv("COLUMNS", str(columns))
+            patched.setattr(sys, "stdout", screen)
+            patched.setattr(sys, "stderr", screen)
+            with pytest.raises(SystemExit) as ended:
+                floodmark(list(arguments))
+            screen.flush()
+            assert ended.value.code == 0, received.getvalue().decode()
+            return received.getvalue().decode().replace("\n", "\r\n")
 
     return call
 
@@ -141,9 +189,11 @@ def modules(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
     # A module that is written twice within a second would be taken from the bytecode of the first.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    gc.freeze()  # so that `forget` looks only at what the test makes
     found = Modules(folder)
     yield found
     found.forget()
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -214,11 +264,19 @@ pipeline = fm.Pipeline(
 
 
 @pytest.fixture
-def steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What pipeline files import goes again after the test."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
-    yield
+def steps(folder: Path) -> Iterator[None]:
+    """The current folder has a pipeline; what it imports is forgotten after the test."""
+    with project(folder):
+        yield
+
+
+@contextmanager
+def project(folder: Path) -> Iterator[None]:
+    """Commands run in this folder, and what its pipeline imports is forgotten afterwards."""
+    path, before = list(sys.path), set(sys.modules)
+    with chdir(folder):
+        yield
+    sys.path[:] = path
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(str(folder)):
             del sys.modules[name]

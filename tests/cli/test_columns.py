@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import io
 import re
-import subprocess
 import sys
 
 import pyarrow as pa
 import pytest
 
 from floodmark import Lake
+from floodmark.cli import main
 
 
 def test_table_has_a_line_per_column(run, images):
@@ -138,12 +138,15 @@ def test_bars_are_no_wider_than_the_terminal(run, images, monkeypatch, width):
     assert ("to a character" in legend) is (width < 110)
 
 
-def test_output_without_block_characters_gets_plain_ones(images, run):
+def test_output_without_block_characters_gets_plain_ones(images, run, monkeypatch):
     run("backfill", "images", "brightness", "--where", "id < 5")
-    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    command = [sys.executable, "-m", "floodmark.cli", "columns", "images"]
-    found = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=True)
-    *_, bar, _, legend = found.stdout.decode("latin-1").splitlines()
+    output = io.BytesIO()
+    with monkeypatch.context() as patched, io.TextIOWrapper(output, "latin-1") as stream:
+        patched.setattr(sys, "argv", ["floodmark", "columns", "images"])
+        patched.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit):
+            main()
+        *_, bar, _, legend = output.getvalue().decode("latin-1").splitlines()
     assert re.fullmatch(r"brightness  #+\|#+\+?\.+\|\.+", bar)
     assert legend.startswith("3 fragments: # computed, ")
 

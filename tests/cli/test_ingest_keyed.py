@@ -229,8 +229,9 @@ def test_schema_marks_the_key(run, ingest):
     assert "snapshot by id, comparing name, city" in answer.err
 
 
+@pytest.mark.process
 def test_warnings_of_the_library_do_not_disturb_json(ingest, folder):
-    """In a process of its own, where nobody but the command says what becomes of a warning."""
+    """In a process of its own: pytest handles warnings, too."""
     ingest("id\n1\n1\n", "--key", "id")
     command = [sys.executable, "-m", "floodmark.cli", "ingest", "people", "people.csv"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)

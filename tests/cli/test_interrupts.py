@@ -57,6 +57,7 @@ def test_swallowed_interrupt_stops_the_command_before_it_does_anything(run, trip
     assert [d["name"] for d in run("list", "--json").json["datasets"]] == [trips]
 
 
+@pytest.mark.process
 def test_interrupted_command_does_not_wait_for_threads(folder):
     program = (
         "import threading, time\n"
@@ -67,7 +68,7 @@ def test_interrupted_command_does_not_wait_for_threads(folder):
         "call.open_lake = stuck\n"
         "main()"
     )
-    found = subprocess.run([sys.executable, "-c", program, "list"], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", program, "list"], capture_output=True, text=True, timeout=240)
     assert (found.returncode, found.stderr.strip()) == (130, "error: interrupted")
 
 
@@ -85,6 +86,7 @@ floodmark.cli.main()
 """
 
 
+@pytest.mark.process
 def test_ctrl_c_while_all_is_being_imported_ends_like_any_other():
-    found = subprocess.run([sys.executable, "-c", IMPORTING, "list"], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", IMPORTING, "list"], capture_output=True, text=True, timeout=240)
     assert (found.returncode, found.stdout, found.stderr) == (130, "", "error: interrupted\n")

@@ -11,8 +11,8 @@ import pytest
 from cli.conftest import DAILY, TOP, WINDY
 from floodmark import Lake
 from floodmark.cli.call import Call
-from floodmark.cli.verbs import refresh
 from floodmark.view import View
+from limits import set_limit
 
 pytestmark = pytest.mark.spark
 
@@ -160,7 +160,7 @@ def test_ctrl_c_says_that_the_view_is_as_it_was(run, views, monkeypatch):
 @pytest.mark.parametrize(("little", "opened"), [(0, 1), (1 << 20, 0)])
 def test_much_data_gets_the_spark_that_works_faster(run, views, monkeypatch, little, opened):
     full = []
-    monkeypatch.setattr(refresh, "_LITTLE", little)
+    set_limit(monkeypatch, "refresh.little", little)
     monkeypatch.setattr(Call, "lake", lambda call, given=Call.lake: full.append(given(call)) or full[-1])
     assert run("refresh", "windy").code == 0
     assert len(full) == opened

@@ -17,7 +17,6 @@ import floodmark as fm
 
 @fm.udf(returns="int64", on_error=[fm.Skip(ValueError)])
 def stars(pixels: int) -> int:
-    print("hello")
     if pixels == 30 and not Path("mended").exists():
         raise ValueError("broken")
     return pixels // 10
@@ -42,6 +41,7 @@ def stars():
     return {row["id"]: row["stars"] for row in Lake("lake")["rated"].to_arrow().to_pylist()}
 
 
+@pytest.mark.process
 def test_function_is_imported_and_called_for_what_changed(run, rated, images, modules):
     answer = run("refresh", "rated")
     assert answer.code == 0

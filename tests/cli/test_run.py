@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from cli.user import PATIENCE, wait_for
 from floodmark import Lake
 
 
@@ -29,6 +26,7 @@ def untimed(text):
     return text.rpartition(" (")[0]
 
 
+@pytest.mark.process
 def test_run_processes_what_changed_and_counts_what_failed(run, orders):
     answer = run("run", "prices")
     assert answer.code == 0
@@ -217,6 +215,7 @@ def test_full_run_of_an_external_table_retracts_what_is_gone(run, orders, folder
 # Failures of functions
 
 
+@pytest.mark.process
 def test_function_that_may_not_fail_ends_the_run_with_its_traceback(run, orders, folder):
     pipeline = folder / "pipeline.py"
     pipeline.write_text(pipeline.read_text().replace('["prices"], labels', '["prices"], on_error="fail_fast", labels'))
@@ -226,6 +225,7 @@ def test_function_that_may_not_fail_ends_the_run_with_its_traceback(run, orders,
     assert f'File "{pipeline}", line ' in answer.err
 
 
+@pytest.mark.process
 def test_what_functions_print_is_not_in_the_answer(run, orders, folder):
     pipeline = folder / "pipeline.py"
     text = pipeline.read_text().replace("    yield pa.table", "    print('hello')\n    yield pa.table")
@@ -270,50 +270,20 @@ COMMAND = [
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from floodmark.cli import main; main()",
 ]
-PATIENCE = 60
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not path.exists():
-        assert time.monotonic() < deadline, "nothing began"
-        time.sleep(0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
-def test_ctrl_c_exits_130_and_the_same_command_goes_on(run, orders, folder, form):
+@pytest.mark.process
+def test_ctrl_c_exits_130_and_the_same_command_goes_on(run, orders, folder):
     (folder / "pipeline.py").write_text(SLOW)
-    with subprocess.Popen(
-        [*COMMAND, "run", "slow", *form],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ},
-    ) as process:
-        wait_for(folder / "begun")
+    command = [*COMMAND, "run", "slow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(folder / "begun", process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
-    if form:
-        assert json.loads(out)["error"]["type"] == "Interrupted"
-    else:
-        assert out == ""
-        assert "interrupted: results of step slow are stored about every ten seconds" in err
-        assert "Traceback" not in err
+    assert out == ""
+    assert "interrupted: results of step slow are stored about every ten seconds" in err
+    assert "Traceback" not in err
     (folder / "go").touch()
     assert run("run", "slow", "--json").json["runs"][0]["keys"] == 3
     assert [row["n"] for row in rows("slow")] == [1, 2, 3]
-
-
-def test_run_without_changes_needs_neither_spark_nor_pandas(run, orders, folder):
-    (folder / "mended").touch()
-    run("run", "prices")
-    code = (
-        "import sys; from floodmark.cli.app import floodmark\n"
-        "try: floodmark(['run', 'prices'])\n"
-        "except SystemExit as end: code = end.code\n"
-        "print(code, sorted({'pyspark', 'pandas', 'polars', 'sqlalchemy', 'duckdb'} & set(sys.modules)))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert found.stdout.splitlines() == ["prices: nothing to do", "0 []"]

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
-import os
-import pty
-import re
-import struct
-import subprocess
-import sys
-import termios
 
-import pytest
 from rich.text import Text
 
 from floodmark.cli.display import Lines, Live
 from floodmark.pipeline.graph import Node, build
 from floodmark.pipeline.running import Outcome
 from floodmark.pipeline.work import Done
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 class Screen(io.StringIO):
@@ -78,28 +65,3 @@ def test_lines_name_the_step_that_works():
     progress.start("writing x", None)
     progress.advance(3)
     assert stream.getvalue().startswith("a: writing x: 3 rows")
-
-
-@pytest.mark.slow
-def test_run_on_a_terminal_ends_with_a_line_per_step(run, orders, folder):
-    (folder / "mended").touch()
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
-    command = [sys.executable, "-m", "floodmark.cli", "run"]
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**environment, "TERM": "xterm-256color"}
-    ) as process:
-        os.close(theirs)
-        received = b""
-        while True:
-            try:
-                received += os.read(ours, 65536)
-            except OSError:
-                break
-        os.close(ours)
-        assert process.wait(60) == 0
-    lines = [line.strip() for line in plain(received.decode()).replace("\r", "\n").splitlines() if line.strip()]
-    assert any(line.startswith("total") and "after prices" in line for line in lines)
-    assert [line.split(":")[0] for line in lines[-4:]] == ["goods", "prices", "total", "3 steps"]
-    assert "prices: 3 keys processed; rows: 3 new" in lines[-3]

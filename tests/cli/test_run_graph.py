@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.user import PATIENCE
 from floodmark import Lake
 from floodmark.pipeline.lock import running
 
@@ -54,7 +55,6 @@ COMMAND = [
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from floodmark.cli import main; main()",
 ]
-PATIENCE = 60
 
 
 @pytest.fixture
@@ -76,6 +76,7 @@ def said(answer) -> list[str]:
     return [untimed(line) for line in answer.lines]
 
 
+@pytest.mark.process
 def test_everything_runs_in_its_order_and_a_failure_stops_only_what_needs_it(run, flow):
     answer = run("run")
     assert answer.code == 1
@@ -214,6 +215,7 @@ def test_settings_of_the_project_reach_the_run(run, flow):
     assert "workers = 0 in [defaults]" in answer.err
 
 
+@pytest.mark.process
 def test_watch_goes_on_as_files_come_and_says_only_what_was_done(run, flow):
     (flow / "mended").touch()
     command = [*COMMAND, "run", "--watch", "--every", "0.1", "--json"]
@@ -238,24 +240,7 @@ def test_watch_ends_after_the_seconds_given(run, flow):
     assert "to_cents: 2 keys processed; rows: 2 new" in said(answer)
 
 
-def test_interrupted_run_of_several_steps_says_what_is_done_and_goes_on(run, flow):
-    waits = "    import time\n    Path('begun').touch()\n    time.sleep(600)\n    return pa.table({"
-    (flow / "pipeline.py").write_text(FLOW.replace("    return pa.table({", waits))
-    (flow / "mended").touch()
-    with subprocess.Popen([*COMMAND, "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + PATIENCE
-        while not (flow / "begun").exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, out + err
-    assert "ingest_orders" in err
-    assert "the same command goes on" in err
-    assert "Traceback" not in err
-    (flow / "pipeline.py").write_text(FLOW)
-    assert run("run").code == 0
-
-
+@pytest.mark.process
 def test_run_with_nothing_to_do_needs_neither_spark_nor_pandas(run, flow):
     (flow / "mended").touch()
     run("run")
@@ -270,6 +255,7 @@ def test_run_with_nothing_to_do_needs_neither_spark_nor_pandas(run, flow):
     assert found.stdout.count("nothing to do") == 5
 
 
+@pytest.mark.process
 def test_what_functions_print_is_not_in_the_answer(run, flow):
     (flow / "mended").touch()
     text = (flow / "pipeline.py").read_text().replace("    return broken", "    print('hello')\n    return broken")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 
@@ -53,9 +49,8 @@ def test_data_cannot_break_lines_or_send_commands_to_the_terminal(run, trips):
 
 
 @pytest.mark.spark
-def test_spark_answers_like_duckdb(run, trips):
-    command = [sys.executable, "-m", "floodmark.cli", "sql", "select id, pay from trips order by id", "--json"]
-    by_spark = subprocess.run([*command, "--spark"], capture_output=True, text=True, timeout=200)
-    assert by_spark.returncode == 0, by_spark.stderr
-    assert json.loads(by_spark.stdout)["rows"] == run(*command[3:]).json["rows"]
-    assert by_spark.stderr == ""
+def test_spark_answers_like_duckdb(run, trips, spark):
+    command = ["sql", "select id, pay from trips order by id", "--json"]
+    by_spark = run(*command, "--spark")
+    assert (by_spark.code, by_spark.err) == (0, "")
+    assert by_spark.json["rows"] == run(*command).json["rows"]

@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-
-@pytest.fixture
-def on_terminal(folder):
-    """`on_terminal("list", columns=100)`: what a terminal of this width is sent."""
-
-    def call(*arguments: str, columns: int) -> str:
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
-        command = [sys.executable, "-m", "floodmark.cli", *arguments]
-        with subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env={**environment, "TERM": "xterm-256color"}
-        ) as process:
-            os.close(theirs)
-            received = b""
-            while True:
-                try:
-                    received += os.read(ours, 65536)
-                except OSError:  # how Linux says that the other side has ended
-                    break
-            os.close(ours)
-            assert process.wait(60) == 0
-        return received.decode()
-
-    return call
+from cli.user import on_terminal as in_terminal
 
 
 def plain(text: str) -> str:
@@ -52,6 +21,13 @@ def test_table_is_drawn(trips, on_terminal):
     assert "\x1b[1m" in shown
     assert "────" in shown
     assert re.search(r"trips +append +3 ", plain(shown))
+
+
+@pytest.mark.process
+def test_process_on_a_terminal_draws_the_same(trips, folder, on_terminal):
+    with in_terminal(folder, "schema", trips, columns=100) as terminal:
+        assert terminal.end() == 0
+    assert terminal.received == on_terminal("schema", trips, columns=100)
 
 
 def test_what_does_not_fit_has_a_line_per_field(trips, on_terminal):

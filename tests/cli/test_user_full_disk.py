@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cli.conftest import project
 from cli.user import in_pipe
-
-pytestmark = pytest.mark.slow
+from transform.worlds import in_this_process
 
 
 def no_room() -> None:
@@ -17,15 +17,17 @@ def no_room() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
 
-def test_full_disk_is_one_error_and_nothing_is_lost(tmp_path: Path):
-    assert in_pipe(tmp_path, "new", "shop").code == 0
-    shop = tmp_path / "shop"
+@pytest.mark.process
+def test_full_disk_is_one_error_and_nothing_is_lost(run, folder: Path):
+    assert run("new", "shop").code == 0
+    shop = folder / "shop"
     full = in_pipe(shop, "run", before=no_room)
     assert full.code == 1
     assert "Traceback" not in full.err
     assert full.err.count("error: ") == 1, full.err
     assert "File too large" in full.err
     assert "skipped, because ingest_sales failed" in full.out
-    again = in_pipe(shop, "run", "--json").json["runs"]
-    assert [one["state"] for one in again] == ["done"] * 4
-    assert in_pipe(shop, "verify").code == 0
+    with project(shop), in_this_process():
+        again = run("run", "--json").json["runs"]
+        assert [one["state"] for one in again] == ["done"] * 4
+        assert run("verify").code == 0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.user import in_pipe, objects
-
-pytestmark = pytest.mark.slow
+from cli.conftest import invoke, project
+from cli.user import objects
+from transform.worlds import in_this_process
 
 REFUSED = 1
 
@@ -73,25 +73,29 @@ def good(tmp_path_factory) -> Path:
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "one.csv").write_text("id,shop,price\n1,Oslo,2.5\n2,Rome,3.5\n")
     (folder / "pipeline.py").write_text(GOOD)
-    assert in_pipe(folder, "init").code == 0
-    ran = in_pipe(folder, "run")
+    with project(folder), in_this_process():
+        assert invoke("init").code == 0
+        ran = invoke("run")
     assert ran.code == 0, ran.err
     (folder / "data" / "two.csv").write_text("id,shop,price\n3,Oslo,4.5\n")  # there is something to do
     return folder
 
 
 @pytest.fixture
-def shop(good: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(good, tmp_path / "shop")
+def shop(good: Path, folder: Path):
+    """A copy of the project, which is the current folder."""
+    copy = shutil.copytree(good, folder / "shop")
+    with project(copy):
+        yield copy
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_is_one_error_with_file_and_line_before_anything_runs(shop, mistake):
+def test_mistake_is_one_error_with_file_and_line_before_anything_runs(run, shop, mistake):
     made = MISTAKES[mistake]
     assert GOOD.count(made.there) == 1
     (shop / "pipeline.py").write_text(GOOD.replace(made.there, made.wrong))
     before = objects(shop / "lake")
-    said = in_pipe(shop, "run")
+    said = run("run")
     assert (said.code, said.out) == (REFUSED, "")
     first, *rest = said.err.splitlines()
     assert first.startswith(f"error: {shop / 'pipeline.py'}, line {made.line}: ")
@@ -101,13 +105,13 @@ def test_mistake_is_one_error_with_file_and_line_before_anything_runs(shop, mist
     assert objects(shop / "lake") == before
 
 
-def test_all_that_is_wrong_is_said_at_once(shop):
+def test_all_that_is_wrong_is_said_at_once(run, shop):
     text = GOOD
     for made in (MISTAKES["changed key"], MISTAKES["changed key of a step"]):
         text = text.replace(made.there, made.wrong)
     (shop / "pipeline.py").write_text(text)
     before = objects(shop / "lake")
-    said = in_pipe(shop, "run", "--json")
+    said = run("run", "--json")
     assert (said.code, said.err) == (REFUSED, "")
     error = said.json["error"]
     assert error["type"] == "BadPipeline"
@@ -116,27 +120,27 @@ def test_all_that_is_wrong_is_said_at_once(shop):
     assert objects(shop / "lake") == before
 
 
-def test_file_that_is_not_there_is_named(shop):
+def test_file_that_is_not_there_is_named(run, shop):
     (shop / "pipeline.py").unlink()
     (shop / "floodmark.toml").write_text('lake = "lake"\npipeline = "pipeline.py"\n')
     before = objects(shop / "lake")
-    said = in_pipe(shop, "run")
+    said = run("run")
     assert (said.code, said.out) == (REFUSED, "")
     assert said.err.startswith(f"error: {shop / 'pipeline.py'} does not exist")
     assert objects(shop / "lake") == before
 
 
-def test_file_without_a_pipeline_is_named_and_what_it_has_instead(shop):
+def test_file_without_a_pipeline_is_named_and_what_it_has_instead(run, shop):
     (shop / "pipeline.py").write_text(GOOD.replace("pipeline = Pipeline", "line = Pipeline"))
     before = objects(shop / "lake")
-    said = in_pipe(shop, "run")
+    said = run("run")
     assert (said.code, said.out) == (REFUSED, "")
     assert said.err.startswith(f"error: {shop / 'pipeline.py'}")
     assert "has no `pipeline`, but `line`" in said.err
     assert objects(shop / "lake") == before
 
 
-def test_mended_file_runs(shop):
-    ran = in_pipe(shop, "run")
+def test_file_without_a_mistake_runs(run, shop):
+    ran = run("run")
     assert ran.code == 0
     assert "copy: 1 key processed" in ran.out

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = str(Path(sys.executable).with_name("floodmark"))
-PATIENCE = 120.0
+PATIENCE = 240.0
 _MARK = "FLOODMARK_TEST_MARK"
 
 

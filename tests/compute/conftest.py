@@ -8,13 +8,12 @@ import pytest
 
 import floodmark as fm
 from compute.counting import Calls
-from compute.worlds import World
+from compute.worlds import CrashingStore, World
 from faults.recording import HastyFileSystem
-from floodmark.storage.local import LocalStore
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    lake = fm.Lake(LocalStore(tmp_path / "lake", HastyFileSystem()))
+    lake = fm.Lake(CrashingStore(tmp_path / "lake", HastyFileSystem()))
     lake.create("d", key=["id"], schema={"id": "int64", "v": "int64"})
     return World(lake, Calls(tmp_path))

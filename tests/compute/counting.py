@@ -1,118 +1,96 @@
-"""Functions that write down every row they are called with, and fail, wait or die when told to.
-
-They run in worker processes, so what they saw is in a file, and what they are told is in files too.
-"""
+"""Functions that write down every row they are called with, and fail, wait or die on an order."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import floodmark as fm
+from floodmark.engine import SilentProgress
+from histories.calls import CallLog, until
+
+__all__ = ["OFFSET", "Calls", "Formula", "Plan", "until"]
 
 OFFSET = "offset"
-PATIENCE = 60.0
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(CallLog):
     """What the counting functions of one world have been called with, and what is to happen to them."""
-
-    folder: Path
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "calls"
-
-    # Asked by the test
 
     def offsets(self) -> list[int]:
         """The offset of every row handed to a function since the last `forget`, repeats included."""
-        return [int(line) for line in self.log.read_text().split()] if self.log.exists() else []
+        return [int(line) for line in self.lines()]
 
     def count(self) -> Counter[int]:
         return Counter(self.offsets())
 
-    def forget(self) -> None:
-        self.log.unlink(missing_ok=True)
-
-    # Told by the test
+    @property
+    def repeated(self) -> bool:
+        """Whether any row has been handed over twice."""
+        return any(times > 1 for times in self.count().values())
 
     def raise_at(self, offset: int) -> None:
-        """The row at this offset fails with an error that nobody handles, until `behave`."""
-        (self.folder / "raise").write_text(str(offset))
+        """The row at this offset fails with an error that no rule handles, until `behave`."""
+        self.order("raise", str(offset))
 
     def kill_at(self, offset: int) -> None:
         """The process that is called with this row dies of it, once."""
-        (self.folder / "kill").write_text(str(offset))
+        self.order("kill", str(offset))
 
     def wait_at(self, offset: int) -> None:
         """The call with this row lasts until `go_on`."""
-        (self.folder / "wait").write_text(str(offset))
+        self.order("wait", str(offset))
 
     def go_on(self) -> None:
-        (self.folder / "wait").unlink(missing_ok=True)
+        self.cancel("wait")
 
     def behave(self) -> None:
-        for order in ("raise", "kill", "wait"):
-            (self.folder / order).unlink(missing_ok=True)
+        self.cancel("raise", "kill", "wait")
 
     def mend(self) -> None:
         """Values that a function could not take are fine from now on."""
-        (self.folder / "mended").touch()
+        self.order("mended")
 
     def unmend(self) -> None:
-        (self.folder / "mended").unlink(missing_ok=True)
+        self.cancel("mended")
 
     @property
     def mended(self) -> bool:
-        return (self.folder / "mended").exists()
+        return self.ordered("mended") is not None
 
     def await_rows(self, count: int) -> None:
-        """Return when so many rows have been handed over."""
+        """Return when this many rows have been handed over."""
         until(lambda: len(self.offsets()) >= count)
 
     # Used by the functions
 
     def note(self, offsets: Sequence[int]) -> None:
-        """Write down a call before anything can go wrong with it, then do as told."""
-        line = "".join(f"{offset}\n" for offset in offsets).encode()
-        descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
-        if self._told("kill") in offsets:
-            (self.folder / "kill").unlink()
+        """Write down a call before anything can go wrong with it, then obey the orders."""
+        self.add("".join(f"{offset}\n" for offset in offsets))
+        named = {str(offset) for offset in offsets}
+        if self.ordered("kill") in named:
+            self.cancel("kill")
             os.kill(os.getpid(), signal.SIGKILL)
-        if self._told("wait") in offsets:
-            until(lambda: not (self.folder / "wait").exists())
-        if self._told("raise") in offsets:
-            raise RuntimeError(f"told to fail at {self._told('raise')}")
-
-    def _told(self, order: str) -> int | None:
-        path = self.folder / order
-        try:
-            return int(path.read_text())
-        except (FileNotFoundError, ValueError):  # gone, or just being written
-            return None
+        if self.ordered("wait") in named:
+            until(lambda: self.ordered("wait") is None)
+        if self.ordered("raise") in named:
+            raise RuntimeError(f"told to fail at {self.ordered('raise')}")
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Wait for something, and give up when it does not come."""
-    ends = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > ends:
-            raise TimeoutError("it never happened")
-        time.sleep(0.005)
+class Waiting(SilentProgress):
+    """Progress that shows whether its run waits for another one."""
+
+    def __init__(self) -> None:
+        self.waits = False
+
+    def start(self, label: str, total: int | None) -> None:
+        self.waits = self.waits or label.startswith("waiting for ")
 
 
 Formula = Callable[..., int | None]

@@ -30,7 +30,7 @@ def put(objects: ColumnObjects, name: str, pieces: dict[int, list[float | None]]
 
 
 def fill_half(dataset) -> None:
-    objects = ColumnObjects(dataset._objects)
+    objects = ColumnObjects(dataset.snapshot().objects)
     define.add(objects, definition("w", inputs=("id",)), ("id", "v"), ROWS)
     half = dataset.last_offset // 2 // ROWS * ROWS
     pieces = {at: [float(o) for o in range(at, at + ROWS)] for at in range(0, half, ROWS)}
@@ -39,7 +39,7 @@ def fill_half(dataset) -> None:
 
 def shown(dataset, end=None) -> list[dict]:
     """The rows by the records and by the column's files, one by one."""
-    objects = ColumnObjects(dataset._objects)
+    objects = ColumnObjects(dataset.snapshot().objects)
     found = values_of(objects, "w")
     current = sorted(replayed(dataset, end).values(), key=lambda r: r["offset"])
     return [{"id": r["id"], "v": r["v"], "w": found.get(r["offset"])} for r in current]
@@ -47,7 +47,7 @@ def shown(dataset, end=None) -> list[dict]:
 
 def damage(dataset, at: int = 10) -> str:
     """Change a byte of a page of the file with the values of the second fragment."""
-    objects = ColumnObjects(dataset._objects)
+    objects = ColumnObjects(dataset.snapshot().objects)
     [part] = manifest(objects, "w").fragment(1).segments
     data = bytearray(objects.store.get(part.key(objects)))
     data[at] ^= 1

@@ -10,6 +10,7 @@ from compute.column_worlds import DATASET, RECORDS, add, column, definition, fil
 from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored import define
 from floodmark.storage.memory import MemoryStore
+from profiles import examples
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50))
 @given(moves)
 def test_one_identity_never_stands_for_two_inputs(moves):
     """Whatever happens to a chain of columns: in one row, an identity of `c` is seen with one value of `b` only."""

@@ -145,13 +145,13 @@ def test_a_checkpoint_that_takes_far_too_long_is_stored_as_it_is(tmp_path: Path)
     clock = Stopwatch()
 
     def slows_down(n: pa.Array) -> pa.Array:
-        clock.now += sum(10.0 if row >= 1000 else 0.01 for row in n.to_pylist())
+        clock.now += sum(100.0 if row >= 100 else 0.1 for row in n.to_pylist())
         return pc.multiply(n, 2)
 
-    found = world(tmp_path, fm.udf(returns="int64", version="1")(slows_down), 3000)
-    done = apply(found.work, found.task(maximum=2000, start=1000), clock)
-    late = [c for c in done.checkpoints if c.offset >= 1000]
-    assert late[0].num_rows <= 250  # a quarter of the size that the speed before had asked for
+    found = world(tmp_path, fm.udf(returns="int64", version="1")(slows_down), 300)
+    done = apply(found.work, found.task(maximum=200, start=100), clock)
+    late = [c for c in done.checkpoints if c.offset >= 100]
+    assert late[0].num_rows <= 25  # a quarter of the size that the speed before had asked for
 
 
 def test_keys_say_what_a_checkpoint_covers(tmp_path: Path) -> None:

@@ -18,16 +18,17 @@ from tests.compute.worlds import checkpoint_path
 
 import floodmark as fm
 from floodmark.compute import assemble as assembling
-from floodmark.compute import sources
 from floodmark.compute.assemble import Assembled, AssembleTask, assemble
 from floodmark.compute.checkpoints.batches import ERROR, ERROR_TYPE, ROWADDR
 from floodmark.compute.checkpoints.found import DataCheckpoint, find_data
 from floodmark.compute.checkpoints.keys import range_key
 from floodmark.compute.errors import CheckpointCoverageError
 from floodmark.compute.plan import Target
-from floodmark.compute.stored import column_file, row_errors
+from floodmark.compute.stored import row_errors
 from floodmark.compute.stored.column_file import looks_whole, read_values
 from floodmark.compute.stored.manifest import Segment
+from limits import set_limit
+from profiles import examples
 
 ROWS = 12
 SKIPPED = {"type": "ValueError", "message": "no", "traceback": "", "attempts": 1}
@@ -309,7 +310,7 @@ def checkpoints(draw: st.DrawFn) -> list[tuple[int, int, set[int]]]:
     return found
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(10))
 @given(checkpoints(), st.sets(st.integers(0, ROWS - 1)), st.integers(1, 100), st.integers(1, 100))
 def test_any_checkpoints_come_out_as_their_addresses_say(
     tmp_path_factory: pytest.TempPathFactory,
@@ -320,8 +321,8 @@ def test_any_checkpoints_come_out_as_their_addresses_say(
 ) -> None:
     found = world(tmp_path_factory.mktemp("w"), twice, ROWS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "PIECE_BYTES", piece_bytes)
-        patch.setattr(column_file, "GROUP_BYTES", group_bytes)
+        set_limit(patch, "sources.piece_bytes", piece_bytes)
+        set_limit(patch, "column_file.group_bytes", group_bytes)
         oracle: list[int | None] = [row if row in before else None for row in range(ROWS)]
         put(found, 0, ROWS, {row: row for row in before})
         old = assemble(found.work, task(BitMap(before))).written.segment

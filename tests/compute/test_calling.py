@@ -19,6 +19,7 @@ from floodmark.compute.errors import FunctionFailed
 from floodmark.compute.functions.call import Caller, Computed
 from floodmark.compute.functions.on_error import Handler, Retry, Skip
 from floodmark.compute.functions.udf import Udf, udf
+from limits import set_limit
 
 START = 100
 
@@ -251,7 +252,7 @@ def test_any_failing_rows_are_found_and_no_others(values: list[int], bad: set[in
 
 
 def test_many_rows_are_python_values_only_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("floodmark.compute.functions.call._PYTHON_ROWS", 4)
+    set_limit(monkeypatch, "call.python_rows", 4)
     calls = Calls({9: (ValueError, ALWAYS)})
     computed = compute(calls.scalar, range(10), Skip(ValueError))
     assert computed.values.to_pylist() == [*range(1, 10), None]

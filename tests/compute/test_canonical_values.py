@@ -16,11 +16,12 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.compute.functions.canonical import CannotEncode, Encoder
 from floodmark.compute.functions.forms import Form
+from profiles import examples
 
 
 def refuse(value: Any, path: str) -> Form:
@@ -97,6 +98,7 @@ def typed(value: Any) -> Any:
     return (type(value).__name__, repr(value))
 
 
+@settings(max_examples=examples(15))
 @given(values, values)
 def test_digests_are_equal_exactly_if_values_are(one: Any, other: Any):
     assert (digest(one) == digest(other)) == (typed(one) == typed(other))

@@ -21,6 +21,7 @@ from floodmark.storage.memory import MemoryStore
 from ledger.arrow_types import data_types
 from ledger.keyed.harm import HARM
 from ledger.keyed.harm import replace as put
+from limits import set_limit
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -230,7 +231,7 @@ def test_others_may_swap_before_the_lost_answer_is_looked_for(doubtful, happens,
 
 @pytest.mark.parametrize("happens", [True, False])
 def test_after_too_many_swaps_nobody_claims_to_know(doubtful, happens, monkeypatch):
-    monkeypatch.setattr(catalogs, "_MARKS", 3)
+    set_limit(monkeypatch, "catalog.marks", 3)
     rival = objects_in(doubtful.store)
 
     def meanwhile():

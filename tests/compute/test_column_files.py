@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from compute.column_worlds import objects_at, objects_in
 from floodmark.compute.errors import UnreadableColumn
-from floodmark.compute.stored import column_file
 from floodmark.compute.stored.column_file import (
     is_whole,
     looks_whole,
@@ -26,6 +25,8 @@ from floodmark.storage.memory import MemoryStore
 from ledger.arrow_types import data_types
 from ledger.keyed.harm import HARM
 from ledger.keyed.harm import replace as put
+from limits import set_limit
+from profiles import examples, sample
 
 
 def field(data_type=None, number=7, nullable=True):
@@ -68,7 +69,7 @@ def simple(t):
     return pa.int64() if types.is_temporal(t) else t if not types.is_decimal(t) else pa.decimal128(38, 0)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(26), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data_types(), st.integers(0, 40), st.integers(0, 2**32), st.data())
 def test_values_of_every_type_come_back(data_type, rows, seed, data):
     objects = objects_in(MemoryStore())
@@ -83,7 +84,7 @@ def test_values_of_every_type_come_back(data_type, rows, seed, data):
 
 
 def test_pieces_of_any_size_become_row_groups(objects, monkeypatch):
-    monkeypatch.setattr(column_file, "ROW_GROUP_ROWS", 5)
+    set_limit(monkeypatch, "column_file.row_group_rows", 5)
     pieces = [pa.array([1.0, 2.0]), pa.chunked_array([[3.0], [4.0, 5.0, 6.0]]), pa.array([], pa.float64())]
     pieces += [pa.array(np.arange(7.0, 20.0))]
     segment = write_segment(objects, field(), 10, iter(pieces))
@@ -98,7 +99,7 @@ def test_pieces_of_any_size_become_row_groups(objects, monkeypatch):
 
 
 def test_only_the_row_groups_asked_for_are_read(objects, monkeypatch):
-    monkeypatch.setattr(column_file, "ROW_GROUP_ROWS", 1000)
+    set_limit(monkeypatch, "column_file.row_group_rows", 1000)
     segment = write_segment(objects, field(), 0, [pa.array(np.random.default_rng(1).random(3000))])
     data = bytearray(objects.store.get(segment.key(objects)))
     data[12_000] ^= 1  # in the second row group
@@ -155,14 +156,15 @@ def test_nothing_unfinished_is_left_when_the_values_end_in_an_error(objects, tmp
     assert list(objects.files()) == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("harm", HARM)
 def test_damage_is_an_error_or_changes_nothing(objects, harm, monkeypatch):
-    monkeypatch.setattr(column_file, "ROW_GROUP_ROWS", 16)
+    set_limit(monkeypatch, "column_file.row_group_rows", 16)
     values = pa.array([None if n % 7 == 0 else n * 0.37 for n in range(40)])
     segment = write_segment(objects, field(), 0, [values])
     key = segment.key(objects)
     data = objects.store.get(key)
-    for at in range(0, len(data), 3):
+    for at in sample(range(0, len(data), 3), 60):
         put(objects.store, key, HARM[harm](data, at))
         assert not is_whole(objects, segment)
         found = outcome(objects, segment)

@@ -81,6 +81,22 @@ def staged(objects, name, start, values, done):
     return key, made.key(objects)
 
 
+def later(objects):
+    """Wait until new objects get a later time of modification; a moment in between, in nanoseconds."""
+    newest = max(info.modified for info in objects.store.list(""))
+    while (now := modified_now(objects.store)) < newest + 0.001:
+        time.sleep(0.001)
+    return int((newest + now) / 2 * 1e9)
+
+
+def modified_now(store):
+    """The time of modification that an object gets now."""
+    store.put_if_absent("probe", b"")
+    probe = store.stat("probe")
+    store.delete("probe")
+    return probe.modified
+
+
 def old_garbage(objects, dead=NOBODY):
     """What can go when everything that is there now has grown old."""
     return find_garbage(objects, DATASET, dead, time.time_ns() + 2 * HOUR, HOUR)
@@ -129,7 +145,7 @@ def test_a_file_that_was_put_again_meanwhile_stays(objects):
     made = segment(objects, column(objects, "a"), 0, [1.0])
     found = old_garbage(objects)
     assert [f.key for f in found.files] == [made.key(objects)]
-    time.sleep(0.02)
+    later(objects)
     fill(objects, "a", 4, [1.0])  # any change of the catalog
     found = Garbage(catalogs.load(objects), found.files)
     segment(objects, column(objects, "a"), 0, [1.0])
@@ -231,10 +247,8 @@ def test_once_it_is_committed_its_checkpoint_stays_as_long_as_the_file(objects):
 
 
 def grown_old(objects):
-    """Say of everything there is that it is old: the present moment by which what comes later is young."""
-    time.sleep(0.02)
-    moment = time.time_ns()
-    time.sleep(0.02)
+    """The garbage when all objects of now are old, and those that are stored later are young."""
+    moment = later(objects)
     return lambda: find_garbage(objects, DATASET, NOBODY, moment + HOUR, HOUR)
 
 

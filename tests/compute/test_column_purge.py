@@ -35,6 +35,7 @@ from floodmark.compute.stored.purge import drop_purged
 from floodmark.storage.errors import StorageError, SwapUnknown
 from floodmark.storage.memory import MemoryStore
 from ledger.keyed.harm import replace as put
+from profiles import examples
 
 PREFIX = Prefix("f", "v1", "a", hash_text(None), hash_text(DATASET), hash_text("inputs")).text
 
@@ -50,7 +51,7 @@ def all_bytes(objects):
     return b"".join(objects.store.get(info.key) for info in objects.store.list(""))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(13))
 @given(st.lists(st.tuples(st.integers(0, 3 * ROWS - 1), st.integers(1, 5)), max_size=6), st.integers(0, 3 * ROWS))
 def test_values_from_the_purged_offset_on_stay(parts, before):
     objects = objects_in(MemoryStore())

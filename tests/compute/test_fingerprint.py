@@ -103,6 +103,7 @@ def test_order_in_dicts_and_sets_does_not_matter(versions: Versions):
     assert one == two
 
 
+@pytest.mark.process
 def test_name_of_the_module_does_not_matter(versions: Versions, tmp_path: Path):
     text = """\
 import contextlib, enum, functools
@@ -131,6 +132,7 @@ def f(x):
     assert printed == versions(text)
 
 
+@pytest.mark.process
 def test_function_of_the_script_counts_in_that_of_a_module(tmp_path: Path):
     (tmp_path / "tools.py").write_text("def make(g): return lambda x: g(x)\n")
     script = tmp_path / "script.py"
@@ -237,6 +239,7 @@ def test_version_is_the_same_in_every_release(versions: Versions, text: str, ver
     assert versions(text) == version
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", ["1", "77"])
 def test_version_is_the_same_in_another_process(versions: Versions, tmp_path: Path, seed: str):
     text = "A = {'x', 'y', 'z', 3}\nB = {'k': {'b', 'a'}, 'j': frozenset('qwe')}\ndef f(x): return x in A or B\n"

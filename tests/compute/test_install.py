@@ -33,6 +33,7 @@ from floodmark.compute.stored import manifest as manifests
 from floodmark.compute.stored.install import install
 from floodmark.compute.stored.manifest import Fragment
 from floodmark.storage.memory import MemoryStore
+from profiles import examples
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -252,7 +253,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(13))
 @given(steps)
 def test_what_is_visible_is_what_a_naive_oracle_says(steps):
     """Values are installed here and there; an oracle of plain dicts says which are seen, and which are still good."""

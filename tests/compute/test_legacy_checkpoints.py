@@ -18,6 +18,7 @@ from floodmark.compute.checkpoints.keys import hash_text, parse_key
 from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from limits import set_limit
 
 # What an older release wrote, spelled out: if the code's own idea of these keys changed, they would still be there.
 NOWHERE = "d41d8cd98f00b204e9800998ecf8427e"
@@ -82,7 +83,7 @@ def test_ranges_without_a_format_are_not_taken_for_another_computation(store, ot
 
 
 def test_a_whole_task_becomes_ranges(store, monkeypatch):
-    monkeypatch.setattr(legacy, "ADOPTED_ROWS", 4)
+    set_limit(monkeypatch, "legacy.adopted_rows", 4)
     store.put(TASK_KEY, range_batch([20, 22, 23, 25, 29]))
     found = find(store)
     assert [(c.start, c.end, set(c.rows)) for c in found] == [(20, 24, {20, 22, 23}), (24, 28, {25}), (28, 30, {29})]
@@ -111,7 +112,7 @@ def test_an_empty_task_stays_complete(store):
 
 
 def test_a_finished_fragment_becomes_ranges(store, monkeypatch):
-    monkeypatch.setattr(legacy, "ADOPTED_ROWS", 3)
+    set_limit(monkeypatch, "legacy.adopted_rows", 3)
     put_file(store, [0.0, 1.0, None, 3.0], src_data_files=["[]"], output_field_ids=["[1]"])
     found = find(store)
     assert rows_of(found) == BitMap(range(4))  # without a filter every row was computed, to null if need be
@@ -147,7 +148,7 @@ def test_what_was_adopted_is_not_taken_for_the_result_of_other_inputs_later(stor
 
 
 def test_an_adoption_that_was_cut_off_is_done_again(store, monkeypatch):
-    monkeypatch.setattr(legacy, "ADOPTED_ROWS", 4)
+    set_limit(monkeypatch, "legacy.adopted_rows", 4)
     store.put(TASK_KEY, range_batch(range(20, 30)))
     put, puts = store.put, []
 
@@ -193,7 +194,7 @@ def test_one_of_another_type_or_column_is_left_for_those_it_is_of(store, caplog,
 
 
 def test_who_only_looks_sees_what_would_be_adopted_and_adopts_nothing(store, monkeypatch):
-    monkeypatch.setattr(legacy, "ADOPTED_ROWS", 4)
+    set_limit(monkeypatch, "legacy.adopted_rows", 4)
     store.put(RANGE_KEY, range_batch([1, 2]))
     store.put(TASK_KEY, range_batch([20, 22, 29]))
     put_file(store, [float(n) for n in range(6)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,18 +14,14 @@ import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
-from compute.counting import Plan, until
-from compute.worlds import FRAGMENT_ROWS, HUNDREDFOLD, TENFOLD, World, checkpoint_path
-from floodmark.compute import backfill as filling
+from compute.counting import Plan, Waiting, until
+from compute.worlds import FRAGMENT_ROWS, HUNDREDFOLD, TENFOLD, Crash, World, checkpoint_path
 from floodmark.compute.checkpoints.keys import parse_key
 from floodmark.compute.errors import FunctionFailed, UnreadableColumn
+from limits import set_limit
 
 SMALL = {"checkpoint_size": 2, "min_checkpoint_size": 2, "max_checkpoint_size": 2}
 """Checkpoints of exactly two rows."""
-
-
-class Crash(Exception):
-    """The driver ends here."""
 
 
 def tenfold_of(ids: Any) -> dict[int, int | None]:
@@ -177,22 +172,16 @@ def test_column_added_again_with_another_function_gets_none_of_the_old_values(wo
 
 
 @pytest.mark.parametrize("sizes", [{}, SMALL, {"task_size": 3}], ids=["one file", "checkpoints", "small tasks"])
-def test_fragments_that_are_computed_but_not_committed_call_nothing(sizes, world: World, monkeypatch):
+def test_fragments_that_are_computed_but_not_committed_call_nothing(sizes, world: World):
     world.write(range(20))
     world.add()
-    with monkeypatch.context() as crashing:
-        crashing.setattr(filling, "install", _crash)
-        with pytest.raises(Crash):
-            world.backfill_only(**sizes)
+    with world.lake.store.crash_at(world.objects.catalog_key), pytest.raises(Crash):
+        world.backfill_only(**sizes)
     assert world.calls.count().total() == 20
     assert set(world.values().values()) == {None}, "nothing is visible before its commit"
     done = world.backfill()
     assert (done.called, done.reused) == (0, 20)
     assert world.values() == tenfold_of(range(20))
-
-
-def _crash(*_: Any) -> None:
-    raise Crash
 
 
 HARM: dict[str, Callable[[bytes, bytes], bytes]] = {
@@ -205,13 +194,11 @@ HARM: dict[str, Callable[[bytes, bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("how", HARM)
-def test_bad_checkpoint_costs_its_own_range_only(how, world: World, monkeypatch, caplog):
+def test_bad_checkpoint_costs_its_own_range_only(how, world: World, caplog):
     world.write(range(20))
     world.add()
-    with monkeypatch.context() as crashing:
-        crashing.setattr(filling, "_assemble", _crash)
-        with pytest.raises(Crash):
-            world.backfill_only(**SMALL)
+    with world.lake.store.crash_at("/files/"), pytest.raises(Crash):
+        world.backfill_only(**SMALL)
     ranges = [key for key in world.checkpoint_keys() if key.endswith("_frag-1_range-2-4")]
     store, checkpoints = world.objects.store, world.objects.checkpoints
     [path] = [checkpoint_path(checkpoints, key) for key in ranges]
@@ -269,13 +256,11 @@ def test_rows_deleted_between_backfills_cost_nothing_and_do_not_shift_others(wor
     assert world.dataset.verify().problems == ()
 
 
-def test_rows_deleted_between_a_crash_and_its_resumption_are_left_out(world: World, monkeypatch):
+def test_rows_deleted_between_a_crash_and_its_resumption_are_left_out(world: World):
     world.write(range(20))
     world.add()
-    with monkeypatch.context() as crashing:
-        crashing.setattr(filling, "_assemble", _crash)
-        with pytest.raises(Crash):
-            world.backfill_only(**SMALL)
+    with world.lake.store.crash_at("/files/"), pytest.raises(Crash):
+        world.backfill_only(**SMALL)
     world.dataset.delete([3, 10, 11])
     done = world.backfill(**SMALL)
     assert (done.called, done.reused) == (0, 17)
@@ -361,15 +346,22 @@ def _stored(world: World) -> set[int]:
     return found
 
 
-def test_two_backfills_at_once_compute_every_row_once(world: World):
+def waiting_backfill(world: World, progress: Waiting) -> fm.Backfill:
+    lake = fm.Lake(world.lake.store, runtime=fm.Runtime(progress=lambda: progress))
+    return lake["d"].backfill("a", udf=world.functions["a"], task_size=3)
+
+
+def test_two_backfills_at_once_compute_every_row_once(world: World, monkeypatch):
+    set_limit(monkeypatch, "turns.silence", 0.05)
+    progress = Waiting()
     world.write(range(40))
     world.add()
     world.calls.wait_at(20)
     with ThreadPoolExecutor(2) as both:
         one = both.submit(world.backfill_only, task_size=3, **SMALL)
         until(lambda: 20 in world.calls.offsets())
-        other = both.submit(world.backfill_only, task_size=3, **SMALL)
-        time.sleep(0.5)  # the other one would begin now if it did not wait
+        other = both.submit(waiting_backfill, world, progress)
+        until(lambda: progress.waits or world.calls.repeated or other.done())
         world.calls.go_on()
         done = [one.result().computed, other.result().computed]
     assert world.calls.count() == dict.fromkeys(range(40), 1)
@@ -389,7 +381,10 @@ print(fm.Lake(sys.argv[1])["d"].backfill("a", udf=udf, task_size=3).computed)
 """
 
 
-def test_two_processes_that_backfill_at_once_compute_every_row_once(world: World):
+@pytest.mark.process
+def test_two_processes_that_backfill_at_once_compute_every_row_once(world: World, monkeypatch):
+    set_limit(monkeypatch, "turns.silence", 0.05)
+    progress = Waiting()
     world.write(range(40))
     world.add()
     world.calls.wait_at(20)
@@ -399,12 +394,13 @@ def test_two_processes_that_backfill_at_once_compute_every_row_once(world: World
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as other,
     ):
         world.calls.await_rows(1)
-        running = beside.submit(world.backfill_only, task_size=3)
+        running = beside.submit(waiting_backfill, world, progress)
+        until(lambda: progress.waits or world.calls.repeated or running.done())
         world.calls.go_on()
-        said, _ = other.communicate(timeout=120)
+        said, _ = other.communicate()
         done = running.result()
     assert world.calls.count() == dict.fromkeys(range(40), 1)
-    assert sorted([int(said), done.computed]) == [0, 40]
+    assert (int(said), done.computed) == (40, 0)
     assert world.values() == tenfold_of(range(40))
 
 
@@ -457,6 +453,7 @@ def test_counters_are_the_calls_that_a_counting_function_saw(kind, world: World)
     assert world.dataset.column_errors("a").num_rows == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("sizes", [{"task_size": 5}, SMALL], ids=["tasks", "checkpoints"])
 def test_worker_that_dies_is_replaced_and_counted_honestly(sizes, world: World):
     """Each row is counted once, also those that the dead one had stored and its successor found."""

@@ -24,6 +24,8 @@ from floodmark.compute.stored.read import computed_columns
 from floodmark.ledger.errors import DuplicateColumns
 from floodmark.storage.memory import MemoryStore
 from ledger.current_worlds import lived_in, people
+from limits import set_limit
+from profiles import examples
 
 END = 5 * ROWS
 OFFSETS = st.sets(st.integers(0, END - 1)).map(sorted)
@@ -43,10 +45,10 @@ def columns(draw):
 
 
 def small_row_groups(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(column_file, "ROW_GROUP_ROWS", 3)
+    set_limit(patch, "column_file.row_group_rows", 3)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(20))
 @given(columns(), st.sets(st.integers(0, END - 1)), st.lists(OFFSETS, min_size=1, max_size=4))
 def test_values_at_any_offsets_are_what_the_files_say(tmp_path_factory, pieces, hidden, asked):
     with pytest.MonkeyPatch.context() as patch:
@@ -214,7 +216,7 @@ def test_sql_says_the_same_of_a_damaged_file(tmp_path):
 
 
 def test_missing_manifest_is_told_when_the_column_is_asked_for(dataset):
-    objects = ColumnObjects(dataset._objects)
+    objects = ColumnObjects(dataset.snapshot().objects)
     objects.store.delete(objects.manifest_key(column(objects, "w").manifest))
     for reading in (dataset.to_arrow, lambda: dataset.to_batches(where="w > 1").read_all()):
         with pytest.raises(BadColumn, match="is missing"):

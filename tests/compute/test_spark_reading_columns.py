@@ -12,8 +12,8 @@ from compute.column_worlds import ROWS, definition
 from compute.reading_worlds import damage, fill_half, put, shown
 from floodmark.compute.stored import define
 from floodmark.compute.stored.objects import ColumnObjects
-from floodmark.ledger import spark_read
 from ledger.current_worlds import lived_in, people, replayed
+from limits import set_limit
 
 pytestmark = pytest.mark.spark
 
@@ -33,9 +33,9 @@ def dataset(lake):
 @pytest.fixture(params=["few tasks", "many tasks"])
 def way(request, monkeypatch):
     if request.param == "many tasks":
-        monkeypatch.setattr(spark_read, "LEAST_BYTES", 1)
-        monkeypatch.setattr(spark_read, "TASK_BYTES", 500)
-        monkeypatch.setattr(spark_read, "ROW_GROUP_ROWS", 7)
+        set_limit(monkeypatch, "spark_read.least_bytes", 1)
+        set_limit(monkeypatch, "spark_read.task_bytes", 1500)
+        set_limit(monkeypatch, "spark_read.row_group_rows", 7)
 
 
 def collected(frame):
@@ -83,7 +83,7 @@ def test_query_reads_computed_columns_only_when_it_can_mean_them(lake, dataset):
 def test_times_of_day_are_shown(lake):
     dataset = lake.create("t")
     dataset.write(pa.table({"n": [1, 2, 3]}))
-    objects = ColumnObjects(dataset._objects)
+    objects = ColumnObjects(dataset.snapshot().objects)
     define.add(objects, definition("at", inputs=("n",), data_type=pa.time64("us")), ("n",), ROWS)
     put(objects, "at", {0: [time(1, 2, 3), time(23)]}, set())
     rows = [{"n": 1, "at": time(1, 2, 3)}, {"n": 2, "at": time(23)}, {"n": 3, "at": None}]

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 import pytest
 
 from floodmark.compute.functions.syntax import digest
+from profiles import sample
 
-MODULES = [argparse, asyncio.base_events, dataclasses, enum, inspect, json.decoder, textwrap, typing]
+MODULES = sample([textwrap, asyncio.base_events, typing, dataclasses, inspect, argparse, enum, json.decoder], 2)
 
 
 class Bare(ast.NodeTransformer):
@@ -57,6 +58,7 @@ def pieces() -> Iterator[ast.AST]:
         yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.expr | ast.stmt))
 
 
+@pytest.mark.soak
 def test_digests_are_equal_exactly_if_the_printed_syntax_is():
     by_digest: dict[bytes, str] = {}
     by_dump: dict[str, bytes] = {}
@@ -65,9 +67,10 @@ def test_digests_are_equal_exactly_if_the_printed_syntax_is():
         dump = ast.dump(Bare().visit(node)).replace("ctx=Store()", "ctx=Load()").replace("ctx=Del()", "ctx=Load()")
         assert by_digest.setdefault(found, dump) == dump
         assert by_dump.setdefault(dump, found) == found
-    assert len(by_digest) > 5_000
+    assert len(by_digest) > 1_000
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_printing_and_parsing_again_changes_nothing(module):
     tree = ast.parse(inspect.getsource(module))

@@ -338,6 +338,7 @@ def test_function_that_cannot_be_sent_is_refused_with_the_reason():
     check_shippable(brightness)
 
 
+@pytest.mark.process
 def test_defining_a_udf_loads_no_spark():
     program = (
         "import sys, pyarrow as pa\n"

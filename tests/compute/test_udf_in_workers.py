@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from floodmark.compute.functions.on_error import Skip
 from floodmark.compute.functions.udf import udf
@@ -48,6 +49,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.process
 def test_model_is_loaded_once_in_a_worker_that_gets_it_with_every_task(tmp_path: Path):
     paths = [tmp_path / "first task", tmp_path / "second task"]
     for path in paths:

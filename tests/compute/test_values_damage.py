@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,29 +17,24 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from compute.counting import until
+from compute.counting import Waiting, until
 from compute.value_worlds import COLUMN, PICKY, SMALL, ValueWorld, taken, tens, value_world
 from compute.worlds import TENFOLD, checkpoint_path
-from floodmark.compute import merging
 from floodmark.compute.checkpoints.keys import Prefix, parse_key, range_key
 from floodmark.compute.errors import CheckpointCoverageError
 from floodmark.compute.merging import merge_crowded
 from floodmark.compute.values import prefix_of
+from floodmark.storage.local import LocalStore
+from limits import set_limit
 
 ASKING = """
 import sys
 from pathlib import Path
 from compute.counting import Calls
 from compute.value_worlds import SMALL, ValueWorld
-from floodmark.engine import SilentProgress
 import floodmark as fm
 lake, folder, rows = sys.argv[1:]
-class Telling(SilentProgress):
-    def start(self, label, total):
-        print(label, flush=True)
-world = ValueWorld(fm.Lake(lake), Calls(Path(folder)), progress=Telling())
-got = world.ask_only(range(int(rows)), **SMALL)
-print(got.called)
+ValueWorld(fm.Lake(lake), Calls(Path(folder))).ask_only(range(int(rows)), **SMALL)
 """
 
 
@@ -47,30 +43,25 @@ def world(tmp_path: Path) -> ValueWorld:
     return value_world(tmp_path)
 
 
-def asking(world: ValueWorld, rows: int) -> subprocess.Popen[str]:
+def asking(world: ValueWorld, rows: int) -> subprocess.Popen[bytes]:
     """Another process that asks for the first rows."""
     command = [sys.executable, "-c", ASKING, str(world.lake.store.url), str(world.calls.folder), str(rows)]
     paths = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def asking_after(world: ValueWorld, row: int) -> subprocess.Popen[str]:
-    """The same, once somebody else is in the middle of a row."""
-    until(lambda: row in world.calls.offsets())
-    return asking(world, 300)
+    return subprocess.Popen(command, env=env, start_new_session=True)
 
 
 # Killed
 
 
+@pytest.mark.process
 def test_driver_killed_midway_loses_only_what_no_checkpoint_has(world: ValueWorld):
     world.write(range(300))
     world.calls.wait_at(135)
     with asking(world, 300) as driver:
         until(lambda: 135 in world.calls.offsets())
         os.killpg(driver.pid, signal.SIGKILL)
-        assert driver.wait(60) == -signal.SIGKILL
+        assert driver.wait() == -signal.SIGKILL
     world.calls.behave()
     stored = sum(end - start for _, start, end in world.ranges())
     assert 0 < stored < 300
@@ -79,6 +70,7 @@ def test_driver_killed_midway_loses_only_what_no_checkpoint_has(world: ValueWorl
     assert taken(got, range(300)) == tens(range(300))
 
 
+@pytest.mark.process
 def test_worker_killed_midway_costs_its_own_checkpoint_only(world: ValueWorld):
     world.write(range(100))
     world.calls.forget()
@@ -194,7 +186,7 @@ def test_a_value_counts_more_than_a_newer_failure_or_an_older_value(
     put_at(world, first.replace("range-0-20", "range-9-12"), values, 1e9 + 1 if newer else 1e9 - 1)
     put_at(world, first.replace("range-0-20", "range-7-10"), failures, 1e9 + 2)
     if merged:
-        monkeypatch.setattr(merging, "MANY", 3)
+        set_limit(monkeypatch, "merging.many", 3)
         prefix = Prefix.parse(first.rpartition("_frag-")[0])
         assert prefix is not None
         merge_crowded(store, prefix, 0, COLUMN)
@@ -213,26 +205,31 @@ def put_at(world: ValueWorld, key: str, batch: pa.RecordBatch, moment: float) ->
 # At the same time
 
 
-def test_two_processes_at_once_compute_each_row_once(world: ValueWorld):
-    world.write(range(300))
-    world.calls.wait_at(150)
-    with asking(world, 300) as one, asking_after(world, 150) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == "waiting for somebody else who computes b\n"
-        finally:
-            world.calls.go_on()
-        counts = [int(process.communicate(timeout=120)[0].split()[-1]) for process in (one, other)]
-    assert counts == [300, 0]
+def test_two_at_once_compute_each_row_once(world: ValueWorld, monkeypatch):
+    set_limit(monkeypatch, "turns.silence", 0.05)
+    waiting = replace(world, progress=Waiting())
+    world.write(range(60))
+    world.calls.wait_at(35)
+    with ThreadPoolExecutor(2) as both:
+        one = both.submit(world.ask_only, range(60), **SMALL)
+        until(lambda: 35 in world.calls.offsets())
+        other = both.submit(waiting.ask_only, range(60), **SMALL)
+        until(lambda: waiting.progress.waits or world.calls.repeated or other.done())
+        world.calls.go_on()
+        assert [one.result().called, other.result().called] == [60, 0]
     assert set(world.calls.count().values()) == {1}
-    got = world.ask(range(300))
-    assert (got.called, taken(got, range(300))) == (0, tens(range(300)))
+    assert taken(other.result(), range(60)) == tens(range(60))
 
 
-def test_two_at_once_without_turns_both_get_all_values(world: ValueWorld, monkeypatch):
+class WithoutTurns(LocalStore):
+    def turn(self, key: str) -> nullcontext[None]:
+        return nullcontext()
+
+
+def test_two_at_once_without_turns_both_get_all_values(world: ValueWorld):
     """As in a bucket, where nobody can wait for anybody."""
     world.write(range(100))
-    monkeypatch.setattr(type(world.lake.store), "turn", lambda *_: nullcontext())
+    world = replace(world, lake=fm.Lake(WithoutTurns(world.calls.folder / "lake")))
     with ThreadPoolExecutor(2) as both:
         asked = [range(100), range(0, 100, 2)]
         found = list(both.map(lambda rows: taken(world.ask_only(rows, **SMALL), rows), asked))

@@ -14,22 +14,31 @@ import pytest
 from tests.compute.tasks import world
 
 import floodmark as fm
-from floodmark.compute import runner
 from floodmark.compute.apply import apply
 from floodmark.dataset import Dataset
 from floodmark.engine import Session
+from limits import set_limit
 
 ROWS = 400
 
 
-@pytest.fixture(params=["processes", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(
+    params=[
+        pytest.param("processes", marks=pytest.mark.process),
+        pytest.param("spark", marks=pytest.mark.spark),
+    ]
+)
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fm.Lake]:
     session = Session()
     if request.param == "spark":
-        monkeypatch.setattr(runner, "LITTLE_ROWS", 0)
+        set_limit(monkeypatch, "runner.little_rows", 0)
         session = request.getfixturevalue("session")
     yield fm.Lake(tmp_path / "lake", runtime=fm.Runtime(session=session))
     assert request.param == "spark" or not session.started, "no JVM for a little work"
+
+
+ON_PROCESSES = pytest.mark.parametrize("lake", [pytest.param("processes", marks=pytest.mark.process)], indirect=True)
+"""For deaths of workers: what Spark does then is tested with the engine."""
 
 
 def numbers(lake: fm.Lake, rows: int = ROWS) -> Dataset:
@@ -81,6 +90,7 @@ def test_a_class_is_made_once_per_worker_and_used_by_all_its_tasks(lake: fm.Lake
     assert len(workers) <= 4
 
 
+@ON_PROCESSES
 def test_a_task_killed_by_the_memory_limit_is_done_with_fewer_rows(lake: fm.Lake, tmp_path: Path) -> None:
     deaths = str(tmp_path / "deaths")
 
@@ -100,6 +110,7 @@ def test_a_task_killed_by_the_memory_limit_is_done_with_fewer_rows(lake: fm.Lake
     assert 0 < len(Path(deaths).read_text().split()) <= 8
 
 
+@ON_PROCESSES
 def test_one_row_that_always_kills_its_worker_is_reported(lake: fm.Lake) -> None:
     @fm.udf(returns="int64", version="1")
     def deadly(n: int) -> int:

@@ -23,9 +23,10 @@ from floodmark.compute.checkpoints.batches import ERROR, ERROR_TYPE, ROWADDR, So
 from floodmark.compute.checkpoints.keys import range_key
 from floodmark.compute.errors import CheckpointCoverageError
 from floodmark.compute.plan import Target
-from floodmark.compute.stored import column_file
 from floodmark.compute.stored.column_file import SegmentFile, open_segment, read_values, write_segment
 from floodmark.compute.widths import fitting
+from limits import set_limit
+from profiles import examples
 
 ROWS = 60
 
@@ -77,14 +78,14 @@ class Reading:
 
 
 def test_no_more_is_read_than_a_call_may_be_handed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "CALL_BYTES", 10_000)
+    set_limit(monkeypatch, "apply.call_bytes", 10000)
     reading = Reading([1000] * 200, 4)
     batch, _ = reading.rows(set(range(200))).take(200)
     assert 5 <= batch.num_rows < 10
     assert reading.pulled <= 12_000
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(33))
 @given(
     st.lists(st.sampled_from([0, 3, 90, 700]), min_size=1, max_size=40),
     st.integers(1, 9),
@@ -96,7 +97,7 @@ def test_calls_get_all_rows_in_order_and_few_bytes_at_a_time(
 ) -> None:
     wanted = sorted(row for row in chosen if row < len(widths))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(applying, "CALL_BYTES", 500)
+        set_limit(patch, "apply.call_bytes", 500)
         reading = Reading(widths, batch_rows)
         rows = reading.rows(set(wanted))
         taken: list[tuple[int, bytes]] = []
@@ -131,8 +132,8 @@ def task(rows: int = ROWS) -> AssembleTask:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(column_file, "GROUP_BYTES", 1000)
+    set_limit(monkeypatch, "sources.piece_bytes", 1000)
+    set_limit(monkeypatch, "column_file.group_bytes", 1000)
 
 
 @pytest.mark.usefixtures("small")
@@ -240,7 +241,7 @@ def test_checkpoint_that_goes_away_while_its_rows_are_due_leads_to_a_new_plan(
 # What readers take
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(13))
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=40), st.integers(1, 7), st.data())
 def test_row_groups_of_any_size_are_read_alike(
     tmp_path_factory: pytest.TempPathFactory, widths: list[int], group_rows: int, data: st.DataObject
@@ -248,8 +249,8 @@ def test_row_groups_of_any_size_are_read_alike(
     found = world(tmp_path_factory.getbasetemp() / "any", text, 1)
     values = [chr(97 + n % 26) * width for n, width in enumerate(widths)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(column_file, "GROUP_BYTES", 100)
-        patch.setattr(column_file, "ROW_GROUP_ROWS", group_rows)
+        set_limit(patch, "column_file.group_bytes", 100)
+        set_limit(patch, "column_file.row_group_rows", group_rows)
         segment = write_segment(found.work.objects, field(), 10, [pa.array(values)])
     opened = open_segment(found.work.objects, segment, field())
     start = data.draw(st.integers(0, len(values)))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 import floodmark as fm
 from compute.counting import Calls, Plan
-from compute.worlds import TENFOLD, World
+from compute.worlds import TENFOLD, CrashingStore, World
 from faults.recording import HastyFileSystem
 from floodmark.compute.checkpoints.keys import parse_key
 from floodmark.compute.checkpoints.store import CheckpointStore
@@ -24,7 +24,6 @@ from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.values import values
 from floodmark.engine import Progress, SilentProgress
 from floodmark.ledger.keys.records import I64
-from floodmark.storage.local import LocalStore
 
 COLUMN = pa.field("b", pa.int64())
 FRAGMENT_ROWS = 100
@@ -77,7 +76,7 @@ class ValueWorld(World):
             np.array(list(offsets), np.int64),
             self.kept_in,
             Options(**options),
-            Runner(self.lake["d"]._runtime.session),
+            Runner(self.lake.runtime.session),
             self.progress,
             self.fragment_rows,
         )
@@ -89,7 +88,7 @@ class ValueWorld(World):
 
 
 def value_world(folder: Path) -> ValueWorld:
-    lake = fm.Lake(LocalStore(folder / "lake", HastyFileSystem()))
+    lake = fm.Lake(CrashingStore(folder / "lake", HastyFileSystem()))
     lake.create("d", key=["id"], schema={"id": "int64", "v": "int64"})
     lake.create("view")
     return ValueWorld(lake, Calls(folder))

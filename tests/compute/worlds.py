@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from floodmark.compute.checkpoints.paths import place_of
 from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.dataset import Dataset
+from floodmark.storage.local import LocalStore
 
 FRAGMENT_ROWS = 8
 
@@ -81,6 +84,41 @@ class World:
 
     def checkpoint_keys(self) -> list[str]:
         return self.objects.checkpoints.list_keys()
+
+
+class Crash(BaseException):
+    """The driver ends here."""
+
+
+class CrashingStore(LocalStore):
+    """A folder in which the driver can crash at a write; worker processes get an ordinary one."""
+
+    _crash_at: str | None = None
+
+    @contextmanager
+    def crash_at(self, part: str) -> Iterator[None]:
+        """Crash before the write of any object with this in its key."""
+        self._crash_at = part
+        try:
+            yield
+        finally:
+            self._crash_at = None
+
+    def put_file(self, key: str, path: Path) -> bool:
+        self._check(key)
+        return super().put_file(key, path)
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+        self._check(key)
+        return super().compare_and_swap(key, expected, new)
+
+    def delete(self, key: str) -> None:
+        self._check(key)
+        super().delete(key)
+
+    def _check(self, key: str) -> None:
+        if self._crash_at is not None and self._crash_at in key:
+            raise Crash
 
 
 def checkpoint_path(checkpoints: CheckpointStore, key: str) -> str:

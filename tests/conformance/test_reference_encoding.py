@@ -8,13 +8,14 @@ from conformance import reference
 from conformance.blocks import blocks_around, blocks_with
 from conformance.wire import FIELDS, MEMBERS
 from floodmark.chain.codec import decode, encode
+from profiles import examples
 
 every_event = pytest.mark.parametrize("event", MEMBERS["MetadataEvent"])
 
 
 @every_event
 @given(data=st.data(), version=st.sampled_from([2, 3]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(8))
 def test_block_is_encoded_as_the_reference_does_and_decodes_back(event, data, version):
     block = data.draw(blocks_with(event))
     encoded = encode(block, version)
@@ -31,7 +32,7 @@ def test_block_is_encoded_as_the_reference_does_and_decodes_back(event, data, ve
     ],
 )
 @given(data=st.data())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(8))
 def test_every_member_of_a_union_is_encoded_as_the_reference_does(union, member, data):
     block = data.draw(blocks_around(union, member))
     encoded = encode(block)

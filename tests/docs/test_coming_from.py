@@ -60,6 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]  # the next page may have a module of this name
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", ["datapipe", "geneva"])
 def test_our_side_runs_without_a_jvm(folder: Path, page: str):
     # A process of its own is needed anyway: once imported, Lance warns of every fork, and here warnings are errors.

@@ -1,3 +1,7 @@
+"""The start-up archive: built once, by one process, and used by sessions."""
+
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
@@ -10,17 +14,20 @@ from floodmark.engine import find_java
 from floodmark.engine.archive import Archive
 from floodmark.engine.launch import spark_home
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.soak(only=True), pytest.mark.timeout(900)]
+
+SESSION = """
+from floodmark.engine import ArchiveUse, Profile, Session
+log = "-Xlog:class+load:file=classes.txt"
+settings = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": log}
+session = Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE)
+assert session.get().range(10).count() == 10
+"""
 
 
-@pytest.fixture
-def archive(tmp_path) -> Archive:
-    return Archive.of(find_java(), spark_home(), tmp_path / "floodmark")
-
-
-def builder(tmp_path, *options, **pipes):
+def start(tmp_path, *command, **pipes):
     return subprocess.Popen(
-        [sys.executable, "-m", "floodmark.engine.cds", *options],
+        [sys.executable, *command],
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -31,51 +38,39 @@ def builder(tmp_path, *options, **pipes):
     )
 
 
-def loaded_from_archive(tmp_path) -> int:
-    """How many classes a session of ours takes from the archive."""
-    code = (
-        "from floodmark.engine import *\n"
-        "log = '-Xlog:class+load:file=classes.txt'\n"
-        "settings = {'spark.driver.memory': '2g', 'spark.driver.extraJavaOptions': log}\n"
-        "session = Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE)\n"
-        "assert session.get().range(10).count() == 10\n"
-    )
-    variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code], env=variables, cwd=tmp_path, check=True, timeout=200)
-    return (tmp_path / "classes.txt").read_text().count("shared objects file (top)")
-
-
-def test_one_of_two_builders_makes_the_archive_and_sessions_use_it(tmp_path, archive):
-    builders = [builder(tmp_path), builder(tmp_path)]
-    said = [process.communicate(timeout=250) for process in builders]
-    assert sorted(process.returncode for process in builders) == [0, 1], said
-    assert "Another process is making" in said[0][1] + said[1][1]
-    assert archive.ready() is not None
-    assert list(archive.folder.glob("*.tmp")) == []
-    assert loaded_from_archive(tmp_path) > 5000
-    archive.path.chmod(0o644)
-    os.truncate(archive.path, 1000)
-    assert loaded_from_archive(tmp_path) == 0
-
-
-def test_builder_ends_with_the_process_it_works_for(tmp_path, archive):
-    process = builder(tmp_path, "--beside", stdin=subprocess.PIPE)
-    until = time.monotonic() + 60
-    while "SparkSubmit" not in group(process.pid) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert "SparkSubmit" in group(process.pid)
-    process.communicate(timeout=30)  # closes its stdin, as the end of this process would
-    assert process.returncode == -signal.SIGKILL
-    until = time.monotonic() + 20
-    while group(process.pid) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert group(process.pid) == ""
-    assert archive.ready() is None
-    assert list(archive.folder.glob("*.tmp")) == []
-
-
-def group(number: int) -> str:
+def commands_of_group(number: int) -> str:
     """The commands of the living processes of a group."""
     listing = subprocess.run(["ps", "axww", "-o", "pgid=,stat=,args="], capture_output=True, text=True, check=True)
     rows = [line.split(None, 2) for line in listing.stdout.splitlines()]
     return "\n".join(row[2] for row in rows if row[0] == str(number) and not row[1].startswith("Z"))
+
+
+def test_archive_is_built_by_one_process_that_ends_with_the_one_it_works_for(tmp_path):
+    archive = Archive.of(find_java(), spark_home(), tmp_path / "floodmark")
+    builder = ("-m", "floodmark.engine.cds")
+
+    first = start(tmp_path, *builder, "--beside", stdin=subprocess.PIPE)
+    while "SparkSubmit" not in commands_of_group(first.pid):
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.05)
+    second = start(tmp_path, *builder)
+    assert "Another process is making" in second.communicate()[1]
+    assert second.returncode == 1
+
+    first.communicate()  # closes its stdin, as the end of this process would
+    assert first.returncode == -signal.SIGKILL
+    while commands_of_group(first.pid):
+        time.sleep(0.05)
+    assert archive.ready() is None
+    assert list(archive.folder.glob("*.tmp")) == []
+
+    third = start(tmp_path, *builder)
+    said = third.communicate()
+    assert third.returncode == 0, said
+    assert archive.ready() is not None
+    assert list(archive.folder.glob("*.tmp")) == []
+
+    session = start(tmp_path, "-c", SESSION)
+    said = session.communicate()
+    assert session.returncode == 0, said
+    assert (tmp_path / "classes.txt").read_text().count("shared objects file (top)") > 5000

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.soak(only=True)]
 
 CODE = """
 import pyarrow as pa
@@ -43,7 +43,6 @@ def test_spark_and_arrow_functions_run_on_the_packaged_java(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
     assert answer.returncode == 0, answer.stderr

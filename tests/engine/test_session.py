@@ -1,31 +1,118 @@
+"""Sessions: the caller's own when there is one, else one of ours that is quiet and is replaced when it dies."""
+
+from __future__ import annotations
+
+import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from floodmark.engine import Session, run
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-SHORT = "from floodmark.engine import Session, Profile, ArchiveUse, run\n" + (
-    "session = Session(settings={'spark.driver.memory': '1g'}, profile=Profile.SHORT, archive=ArchiveUse.USE)\n"
-)
+START = """
+import json, os, pathlib, signal, sys
+from floodmark.engine import ArchiveUse, Profile, Session, SessionLost, launch, run
+
+seen = {}
+settings = {"spark.driver.memory": "1g", "spark.master": "local[2,3]"}
+session = Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE)
+"""
+
+QUIET = """
+spark = session.get()
+spark.sql("create table t using parquet as select 1 as a")
+seen["first_job"] = [spark.sql("select a from t").collect()[0].a, *run([4], lambda n: n * n, session=session)]
+seen["time_zone"] = spark.conf.get("spark.sql.session.timeZone")
+spark.sql("drop table t")
+given = Session(spark)
+session.stop()
+seen["started_after_stop"] = session.started
+try:
+    given.get()
+except SessionLost as error:
+    seen["given_after_stop"] = str(error)
+seen["replaced_after_stop"] = [*run([1], str, session=session), session.started]
+session.get().stop()
+seen["replaced_after_stop_by_others"] = run([1], str, session=session)
+print(json.dumps(seen))
+"""
+
+KILLED = """
+from pyspark.sql import SparkSession
+
+def work(n):
+    if n == 1 and not once.exists():
+        once.touch()
+        os.kill(victim or os.getpid(), signal.SIGKILL)
+    return n
+
+session.get()
+session.stop()
+theirs = SparkSession.builder.master("local[2]").getOrCreate()  # gives up at the first failure of a task
+once, victim = pathlib.Path("worker_killed"), None
+seen["worker_killed"] = run([0, 1, 2], work, session=session)
+seen["used_theirs"] = once.exists() and session.get() is theirs and not session.started
+theirs.stop()
+
+session.get()
+once, victim = pathlib.Path("jvm_killed"), launch.jvm_process().pid
+seen["jvm_killed"] = run([0, 1, 2], work, session=session)
+seen["jvm_was_killed"] = once.exists() and launch.jvm_process().pid != victim
+
+jvm = launch.jvm_process()
+os.kill(jvm.pid, signal.SIGKILL)
+jvm.wait()
+seen["started_when_dead"] = session.started
+seen["replaced_when_dead"] = [*run([1], str, session=session), session.started]
+print(json.dumps(seen))
+"""
 
 
-def python(code, cwd, **variables):
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+@dataclass(frozen=True)
+class Life:
+    """What a process with sessions of its own saw, wrote and left."""
+
+    seen: dict[str, object]
+    errors: str
+    left: list[str]
+
+
+def begin(code: str, folder: Path) -> subprocess.Popen[str]:
+    cwd, tmp = folder / "cwd", folder / "tmp"
+    cwd.mkdir(parents=True)
+    tmp.mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", START + code],
         cwd=cwd,
-        env={**os.environ, **variables},
-        capture_output=True,
+        env={**os.environ, "TMPDIR": str(tmp), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=200,
-        check=False,
     )
 
 
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory) -> dict[str, Life]:
+    """Two processes at the same time, each with JVMs of its own."""
+    folder = tmp_path_factory.mktemp("lives")
+    running = {name: begin(code, folder / name) for name, code in (("quiet", QUIET), ("killed", KILLED))}
+    found = {}
+    for name, process in running.items():
+        out, errors = process.communicate()
+        assert process.returncode == 0, errors
+        found[name] = Life(json.loads(out), errors, [path.name for path in (folder / name / "cwd").iterdir()])
+    return found
+
+
 def test_active_session_of_the_caller_is_used_as_it_is(spark):
+    assert spark.range(3).count() == 3  # the first query changes how the warehouse folder is written
     before = dict(spark.sparkContext.getConf().getAll())
     sql_before = dict(spark.conf.getAll)
     other = Session(settings={"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.shuffle.partitions": "77"})
@@ -47,83 +134,35 @@ def test_session_that_was_given_is_used(spark):
     assert given.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
 
 
-def test_stopped_session_that_was_given_is_refused(tmp_path):
-    code = SHORT + (
-        "from floodmark.engine import SessionLost\n"
-        "mine = session.get(); given = Session(mine); mine.stop()\n"
-        "try: given.get()\n"
-        "except SessionLost as error: print(error)\n"
-    )
-    answer = python(code, tmp_path)
-    assert "has been stopped" in answer.stdout, answer.stderr
+def test_first_job_leaves_no_litter_and_no_noise(lives):
+    quiet = lives["quiet"]
+    assert quiet.seen["first_job"] == [1, 16]
+    assert quiet.seen["time_zone"] == "UTC"
+    assert quiet.errors == ""
+    assert quiet.left == []
 
 
-def test_first_job_leaves_no_litter_and_no_noise(tmp_path):
-    cwd, tmp = tmp_path / "cwd", tmp_path / "tmp"
-    cwd.mkdir()
-    tmp.mkdir()
-    code = SHORT + (
-        "spark = session.get()\n"
-        "spark.sql('create table t using parquet as select 1 as a')\n"
-        "print(spark.sql('select a from t').collect()[0].a, run([4], lambda n: n * n, session=session))\n"
-        "print(spark.conf.get('spark.sql.session.timeZone'))\n"
-        "spark.sql('drop table t')\n"
-    )
-    answer = python(code, cwd, TMPDIR=str(tmp))
-    assert answer.stdout.splitlines() == ["1 [16]", "UTC"], answer.stderr
-    assert answer.stderr == ""
-    assert list(cwd.iterdir()) == []
+def test_stopped_session_that_was_given_is_refused(lives):
+    assert "has been stopped" in lives["quiet"].seen["given_after_stop"]
 
 
-@pytest.mark.slow
-def test_dead_or_stopped_session_is_replaced(tmp_path):
-    code = SHORT + (
-        "import os, signal\n"
-        "from floodmark.engine import launch\n"
-        "session.get(); session.stop(); assert not session.started\n"
-        "assert run([1], str, session=session) == ['1'] and session.started\n"
-        "session.get().stop()\n"
-        "assert run([1], str, session=session) == ['1']\n"
-        "jvm = launch.jvm_process(); os.kill(jvm.pid, signal.SIGKILL); jvm.wait()\n"
-        "assert not session.started\n"
-        "print(run([1], str, session=session), session.started)\n"
-    )
-    answer = python(code, tmp_path)
-    assert answer.stdout.strip() == "['1'] True", answer.stderr
+def test_stopped_session_is_replaced(lives):
+    seen = lives["quiet"].seen
+    assert seen["started_after_stop"] is False
+    assert seen["replaced_after_stop"] == ["1", True]
+    assert seen["replaced_after_stop_by_others"] == ["1"]
 
 
-@pytest.mark.slow
-def test_jvm_killed_in_the_middle_of_a_run_costs_only_time(tmp_path):
-    code = SHORT + (
-        "import os, signal, sys, pathlib\n"
-        "from floodmark.engine import launch\n"
-        "def work(n):\n"
-        "    once = pathlib.Path('once')\n"
-        "    if n == 1 and not once.exists():\n"
-        "        once.touch(); os.kill(jvm, signal.SIGKILL)\n"
-        "    return n\n"
-        "session.get(); jvm = launch.jvm_process().pid\n"
-        "print(run([0, 1, 2], work, session=session))\n"
-    )
-    answer = python(code, tmp_path)
-    assert answer.stdout.strip() == "[0, 1, 2]", answer.stderr
+def test_killed_worker_is_survived_in_a_users_session_that_does_not_retry(lives):
+    assert lives["killed"].seen["worker_killed"] == [0, 1, 2]
+    assert lives["killed"].seen["used_theirs"] is True
 
 
-@pytest.mark.slow
-def test_killed_worker_is_survived_in_a_users_session_that_does_not_retry(tmp_path):
-    # The user's local[2] gives up at a task's first failure; the engine does not.
-    code = (
-        "import os, pathlib, signal\n"
-        "from pyspark.sql import SparkSession\n"
-        "from floodmark.engine import Session, run\n"
-        "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate()\n"
-        "def work(n):\n"
-        "    once = pathlib.Path('once')\n"
-        "    if n == 1 and not once.exists():\n"
-        "        once.touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return n\n"
-        "session = Session()\n"
-        "print(run([0, 1, 2], work, session=session), session.get() is spark)\n"
-    )
-    answer = python(code, tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
-    assert answer.stdout.strip() == "[0, 1, 2] True", answer.stderr
+def test_jvm_killed_in_the_middle_of_a_run_costs_only_time(lives):
+    assert lives["killed"].seen["jvm_killed"] == [0, 1, 2]
+    assert lives["killed"].seen["jvm_was_killed"] is True
+
+
+def test_dead_session_is_replaced(lives):
+    assert lives["killed"].seen["started_when_dead"] is False
+    assert lives["killed"].seen["replaced_when_dead"] == ["1", True]

@@ -11,7 +11,7 @@ import pytest
 COLUMNS = Path(__file__).parent.parent.parent / "examples" / "columns"
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_killed_backfill_goes_on(tmp_path: Path):
     command = [sys.executable, str(COLUMNS / "killed.py"), "--folder", str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)

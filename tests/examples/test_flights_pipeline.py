@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -85,12 +86,23 @@ def test_the_chance_to_miss_a_connection_grows_with_the_delay(pipeline):
     assert pipeline.missed(1545, 40) == late  # the same each time, so that it can be computed again
 
 
+@pytest.fixture(scope="module")
+def two_months(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The files of two months and what they have; they take seconds to write."""
+    folder = tmp_path_factory.mktemp("deliveries")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(FLIGHTS))
+        import deliveries
+
+        return folder, deliveries.make(folder, months=2, every=10)
+
+
 @pytest.mark.slow
-def test_all_files_together_are_what_is_published(deliveries, tmp_path: Path):
-    made = deliveries.make(tmp_path, months=2, every=10)
+def test_all_files_together_are_what_is_published(deliveries, two_months):
+    folder, made = two_months
     with deliveries.tables(2, 10) as published:
         for table, key in (("flights", "time_hour, carrier, flight"), ("weather", "origin, time_hour")):
-            files = f"read_csv('{tmp_path}/{table}*.csv', filename = true, sample_size = -1)"
+            files = f"read_csv('{folder}/{table}*.csv', filename = true, sample_size = -1)"
             # Names sort as they arrive: months, then what is corrected, late or repaired.
             newest = f"select * from {files} qualify row_number() over (partition by {key} order by filename desc) = 1"
             ours = f"select * exclude (filename) replace (time_hour::timestamptz as time_hour) from ({newest})"
@@ -104,11 +116,11 @@ def test_all_files_together_are_what_is_published(deliveries, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_one_flight_is_mistyped_one_hour_is_in_knots_and_a_day_is_left_out(deliveries, tmp_path: Path):
-    made = deliveries.make(tmp_path, months=2, every=10)
+def test_one_flight_is_mistyped_one_hour_is_in_knots_and_a_day_is_left_out(two_months):
+    folder, made = two_months
 
     def rows(query: str) -> list[tuple[object, ...]]:
-        return duckdb.sql(query.format(folder=tmp_path)).fetchall()
+        return duckdb.sql(query.format(folder=folder)).fetchall()
 
     assert rows("select carrier, flight from '{folder}/flights-2013-02.csv' where sched_dep_time > 2400") == [
         ("F9", 835)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from docs.pages import ROOT, run_page
+from examples.here import run_file
 
 EXAMPLE = ROOT / "examples" / "ten_rows"
 LONGEST = 120
@@ -32,12 +30,10 @@ def test_the_page_shows_what_the_program_prints(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.spark
-@pytest.mark.slow
-def test_a_view_and_a_frame_of_spark_come_of_it():
-    command = [sys.executable, str(EXAMPLE / "ten_rows.py"), "--spark"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert "daily: [('2026-11-01', 101), ('2026-11-02', 180), ('2026-11-03', 270)]" in run.stdout
+def test_a_view_and_a_frame_of_spark_come_of_it(spark):
+    code, out, err = run_file(str(EXAMPLE / "ten_rows.py"), "--spark")
+    assert code == 0, err
+    assert "daily: [('2026-11-01', 101), ('2026-11-02', 180), ('2026-11-03', 270)]" in out
 
 
 def test_it_is_short_enough_to_be_read():

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from examples.here import execute
+
 TRIPS = Path(__file__).parent.parent.parent / "examples" / "trips"
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_the_demo_plays_to_its_end(tmp_path: Path):
-    command = [sys.executable, str(TRIPS / "demo.py"), "--folder", str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    assert "All 10 steps as they should be" in run.stdout
-    assert (tmp_path / "demo-lake" / "names" / "trips").is_file()
 
 
 @pytest.fixture
@@ -47,6 +38,19 @@ def test_a_step_that_is_off_ends_the_demo_with_an_error(demo, step, complaint, t
     captured = capsys.readouterr()
     assert complaint in captured.err
     assert "as they should be" not in captured.out
+
+
+@pytest.mark.spark
+def test_the_demo_plays_to_its_end(demo, tmp_path, monkeypatch, capsys, spark):
+    """With its commands in this process."""
+    monkeypatch.setattr(demo.Stage, "execute", lambda stage, command: execute(command, stage.folder))
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--folder", str(tmp_path)])
+    monkeypatch.setenv("FLOODMARK_LAKE", "demo-lake")
+    code = demo.main()
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    assert "All 10 steps as they should be" in shown.out
+    assert (tmp_path / "demo-lake" / "names" / "trips").is_file()
 
 
 def test_the_data_is_the_same_every_time(demo, tmp_path):

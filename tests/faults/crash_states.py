@@ -4,19 +4,24 @@ At each moment some operations are durable and the others are pending. A crash k
 names of a folder and contents of files survive independently of each other and of their order, and a file's
 content may be cut or end in zeros. Up to `FULL` pending operations every subset is tried; beyond that all
 kept but one or two, and none kept but one or two.
+
+All of these states are tried under `soak`. Other profiles try a sample, which is chosen before any state is built.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import combinations
-from pathlib import Path
+from itertools import combinations, islice
+from pathlib import Path, PurePosixPath
 
 from faults.recording import ROOT, Entries, FsyncDir, FsyncFile, Mark, Operation, Recording, Write
+from profiles import IN_FULL, examples
 
 FULL = 10
+VOLATILE = (".staging",)  # nothing reads these folders after a crash
 Pending = Write | Entries
 Tree = dict[str, bytes | None]  # path → content; None is a folder
 
@@ -34,7 +39,8 @@ class CrashState:
         """The same for states with the same files, whatever was acknowledged: a key to keep results under."""
         digest = hashlib.sha256()
         for path, data in sorted(self.files.items()):
-            digest.update(repr((path, data)).encode())
+            digest.update(f"{path} {None if data is None else len(data)} ".encode())
+            digest.update(data or b"")
         return digest.hexdigest()
 
     def materialise(self, folder: Path) -> Path:
@@ -48,8 +54,136 @@ class CrashState:
         return folder
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of an enumeration that is too long for one test."""
+
+    number: int = 0
+    of: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.number + 1}-of-{self.of}"
+
+
+WHOLE = Part()
+
+
+def parts(soak: int) -> list[Part]:
+    """So many parts under `soak`; a sample is one part."""
+    return [Part(number, soak) for number in range(soak)] if IN_FULL else [WHOLE]
+
+
+def chosen_states(
+    recording: Recording, ci: int, part: Part = WHOLE, volatile: Iterable[str] = VOLATILE
+) -> Iterator[CrashState]:
+    """Under `soak` all states of the part; in other profiles a sample of about `ci` states."""
+    if IN_FULL:
+        return islice(crash_states(recording, volatile), part.number, None, part.of)
+    return sampled_states(recording, examples(ci), volatile)
+
+
+def sampled_states(recording: Recording, count: int, volatile: Iterable[str] = VOLATILE) -> Iterator[CrashState]:
+    """Some states, the same each time: those of `_required_fates`, and random ones until there are `count`."""
+    moments = _moments(recording, frozenset(volatile))
+    chance = random.Random(len(moments))
+    fates = list(_required_fates(recording, moments))
+    fates += [_random_fate(moments, chance) for _ in range(count - len(fates))]
+    by_step: dict[int, list[_Fate]] = {}
+    for fate in dict.fromkeys(fates):
+        by_step.setdefault(fate.step, []).append(fate)
+    disk, seen = _Disk(recording, frozenset(volatile)), set()
+    acknowledged: list[str] = []
+    for step, (operation, pending) in enumerate(moments):
+        if isinstance(operation, Mark):
+            acknowledged.append(operation.name)
+        elif operation is not None:
+            disk.apply(operation)
+        for fate in by_step.get(step, ()):
+            kept = [op for index, op in enumerate(pending) if index not in fate.lost]
+            torn = None if fate.torn is None else pending[fate.torn]
+            assert not isinstance(torn, Entries)
+            files = disk.outcome(kept, torn, fate.zeroed)
+            key = (frozenset(files.items()), len(acknowledged))
+            if key not in seen:
+                seen.add(key)
+                yield CrashState(files, list(acknowledged), _story(step, operation, pending, kept, torn))
+
+
+@dataclass(frozen=True)
+class _Fate:
+    """What a crash after a step does to the operations that are pending then, by their indexes."""
+
+    step: int
+    lost: frozenset[int] = frozenset()
+    torn: int | None = None
+    zeroed: bool = False  # the torn half is zeros, and not cut off
+
+
+_Moment = tuple[Operation | None, list[Pending]]
+
+
+def _moments(recording: Recording, volatile: frozenset[str]) -> list[_Moment]:
+    """After each operation, and before the first one, what is pending."""
+    disk = _Disk(recording, volatile)
+    found: list[_Moment] = [(None, disk.pending())]
+    for operation in recording.operations:
+        disk.apply(operation)
+        found.append((operation, disk.pending()))
+    return found
+
+
+def _required_fates(recording: Recording, moments: list[_Moment]) -> Iterator[_Fate]:
+    """The first and the last state; around each acknowledgement the ends; for each kind of operation its loss.
+
+    An operation is lost, or torn, alone and as late as possible: then most depends on it.
+    """
+    last = len(moments) - 1
+    yield _Fate(0)
+    yield _Fate(last)
+    for step, (operation, pending) in enumerate(moments):
+        if isinstance(operation, Mark):
+            yield _Fate(step - 1)
+            yield _Fate(step, lost=frozenset(range(len(pending))))
+    names = {n: op.path for op in recording.operations if isinstance(op, Entries) for _, n in op.changes if n}
+    kinds: dict[object, _Fate] = {}
+    for step, (_, pending) in enumerate(moments):
+        for index, op in enumerate(pending):
+            kinds["lost", _kind(op, names)] = _Fate(step, lost=frozenset([index]))
+            if isinstance(op, Write):
+                kinds["cut", _kind(op, names)] = _Fate(step, torn=index)
+                kinds["zeroed", _kind(op, names)] = _Fate(step, torn=index, zeroed=True)
+    yield from kinds.values()
+
+
+def _kind(operation: Pending, names: dict[int, str]) -> tuple[str, ...]:
+    """What an operation does and in which folder, without names that are hashes or numbers."""
+    if isinstance(operation, Write):
+        what, path = "write", names.get(operation.node, operation.path)
+    else:
+        what, path = "/".join("unlink" if node is None else "name" for _, node in operation.changes), operation.path
+    return what, *("#" if len(part) > 16 or any(map(str.isdigit, part)) else part for part in PurePosixPath(path).parts)
+
+
+def _random_fate(moments: list[_Moment], chance: random.Random) -> _Fate:
+    """All kept, all lost, one or two lost, or any of them lost; sometimes one that is kept is torn."""
+    step = chance.randrange(len(moments))
+    pending = moments[step][1]
+    every = range(len(pending))
+    lost = chance.choice(
+        [
+            [],
+            every,
+            chance.sample(every, min(len(every), chance.randint(1, 2))),
+            [index for index in every if chance.random() < 0.5],
+        ]
+    )
+    may_be_torn = [i for i in every if isinstance(pending[i], Write) and i not in lost]
+    torn = chance.choice(may_be_torn) if may_be_torn and chance.random() < 0.3 else None
+    return _Fate(step, frozenset(lost), torn, zeroed=torn is not None and chance.random() < 0.5)
+
+
 def crash_states(
-    recording: Recording, volatile: Iterable[str] = (".staging",), thin_from: int | None = None
+    recording: Recording, volatile: Iterable[str] = VOLATILE, thin_from: int | None = None
 ) -> Iterator[CrashState]:
     """Every distinct pair of files and acknowledgements that a crash can leave.
 
@@ -119,6 +253,23 @@ class _Disk:
 
     def outcomes(self, kept: list[Pending], may_be_torn: bool) -> Iterator[tuple[Tree, Write | None]]:
         """The files when these operations survive, whole, and with each one of the contents torn."""
+        nodes, contents = self._surviving(kept)
+        yield self._tree(nodes, contents), None
+        visible = set(nodes.values()) if may_be_torn else set()
+        for write in kept:
+            if isinstance(write, Write) and write.node in visible:
+                for zeroed in (False, True):
+                    yield self._tree(nodes, {**contents, write.node: _torn(write.data, zeroed)}), write
+
+    def outcome(self, kept: list[Pending], torn: Write | None, zeroed: bool) -> Tree:
+        """The files when these operations survive, of which one may be torn."""
+        nodes, contents = self._surviving(kept)
+        if torn is not None:
+            contents[torn.node] = _torn(torn.data, zeroed)
+        return self._tree(nodes, contents)
+
+    def _surviving(self, kept: list[Pending]) -> tuple[dict[str, int], dict[int, bytes]]:
+        """The node of each path, and the content of each node."""
         entries, contents = dict(self._entries), dict(self._contents)
         for operation in kept:
             if isinstance(operation, Write):
@@ -126,14 +277,7 @@ class _Disk:
             else:
                 entries[operation.folder] = dict(entries.get(operation.folder, {}))
                 _change(entries[operation.folder], operation)
-        nodes = dict(self._walk(ROOT, "", entries))
-        yield self._tree(nodes, contents), None
-        visible = set(nodes.values()) if may_be_torn else set()
-        for write in kept:
-            if isinstance(write, Write) and write.node in visible:
-                half = len(write.data) // 2
-                for torn in (write.data[:half], write.data[:half] + bytes(len(write.data) - half)):
-                    yield self._tree(nodes, {**contents, write.node: torn}), write
+        return dict(self._walk(ROOT, "", entries)), contents
 
     def _tree(self, nodes: dict[str, int], contents: dict[int, bytes]) -> Tree:
         # A file whose content never reached the disk is empty.
@@ -163,6 +307,11 @@ class _Disk:
         taken = [op for op in self._waiting if wanted(op)]
         self._waiting = [op for op in self._waiting if not wanted(op)]
         return taken
+
+
+def _torn(data: bytes, zeroed: bool) -> bytes:
+    half = len(data) // 2
+    return data[:half] + bytes(len(data) - half if zeroed else 0)
 
 
 def _change(entries: dict[str, int], operation: Entries) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import floodmark as fm
+from faults.mortal import Log, MortalFileSystem
 from floodmark.dataset import Dataset
 from floodmark.ledger.errors import BadOperation
+from floodmark.storage.local import LocalStore
 from ledger.keyed.harm import derived, replace
 from ledger.keyed.naive import ADD, NEW, OLD, RETRACT, Counts, Naive, Row
 
@@ -102,24 +103,16 @@ def write_and_take_back_in(root: str, writer: int, times: int) -> list[Deed]:
     return write_and_take_back(fm.Lake(root)[NAME], writer, times)
 
 
-def fold_in(root: str, times: int) -> list[Deed]:
-    """Fold again and again, which is no deed of its own."""
-    dataset = fm.Lake(root)[NAME]
-    for _ in range(times):
-        dataset.fold()
-        time.sleep(0.02)
-    return []
-
-
-def lose_in(root: str, times: int) -> list[Deed]:
-    """Take files of the key index and copies of rows away from under everybody; a folded file stays for a week."""
+def fold_and_lose_in(root: str, times: int) -> list[Deed]:
+    """Fold, and delete files of the key index and copies of rows that the others use."""
     chance = random.Random(5)
     dataset = fm.Lake(root)[NAME]
-    for _ in range(times):
-        time.sleep(0.4)
-        there = [key for key in derived(dataset) if "/info/keys/" in key or "/info/rows/" in key]
-        for key in chance.sample(there, len(there) // 2):
-            replace(dataset.snapshot().objects.store, key, None)
+    for number in range(times):
+        dataset.fold()
+        if number % 3 == 0:
+            there = [key for key in derived(dataset) if "/info/keys/" in key or "/info/rows/" in key]
+            for key in chance.sample(there, len(there) // 2):
+                replace(dataset.snapshot().objects.store, key, None)
     return []
 
 
@@ -128,7 +121,6 @@ def read(dataset: Dataset, times: int) -> list[Deed]:
     for _ in range(times):
         snapshot = [row["id"] for row in dataset.to_arrow().to_pylist()]
         assert len(snapshot) == len(set(snapshot)), f"a key was read twice: {sorted(snapshot)}"
-        time.sleep(0.01)
     return []
 
 
@@ -167,20 +159,15 @@ def assert_agree(dataset: Dataset, model: Naive) -> None:
         assert dataset.history([key])["offset"].to_pylist() == [offset for offset, _, _ in model.history((key,))]
 
 
-# A writer that is there to be killed: python -m faults.keyed_writers FOLDER WRITER FIRST
+# A writer that is there to be killed
 
 
-def write_and_tell(root: str, writer: int, first: int) -> None:
-    """Write without end once a line comes in, and say each number that is committed."""
-    dataset = fm.Lake(root)[NAME]
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for number in itertools.count(first):
+def write_until_killed(root: str, writer: int, nth: int, log: Path) -> None:
+    """Write from the first number that is not in the log on, fold now and then, and log each that is committed."""
+    said = Log(log)
+    dataset = fm.Lake(LocalStore(root, MortalFileSystem(nth)))[NAME]
+    for number in itertools.count(len(said.numbers())):
         dataset.write(table(rows(writer, number)), source=f"writer {writer}", state=str(number))
-        if number % 7 == 6:
+        if number % 3 == 2:
             dataset.fold()
-        print(number, flush=True)
-
-
-if __name__ == "__main__":
-    write_and_tell(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+        said.add(number)

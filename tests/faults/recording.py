@@ -1,4 +1,4 @@
-"""A file system that remembers every change made through it, and ways to break one of its calls.
+"""A file system that remembers every change made through it, and ways to break its calls.
 
 It tells files from their names, as a disk does: a file is a node, a folder maps names to nodes. What was
 written and what was named become durable by different calls, so they are different operations.
@@ -10,7 +10,7 @@ import errno
 import itertools
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from floodmark.storage.files import OsFileSystem
 
 ROOT = 0  # the node of the folder that is watched
+CHANGES = ("write_new", "copy_new", "link", "rename", "unlink", "mkdir")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class FsyncDir:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something was acknowledged to whoever asked for it."""
+    """Something was acknowledged to the caller."""
 
     name: str
 
@@ -225,6 +226,31 @@ class HastyFileSystem(OsFileSystem):
 
     def fsync_dir(self, path: Path) -> None:
         """Not done."""
+
+
+class WatchedFileSystem(HastyFileSystem):
+    """A file system that calls a function before each of its calls: to count them, to fail or to end."""
+
+    def __init__(self, before: Callable[[int, str], None] = lambda number, name: None) -> None:
+        self._before = before
+        self.calls: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        real = object.__getattribute__(self, name)
+        if name.startswith("_") or not callable(real):
+            return real
+
+        def call(*args: Any) -> Any:
+            self.calls.append(name)
+            self._before(len(self.calls) - 1, name)
+            return real(*args)
+
+        return call
+
+    @property
+    def changes(self) -> int:
+        """How many calls so far change something."""
+        return sum(name in CHANGES for name in self.calls)
 
 
 class Altered:

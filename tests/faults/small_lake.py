@@ -17,7 +17,7 @@ from unittest import mock
 import pyarrow as pa
 
 import floodmark as fm
-from faults.crash_states import CrashState, crash_states
+from faults.crash_states import CrashState
 from faults.recording import HastyFileSystem, Recording, RecordingFileSystem
 from floodmark.chain.events import AddData
 from floodmark.chain.hashes import Multihash
@@ -227,8 +227,8 @@ class Checker:
             problem = f"neither the state before nor the one after: {found}"
         return problem and f"{problem}\n{state.story}\nacknowledged: {state.acknowledged}"
 
-    def first_problem(self, recording: Recording) -> str | None:
-        found = (self.problem(state) for state in crash_states(recording))
+    def first_problem(self, states: Iterable[CrashState]) -> str | None:
+        found = (self.problem(state) for state in states)
         return next((problem for problem in found if problem), None)
 
     def _look(self, state: CrashState) -> tuple[View | None, str | None]:

@@ -7,8 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,88 +14,16 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from compute.counting import Calls, until
+from compute.counting import Calls
 from compute.worlds import FRAGMENT_ROWS, HUNDREDFOLD, TENFOLD
+from faults.backfill_runs import CHECKPOINT, PLANS, fill
+from faults.mortal import ended, killed, reaches, started
 from floodmark.storage.errors import StorageError
+from profiles import IN_FULL, sample, seeds
 
-ROWS = 96
-KILLS = 5
-CHECKPOINT = 2
+ROWS = 48
+KILLS = 2  # per seed
 WORKERS = 2
-SIZES = {"checkpoint_size": CHECKPOINT, "min_checkpoint_size": CHECKPOINT, "commit_granularity": 1, "task_size": 4}
-
-# A backfill that is there to be killed: FOLDER CALLS VERSION, and what to do before.
-DRIVER = """
-import sys
-from pathlib import Path
-import floodmark as fm
-from faults.test_backfill_kills import SIZES, slow
-
-lake, calls, version = sys.argv[1:4]
-{before}
-fm.Lake(lake)["d"].backfill("a", udf=slow(Path(calls), version), **SIZES)
-"""
-
-
-def slow(folder: Path, version: str) -> fm.Udf:
-    """A function that takes its time for every row."""
-    calls = Calls(folder)
-    factor = {"1": 10, "2": 100}[version]
-
-    def f(offset: pa.Array, v: pa.Array) -> pa.Array:
-        calls.note(offset.to_pylist())
-        time.sleep(0.01 * len(v))
-        return pa.array([i * factor for i in v.to_pylist()], pa.int64())
-
-    return fm.udf(returns="int64", name="slow", version=version)(f)
-
-
-class Driver:
-    """A process that fills the column, with worker processes of its own."""
-
-    def __init__(self, lake: fm.Lake, calls: Calls, version: str, before: str = "") -> None:
-        command = [sys.executable, "-c", DRIVER.replace("{before}", before), lake.store.url, str(calls.folder), version]
-        tests = str(Path(__file__).parents[1])
-        self._process = subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": tests},
-            start_new_session=True,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def __enter__(self) -> Driver:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.kill_all()
-
-    def wait(self) -> int:
-        return self._process.wait(120)
-
-    def kill(self) -> None:
-        """Kill the driver alone; its workers have to notice."""
-        self._process.kill()
-        self._process.wait(60)
-        until(lambda: not self._left())
-
-    def kill_all(self) -> None:
-        """Kill the driver and its workers in the same moment, as the end of a machine would."""
-        if self._left():
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(60)
-        until(lambda: not self._left())
-
-    def _left(self) -> bool:
-        """Whether a process of the driver's session is alive."""
-        return any(_session(path) == self._process.pid for path in Path("/proc").glob("[0-9]*/stat"))
-
-
-def _session(path: Path) -> int | None:
-    try:
-        state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if state == "Z" else int(session)
 
 
 @pytest.fixture
@@ -105,7 +31,7 @@ def lake(tmp_path: Path) -> fm.Lake:
     lake = fm.Lake(tmp_path / "lake")
     dataset = lake.create("d", key=["id"], schema={"id": "int64", "v": "int64"})
     dataset.write(pa.table({"id": range(ROWS), "v": range(ROWS)}))
-    dataset.add_column("a", slow(tmp_path, "1"), fragment_rows=FRAGMENT_ROWS)
+    dataset.add_column("a", TENFOLD.udf(Calls(tmp_path)), fragment_rows=FRAGMENT_ROWS)
     return lake
 
 
@@ -128,79 +54,69 @@ def assert_whole(lake: fm.Lake, old: list[list[int | None]], new: list[list[int 
     assert lake["d"].verify().problems == ()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("version", ["1", "2"], ids=["first backfill", "version bump"])
-def test_backfill_that_is_killed_again_and_again_loses_a_checkpoint_per_worker(version, lake, tmp_path):
-    chance = random.Random(2026)
+@pytest.mark.process
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1))
+@pytest.mark.parametrize("version", ["2", *(["1"] if IN_FULL else [])])
+def test_backfill_that_is_killed_again_and_again_loses_a_checkpoint_per_worker(version, seed, lake, tmp_path):
+    """Each process is killed in the middle of a call of the function."""
+    chance = random.Random(seed)
     calls = Calls(tmp_path)
     old, new = NONE, times(10)
     if version == "2":
-        lake["d"].backfill("a", udf=slow(tmp_path, "1"))
-        lake["d"].alter_column("a", slow(tmp_path, "2"))
+        lake["d"].backfill("a", udf=TENFOLD.udf(calls))
+        lake["d"].alter_column("a", HUNDREDFOLD.udf(calls))
         calls.forget()
         old, new = new, times(100)
-    for number in range(KILLS):
-        with Driver(lake, calls, version) as driver:
-            calls.await_rows(len(calls.offsets()) + 1 + chance.randrange(ROWS // KILLS))
-            time.sleep(chance.uniform(0, 0.05))
-            if number % 2:
-                driver.kill()
-            else:
-                driver.kill_all()
+    for at in sorted(chance.sample(range(ROWS), KILLS)):
+        calls.wait_at(at)
+        with started(fill, lake.store.url, tmp_path, version) as process:
+            reaches(process, lambda at=at: at in calls.offsets())
+            process.kill()
+            ended(process)
+        calls.go_on()
         assert_whole(lake, old, new)
     stored = set(calls.offsets())
-    killed, done = len(calls.offsets()), lake["d"].backfill("a", udf=slow(tmp_path, version))
+    before = len(calls.offsets())
+    done = lake["d"].backfill("a", udf=PLANS[version].udf(calls))
     assert fragments(lake) == new
-    assert done.called + killed == len(calls.offsets())
-    assert len(stored) > ROWS // 4, "the kills came before anything was done"
+    assert done.called + before == len(calls.offsets())
     assert len(calls.offsets()) - ROWS <= KILLS * WORKERS * CHECKPOINT
-    assert done.computed <= ROWS - len(stored) + WORKERS * CHECKPOINT
-    assert lake["d"].backfill("a", udf=slow(tmp_path, version)).called == 0
+    assert done.computed <= ROWS - len(stored) + KILLS * WORKERS * CHECKPOINT
+    assert lake["d"].backfill("a", udf=PLANS[version].udf(calls)).called == 0
     assert lake["d"].verify().problems == ()
 
 
-DYING = "import os, signal; die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL); "
-MOMENTS = {
-    "before the files are put together": "from floodmark.compute import backfill; backfill._assemble = die",
-    "before the commit": "from floodmark.compute import backfill; backfill.install = die",
-    "before the catalog is swapped": "from floodmark.compute.stored import install; install.catalogs.change = die",
-    "after the commit": (
-        "from floodmark.compute import backfill; real = backfill.install; "
-        "backfill.install = lambda *a, **k: die(real(*a, **k))"
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_driver_that_dies_around_its_commit_calls_for_nothing_twice(moment, lake, tmp_path):
+@pytest.mark.process
+@pytest.mark.soak
+@pytest.mark.parametrize("nth", sample(range(40), 2))
+def test_driver_that_is_killed_at_any_change_calls_for_nothing_twice(nth, lake, tmp_path):
+    """What its workers have stored is stored before it changes anything."""
     calls = Calls(tmp_path)
-    with Driver(lake, calls, "1", DYING + MOMENTS[moment]) as driver:
-        assert driver.wait() == -signal.SIGKILL
-    seen = [times(10)[0], *NONE[1:]] if moment == "after the commit" else NONE
-    assert fragments(lake) == seen
+    killed(fill, lake.store.url, tmp_path, "1", nth)
+    assert_whole(lake, NONE, times(10))
     first = set(calls.offsets())
-    assert first == set(range(FRAGMENT_ROWS))
-    done = lake["d"].backfill("a", udf=slow(tmp_path, "1"))
-    assert (done.computed, done.done + done.reused) == (ROWS - FRAGMENT_ROWS, FRAGMENT_ROWS)
+    done = lake["d"].backfill("a", udf=TENFOLD.udf(calls))
+    assert (done.computed, done.done + done.reused) == (ROWS - len(first), len(first))
     assert calls.count() == dict.fromkeys(range(ROWS), 1)
     assert fragments(lake) == times(10)
     assert lake["d"].verify().problems == ()
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_interrupted_backfill_stops_and_the_next_one_goes_on(lake, tmp_path):
-    """Ctrl-C goes to the driver and to its workers."""
+    """Ctrl-C goes to the driver."""
     calls = Calls(tmp_path)
-    with Driver(lake, calls, "1") as driver:
-        calls.await_rows(20)
-        os.killpg(driver._process.pid, signal.SIGINT)
-        assert driver.wait() != 0
-        until(lambda: not driver._left())
+    calls.wait_at(20)
+    with started(fill, lake.store.url, tmp_path, "1") as process:
+        reaches(process, lambda: 20 in calls.offsets())
+        os.killpg(process.pid, signal.SIGINT)
+        assert ended(process) != 0
+    calls.go_on()
     called = len(set(calls.offsets()))
     assert called < ROWS
     assert_whole(lake, NONE, times(10))
-    done = lake["d"].backfill("a", udf=slow(tmp_path, "1"))
+    done = lake["d"].backfill("a", udf=TENFOLD.udf(calls))
     assert done.computed <= ROWS - called + WORKERS * CHECKPOINT
     assert fragments(lake) == times(10)
 
@@ -221,7 +137,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def noise(v: pa.Array) -> pa.Array:
     """Values that do not get smaller by compression."""
-    return pa.array([os.urandom(8192).hex() for _ in range(len(v))])
+    return pa.array([os.urandom(16384).hex() for _ in range(len(v))])
 
 
 @pytest.mark.parametrize("sizes", [{}, {"checkpoint_size": 8, "min_checkpoint_size": 8}], ids=["file", "checkpoints"])
@@ -247,6 +163,7 @@ def test_disk_that_is_full_leaves_the_column_as_it_was_and_the_next_backfill_goe
     assert lake["d"].verify().problems == ()
 
 
+@pytest.mark.soak
 def test_however_little_room_is_left_a_backfill_is_done_or_refused(small_disk, tmp_path):
     lake = fm.Lake(small_disk / "lake")
     dataset = lake.create("d", key=["id"], schema={"id": "int64", "v": "int64"})
@@ -257,7 +174,7 @@ def test_however_little_room_is_left_a_backfill_is_done_or_refused(small_disk, t
     dataset.backfill("a", udf=one)
     filler, outcomes = small_disk / "filler", []
     factor = 10
-    for room in range(0, 64 << 10, 4 << 10):
+    for room in sample(range(0, 64 << 10, 4 << 10), 4):
         udf = other if factor == 10 else one
         dataset.alter_column("a", udf)
         filler.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - room)))

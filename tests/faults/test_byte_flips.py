@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import floodmark as fm
+from faults.crash_states import Part, parts
 from faults.small_lake import NAME, rows, runtime
 from floodmark.chain import codec
 from floodmark.chain.events import (
@@ -36,6 +37,7 @@ from floodmark.ledger.slice_check import Problem
 from floodmark.storage.logical_hash import table_digests
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.slices import DIGESTS_KEY
+from profiles import sample
 
 KINDS = {"blocks": "block", "data": "data", "checkpoints": "checkpoint", "refs": "head"}
 
@@ -91,9 +93,9 @@ def world() -> World:
     return build()
 
 
-def flips(data: bytes, step: int) -> Iterator[bytes]:
+def flips(data: bytes) -> Iterator[bytes]:
     """The data with one bit flipped: the lowest, and the one that tells capitals from small letters."""
-    for at in range(0, len(data), step):
+    for at in range(len(data)):
         for bit in (0, 5):
             yield data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
@@ -109,19 +111,12 @@ def assert_named(world: World, key: str, problems: tuple[Problem, ...]) -> None:
     assert {p.kind for p in problems} == {KINDS[key.split("/")[-2]]}
 
 
-@pytest.mark.parametrize("folder", ["checkpoints", "refs"])
-def test_every_flipped_byte_of_a_head_and_of_a_checkpoint_is_found(world, folder):
+@pytest.mark.soak
+@pytest.mark.parametrize("part", parts(4), ids=str)
+@pytest.mark.parametrize("folder", KINDS)
+def test_every_flipped_byte_is_found(world, folder, part: Part):
     for key in world.keys(folder):
-        for flipped in flips(world.content[key], 1):
-            assert_named(world, key, world.after((key, flipped)))
-
-
-@pytest.mark.parametrize("step", [41, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("folder", ["blocks", "data"])
-def test_every_flipped_byte_of_blocks_and_data_is_found(world, folder, step):
-    keys = sorted(world.keys(folder), key=lambda key: len(world.content[key]))
-    for key in keys:
-        for flipped in flips(world.content[key], step):
+        for flipped in sample(flips(world.content[key]), 16)[part.number :: part.of]:
             assert_named(world, key, world.after((key, flipped)))
 
 
@@ -171,15 +166,18 @@ def chunks(data: bytes) -> dict[str, range]:
     return found
 
 
+@pytest.mark.soak
 def test_column_whose_values_are_damaged_is_named(world):
     for key in world.keys("data"):
-        data = world.content[key]
+        data, found = world.content[key], []
         for column, where in chunks(data).items():
             named = []
-            for at in where:
+            for at in sample(where, 6):
                 problems = world.after((key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]))
                 named += [p.column for p in problems if p.column is not None]
-            assert set(named) == {column}
+            assert set(named) <= {column}
+            found += named
+        assert set(found) == set(chunks(data))
 
 
 def other_content(world: World, key: str, column: str) -> bytes:

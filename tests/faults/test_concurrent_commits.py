@@ -19,9 +19,9 @@ from floodmark.ledger.errors import CommitConflict, DatasetExists, UnknownDatase
 from floodmark.storage.cloud import CloudStore
 from floodmark.storage.memory import MemoryStore
 from ledger.s3_server import s3_bucket
+from profiles import examples
 
-pytestmark = pytest.mark.slow
-
+TIMES = examples(12)
 NAME = "trips"
 COLUMNS = {"writer": "int64", "number": "int64"}
 
@@ -70,38 +70,41 @@ def assert_committed(dataset: Dataset, commits: list[list[fm.Commit]]) -> None:
     assert len(rows) == len(told)
 
 
-def test_eight_processes_commit_fifty_times_each(lake, crew):
+@pytest.mark.process
+@pytest.mark.soak
+def test_processes_commit_many_times_each(lake, crew):
     lake.create(NAME, schema=COLUMNS)
-    commits = crew.run([(writers.append, (lake.store.url, NAME, writer, 50)) for writer in range(COUNT)])
+    commits = crew.run([(writers.append, (lake.store.url, NAME, writer, TIMES)) for writer in range(COUNT)])
     assert_committed(lake[NAME], commits)
-    assert sorted(c.start for mine in commits for c in mine) == list(range(400))
+    assert sorted(c.start for mine in commits for c in mine) == list(range(COUNT * TIMES))
     assert_sound(lake)
-    assert lake[NAME].verify().blocks == 3 + 400
-    alternations = sum(a[0] != b[0] for a, b in zip(rows_of(lake[NAME])[:-1], rows_of(lake[NAME])[1:], strict=True))
-    assert alternations > COUNT  # they did write at once, not one after the other
+    assert lake[NAME].verify().blocks == 3 + COUNT * TIMES
 
 
-def test_large_write_among_many_small_ones_is_overtaken_once_and_finishes(lake, crew):
+@pytest.mark.process
+def test_large_write_among_many_small_ones_is_overtaken_once_and_finishes(lake, crew, tmp_path):
     lake.create(NAME, schema=COLUMNS)
-    small = [(writers.append, (lake.store.url, NAME, writer, 20)) for writer in range(COUNT - 1)]
-    *commits, (large, rounds) = crew.run([*small, (writers.append_large, (lake.store.url, NAME, COUNT, 30))])
+    url, marker = lake.store.url, tmp_path / "marker"
+    small = [(writers.append_around, (url, NAME, writer, TIMES, marker)) for writer in range(COUNT - 1)]
+    *commits, (large, rounds) = crew.run([*small, (writers.append_large, (url, NAME, COUNT, 10, marker))])
     assert rounds == 2
-    assert (large.slices, large.rows) == (30, 30)
+    assert (large.slices, large.rows) == (10, 10)
     rows = rows_of(lake[NAME])
-    assert rows[large.start : large.end] == [(COUNT, number) for number in range(30)]
+    assert rows[large.start : large.end] == [(COUNT, number) for number in range(10)]
     assert Counter(rows) == Counter(
-        [(w, n) for w in range(COUNT - 1) for n in range(20)] + rows[large.start : large.end]
+        [(w, n) for w in range(COUNT - 1) for n in range(TIMES)] + rows[large.start : large.end]
     )
     assert all(rows[c.start] == (w, n) for w, mine in enumerate(commits) for n, c in enumerate(mine))
     assert_sound(lake)
 
 
+@pytest.mark.process
 def test_state_that_everybody_brings_is_committed_once(lake, crew):
     lake.create(NAME, schema=COLUMNS)
-    states = [str(number) for number in range(20)]
+    states = [str(number) for number in range(8)]
     orders = [states[writer:] + states[:writer] for writer in range(COUNT)]
     told = crew.run([(writers.append_once, (lake.store.url, NAME, order)) for order in orders])
-    assert sorted(number for _, number in rows_of(lake[NAME])) == list(range(20))
+    assert sorted(number for _, number in rows_of(lake[NAME])) == list(range(8))
     by_state = {
         state: {
             c for order, mine in zip(orders, told, strict=True) for s, c in zip(order, mine, strict=True) if s == state
@@ -112,6 +115,7 @@ def test_state_that_everybody_brings_is_committed_once(lake, crew):
     assert_sound(lake)
 
 
+@pytest.mark.process
 def test_one_of_many_creators_gets_the_name(lake, crew):
     made = crew.run([(writers.create, (lake.store.url, NAME))] * COUNT)
     winners = [result for result in made if isinstance(result, str)]
@@ -121,11 +125,13 @@ def test_one_of_many_creators_gets_the_name(lake, crew):
     assert lake[NAME].verify().ok
 
 
+@pytest.mark.process
 def test_all_who_create_or_open_get_the_same_dataset(lake, crew):
     made = crew.run([(writers.create_or_open, (lake.store.url, NAME))] * COUNT)
     assert set(made) == {lake[NAME].id.text}
 
 
+@pytest.mark.process
 def test_first_writes_with_one_schema_all_succeed(lake, crew):
     lake.create(NAME)
     commits = crew.run([(writers.append, (lake.store.url, NAME, writer, 2)) for writer in range(COUNT)])
@@ -133,6 +139,7 @@ def test_first_writes_with_one_schema_all_succeed(lake, crew):
     assert_sound(lake)
 
 
+@pytest.mark.process
 def test_first_writes_with_different_schemas_leave_one_schema(lake, crew):
     lake.create(NAME)
     tables = [writers.row(writer, 0, **{f"column{writer % 2}": "x"}) for writer in range(COUNT)]
@@ -145,20 +152,22 @@ def test_first_writes_with_different_schemas_leave_one_schema(lake, crew):
     assert_sound(lake)
 
 
+@pytest.mark.process
 def test_columns_that_are_added_meanwhile_lose_no_write(lake, crew):
     lake.create(NAME, schema=COLUMNS)
-    columns = [f"column{number}" for number in range(8)]
-    work = [(writers.append_as_it_evolves, (lake.store.url, NAME, writer, 15)) for writer in range(COUNT - 1)]
+    columns = [f"column{number}" for number in range(3)]
+    work = [(writers.append_as_it_evolves, (lake.store.url, NAME, writer, 6)) for writer in range(COUNT - 1)]
     *commits, _ = crew.run([*work, (writers.evolve, (lake.store.url, NAME, columns))])
     assert lake[NAME].schema.names == [*COLUMNS, *columns]
     assert_committed(lake[NAME], commits)
     assert_sound(lake)
 
 
+@pytest.mark.process
 def test_purges_meanwhile_take_only_what_they_say(lake, crew):
     lake.create(NAME, schema=COLUMNS)
     work = [(writers.append, (lake.store.url, NAME, writer, 15)) for writer in range(COUNT - 1)]
-    *commits, purged = crew.run([*work, (writers.purge, (lake.store.url, NAME, 10))])
+    *commits, purged = crew.run([*work, (writers.purge, (lake.store.url, NAME, 5))])
     told = {c.start: (w, n) for w, mine in enumerate(commits) for n, c in enumerate(mine)}
     assert sorted(told) == list(range(15 * (COUNT - 1)))
     assert purged == sorted(purged)
@@ -166,8 +175,9 @@ def test_purges_meanwhile_take_only_what_they_say(lake, crew):
     assert_sound(lake)
 
 
+@pytest.mark.process
 def test_drop_meanwhile_is_a_clear_error_and_leaves_no_half_dataset(lake, crew):
-    for _ in range(5):
+    for _ in range(2):
         lake.create(NAME, schema=COLUMNS)
         work = [(writers.append_until_it_is_gone, (lake.store.url, NAME, w, 10**6)) for w in range(COUNT - 1)]
         *ends, _ = crew.run([*work, (writers.drop, (lake.store.url, NAME, 5))])
@@ -185,7 +195,7 @@ def race(lake: fm.Lake, threads: int, times: int) -> None:
 
     def work(writer: int) -> list[fm.Commit]:
         dataset = lake[NAME]
-        start.wait(60)
+        start.wait(240)
         mine = [dataset.write(writers.row(writer, number)) for number in range(times)]
         dataset.write(writers.row(-1, 0), source="shared", state="1")
         return mine
@@ -199,7 +209,7 @@ def race(lake: fm.Lake, threads: int, times: int) -> None:
 
 
 def test_threads_race_on_a_store_in_memory():
-    race(fm.Lake(MemoryStore()), 8, 25)
+    race(fm.Lake(MemoryStore()), 4, TIMES)
 
 
 def test_conditional_puts_decide_a_race_on_s3():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faults.crash_states import FULL, crash_states
+from faults.crash_states import FULL, crash_states, sampled_states
 from faults.recording import RecordingFileSystem, failing, fsync_calls, without
 
 
@@ -153,3 +153,45 @@ def test_call_can_be_made_to_fail_by_its_number(fs, tmp_path):
         altered.write_new(tmp_path / "b", b"1234")
     altered.write_new(tmp_path / "c", b"1234")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "old"]
+
+
+@pytest.fixture
+def publishing(fs, tmp_path):
+    """Two files that are synced and acknowledged, and one that is not synced."""
+    fs.mkdir(tmp_path / "data")
+    for name in ("a", "b"):
+        fs.write_new(tmp_path / "data" / name, name.encode() * 4)
+        fs.fsync_file(tmp_path / "data" / name)
+        fs.fsync_dir(tmp_path / "data")
+        fs.fsync_dir(tmp_path)
+        fs.mark(name)
+    fs.write_new(tmp_path / "cache", b"1234")
+    return fs.recording
+
+
+def test_every_state_of_a_sample_is_a_state_of_the_enumeration(publishing):
+    def key(state):
+        return state.digest, len(state.acknowledged)
+
+    every = {key(state) for state in crash_states(publishing)}
+    found = [key(state) for state in sampled_states(publishing, 50)]
+    assert len(found) == len(set(found))
+    assert set(found) <= every
+    assert 10 < len(found) <= 50
+
+
+def test_sample_holds_the_first_state_the_last_and_each_acknowledgement(publishing):
+    states = list(sampled_states(publishing, 0))
+    assert set(states[0].files) == {"old"}
+    assert set(states[-1].files) == {"old", "data", "data/a", "data/b", "cache"}
+    assert {len(state.acknowledged) for state in states} == {0, 1, 2}
+
+
+def test_sample_loses_and_tears_each_kind_of_operation_as_late_as_possible(publishing):
+    found = [(state.files, state.acknowledged) for state in sampled_states(publishing, 0)]
+    both = {"old": b"old!", "data": None, "data/a": b"aaaa", "data/b": b"bbbb"}
+    for torn in ({}, {"cache": b""}, {"cache": b"12"}, {"cache": b"12\0\0"}):
+        assert ({**both, **torn}, ["a", "b"]) in found
+    one = {"old": b"old!", "data": None, "data/a": b"aaaa"}
+    for torn in ({}, {"data/b": b""}, {"data/b": b"bb"}, {"data/b": b"bb\0\0"}):
+        assert ({**one, **torn}, ["a"]) in found

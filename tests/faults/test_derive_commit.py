@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from faults.crash_states import CrashState, crash_states
+from faults.crash_states import CrashState, Part, chosen_states, parts
 from faults.recording import HastyFileSystem, Recording, RecordingFileSystem, fsync_calls, without
 from faults.small_lake import open_lake
 from floodmark.chain.events import Checkpoint, ExecuteTransform
@@ -85,26 +83,16 @@ def problem(state: CrashState, folder: Path) -> str | None:
         shutil.rmtree(folder)
 
 
-def test_every_crash_of_a_derived_commit_leaves_all_of_it_or_nothing(tmp_path):
-    states = list(crash_states(recorded(tmp_path / "run"), (".staging", "info")))
-    assert {len(state.acknowledged) for state in states} == {0, 1}
-    problems = (problem(state, tmp_path / str(number)) for number, state in enumerate(_few_alike(states)))
+DURABLE = (".staging", "info")  # what is in "info" is derived, and never durable
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", parts(8), ids=str)
+@pytest.mark.parametrize("volatile", [DURABLE, (".staging",)], ids=["commit", "derived"])
+def test_every_crash_of_a_derived_commit_leaves_all_of_it_or_nothing(volatile, part: Part, tmp_path):
+    states = chosen_states(recorded(tmp_path / "run"), 12, part, volatile)
+    problems = (problem(state, tmp_path / str(number)) for number, state in enumerate(states))
     assert next(filter(None, problems), None) is None
-
-
-def test_whatever_a_crash_leaves_of_what_is_derived_from_it_the_output_is_right(tmp_path):
-    states = list(crash_states(recorded(tmp_path / "run")))
-    for number, state in enumerate(random.Random(5).sample(states, 25)):
-        assert problem(state, tmp_path / str(number)) is None
-
-
-def _few_alike(states: list[CrashState]) -> list[CrashState]:
-    """Three states of each moment: the fewest files that can be left, the most, and one between."""
-    by_moment: dict[str, list[CrashState]] = {}
-    for state in states:
-        by_moment.setdefault(state.story.split(":")[0], []).append(state)
-    ordered = (sorted(alike, key=lambda s: len(s.files)) for alike in by_moment.values())
-    return [alike[i] for alike in ordered for i in sorted({0, len(alike) // 2, len(alike) - 1})]
 
 
 @pytest.mark.parametrize("of", ["checkpoints", "blocks", "data", "refs"])
@@ -114,8 +102,8 @@ def test_leaving_out_one_fsync_of_a_derived_commit_is_noticed(tmp_path, of):
     assert calls
     call, nth, _ = calls[-1]
     recording = recorded(tmp_path / "without", lambda fs: without(fs, call, nth))
-    numbered = zip(itertools.count(), crash_states(recording, (".staging", "info")), strict=False)
-    found = (_failed(state, tmp_path / str(number)) for number, state in numbered if state.acknowledged)
+    states = enumerate(chosen_states(recording, 2, volatile=DURABLE))
+    found = (_failed(state, tmp_path / str(number)) for number, state in states if state.acknowledged)
     assert any(found)
 
 

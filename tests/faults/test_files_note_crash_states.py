@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.crash_states import CrashState, crash_states
+from faults.crash_states import CrashState, chosen_states
 from faults.recording import RecordingFileSystem
 from floodmark.pipeline.errors import FileChanged
 from pipeline.test_ingest_files_faults import KEYED, PLAIN, Shop
@@ -19,7 +19,7 @@ def crashes(shop: Shop) -> list[CrashState]:
     assert not shop.run(recorder).nothing
     recorder.mark("run")
     found: dict[object, CrashState] = {}
-    for state in crash_states(recorder.recording):
+    for state in chosen_states(recorder.recording, 60):
         told = [(path, data) for path, data in state.files.items() if path.endswith(("refs/head", "files.json"))]
         found.setdefault((tuple(told), tuple(state.acknowledged)), state)
     return list(found.values())
@@ -31,6 +31,7 @@ def after(shop: Shop, state: CrashState, folder: Path) -> Shop:
     return Shop(state.materialise(folder), shop.declared, began=1_800_000_000)
 
 
+@pytest.mark.soak
 def test_file_that_becomes_again_what_it_was_after_a_crash_is_not_missed(tmp_path):
     """10, then 20 with a crash, then 10 again, whose hash is on the chain: only the note knows that it was 20."""
     shop = Shop(tmp_path / "shop", KEYED)
@@ -50,7 +51,7 @@ def test_file_that_becomes_again_what_it_was_after_a_crash_is_not_missed(tmp_pat
     assert 0 < acknowledged < len(states)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_file_that_became_again_what_it_was_before_a_crash_is_not_missed(tmp_path):
     shop = Shop(tmp_path / "shop", KEYED)
     for price in (10, 20):
@@ -66,6 +67,7 @@ def test_file_that_became_again_what_it_was_before_a_crash_is_not_missed(tmp_pat
             assert cut.run().nothing
 
 
+@pytest.mark.soak
 def test_rows_of_a_file_that_grows_after_a_crash_are_not_there_twice(tmp_path):
     """Without a key only the note knows that the file has rows there: it is refused then, as without a crash."""
     shop = Shop(tmp_path / "shop", PLAIN)

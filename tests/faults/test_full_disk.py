@@ -17,48 +17,40 @@ import pyarrow.csv as pa_csv
 import pytest
 
 import floodmark as fm
-from faults.recording import HastyFileSystem
+from faults.recording import HastyFileSystem, WatchedFileSystem
 from faults.small_lake import NAME, SCENARIOS, Scenario, View, damage, open_lake, problem_of_next_write, rows, view
 from floodmark.ledger import staging
 from floodmark.storage import slices
 from floodmark.storage.errors import StorageError, SwapUnknown
 from floodmark.storage.memory import MemoryStore
+from profiles import IN_FULL, sample
 
 FILLING = ("write_new", "copy_new", "mkdir", "link", "rename", "fsync_file", "fsync_dir", "flock")
 NAMES = ("create", "write", "write-slices", "write-state", "advance", "evolve", "purge", "merge")
 OPERATIONS = [scenario for scenario in SCENARIOS if scenario.name in NAMES]
 
 
-class Failing(HastyFileSystem):
-    """A file system on which the nth call fails, or which is full from then on."""
-
-    def __init__(self, fails: Callable[[int, str], OSError | None]) -> None:
-        self._fails = fails
-        self.calls: list[str] = []
-
-    def __getattribute__(self, name: str) -> Any:
-        real = object.__getattribute__(self, name)
-        if name.startswith("_") or not callable(real):
-            return real
-
-        def call(*args: Any) -> Any:
-            self.calls.append(name)
-            if error := self._fails(len(self.calls) - 1, name):
-                raise error
-            return real(*args)
-
-        return call
-
-
-def once(nth: int) -> Callable[[int, str], OSError | None]:
+def once(nth: int) -> Callable[[int, str], None]:
     """An I/O error in one call."""
-    return lambda number, _: OSError(errno.EIO, os.strerror(errno.EIO)) if number == nth else None
+
+    def before(number: int, name: str) -> None:
+        if number == nth:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    return before
 
 
-def full_from(nth: int) -> Callable[[int, str], OSError | None]:
+def full_from(nth: int) -> Callable[[int, str], None]:
     """No space left from one call on, in every call that might need some."""
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return lambda number, name: full if number >= nth and name in FILLING else None
+
+    def before(number: int, name: str) -> None:
+        if number >= nth and name in FILLING:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return before
+
+
+ALL = [(scenario, failure) for scenario in OPERATIONS for failure in (once, full_from)]
 
 
 class Trial:
@@ -70,7 +62,7 @@ class Trial:
         scenario.prepare(folder / "prepared")
 
     def calls(self) -> list[str]:
-        fs = Failing(lambda number, name: None)
+        fs = WatchedFileSystem()
         self.scenario.run(self._copy("calls"), fs, lambda _: None)
         return fs.calls
 
@@ -111,17 +103,18 @@ class Trial:
         return root
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scenario", OPERATIONS, ids=str)
-@pytest.mark.parametrize("failure", [once, full_from])
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("scenario", "failure"), ALL if IN_FULL else ALL[::3], ids=lambda value: getattr(value, "__name__", value)
+)
 def test_failure_of_any_call_leaves_the_dataset_as_it_was(scenario, failure, tmp_path):
     trial = Trial(scenario, tmp_path)
     calls = trial.calls()
     assert len(calls) > 10
-    for nth, call in enumerate(calls):
-        if failure is once or call in FILLING:
-            problem = trial.disturbed(str(nth), Failing(failure(nth)))
-            assert problem is None, f"{call}, call {nth}: {problem}"
+    numbers = [nth for nth, call in enumerate(calls) if failure is once or call in FILLING]
+    for nth in sample(numbers, 3):
+        problem = trial.disturbed(str(nth), WatchedFileSystem(failure(nth)))
+        assert problem is None, f"{calls[nth]}, call {nth}: {problem}"
 
 
 @pytest.mark.parametrize("nth", range(4))
@@ -198,16 +191,7 @@ class Flaky(MemoryStore):
 
     def __getattribute__(self, name: str) -> Any:
         real = object.__getattribute__(self, name)
-        if name not in (
-            "get",
-            "stat",
-            "put_if_absent",
-            "put_file",
-            "put_derived",
-            "compare_and_swap",
-            "list",
-            "delete",
-        ):
+        if name not in REQUESTS:
             return real
 
         def call(*args: Any) -> Any:
@@ -301,12 +285,13 @@ def test_data_that_the_disk_cannot_take_is_refused_and_leaves_nothing(data, smal
     assert dataset.write(noise(2048)).rows == 2
 
 
+@pytest.mark.soak
 def test_however_little_room_is_left_a_write_is_done_or_refused(small_disk):
     lake = fm.Lake(small_disk / "lake")
     dataset = lake.create(NAME, event_time="at")
     dataset.write(rows(0))
     done, refusals = 0, []
-    for room in range(0, 96 << 10, 4 << 10):
+    for room in sample(range(0, 96 << 10, 4 << 10), 8):
         before = view(lake)
         assert before is not None
         with filled(small_disk, room):

@@ -1,89 +1,52 @@
-"""A writer that upserts and is killed at any moment: what it said is there, and the next write sees what is there."""
+"""A writer that upserts, killed at any change of the disk: what it logged is there, and the next write is right."""
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
 import floodmark as fm
+from faults import keyed_writers, mortal
 from faults.keyed_writers import KEYS, NAME, SCHEMA, assert_agree, rows, table
+from faults.mortal import Log
+from faults.recording import HastyFileSystem
+from floodmark.storage.local import LocalStore
 from ledger.keyed.naive import Naive
+from profiles import seeds
+
+pytestmark = pytest.mark.process
 
 WRITER = 1
-KILLS = 8
-
-
-class Victim:
-    """A writing process, which is started early, let go, and killed."""
-
-    def __init__(self, lake: fm.Lake, first: int) -> None:
-        command = [sys.executable, "-m", "faults.keyed_writers", lake.store.url, str(WRITER), str(first)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-        self._next = first
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def __enter__(self) -> Victim:
-        assert self._process.stdout
-        assert self._process.stdin
-        assert self._process.stdout.readline() == "ready\n"
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def await_commits(self, count: int) -> None:
-        assert self._process.stdout
-        for _ in range(count):
-            assert int(self._process.stdout.readline()) == self._next
-            self._next += 1
-
-    def kill(self) -> int:
-        """End the process; the number after the last that it said is committed."""
-        assert self._process.poll() is None, "it ended by itself"
-        self._process.kill()
-        said, _ = self._process.communicate(timeout=60)
-        return self._next + len(said.split())
+KILLS = 6  # per seed
 
 
 def modelled(end: int) -> Naive:
-    """What the writer's batches up to a number come to."""
+    """The naive model after the writer's batches up to a number."""
     model = Naive("upsert", ("id",))
     for number in range(end):
         model.write(rows(WRITER, number))
     return model
 
 
-@pytest.mark.slow
-def test_writer_that_is_killed_again_and_again_agrees_with_its_model(tmp_path):
-    chance = random.Random(2026)
-    lake = fm.Lake(tmp_path / "lake")
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1))
+def test_writer_that_is_killed_again_and_again_agrees_with_its_model(seed, tmp_path):
+    chance = random.Random(seed)
+    lake = fm.Lake(LocalStore(tmp_path / "lake", HastyFileSystem()))
     lake.create(NAME, key=["id"], merge="upsert", schema=SCHEMA)
-    said = 0
+    log = Log(tmp_path / "log")
     for _ in range(KILLS):
-        with Victim(lake, said) as victim:
-            victim.await_commits(chance.randrange(4))
-            time.sleep(chance.uniform(0, 0.2))
-            said = victim.kill()
+        mortal.killed(keyed_writers.write_until_killed, lake.store.url, WRITER, chance.randrange(120), log.path)
+        said = len(log.numbers())
         dataset = lake[NAME]
         found = dataset.count() and dataset.changes_arrow().num_rows
         model = modelled(said)
         if found != len(model.records):
-            # The last one may have been committed without having been said: then the next victim says it again.
+            # The last one may have been committed without having been logged: then the next process logs it again.
             model = modelled(said + 1)
         assert_agree(dataset, model)
         assert dataset.verify().problems == ()
-    assert said > KILLS
     batch = [{"id": key, "by": "end"} for key in KEYS]
     lake[NAME].write(table(batch))
     assert lake[NAME].to_arrow().to_pylist() == batch

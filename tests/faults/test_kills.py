@@ -6,70 +6,26 @@ import fcntl
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
 import floodmark as fm
+from faults import mortal, writers
+from faults.mortal import Log
+from faults.recording import HastyFileSystem
 from faults.writers import row
 from floodmark.ledger import staging
+from floodmark.storage.local import LocalStore
+from profiles import seeds
 
 NAME = "trips"
 WRITERS = (1, 2)
-ROUNDS = 20  # of two kills each
-
-
-KILLED = """
-import os, signal, sys
-import floodmark as fm
-from faults.writers import row
-from floodmark.ledger import write
-
-write.publish = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
-fm.Lake(sys.argv[1])[sys.argv[2]].write(row(0, 1))
-"""
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-
-
-class Victim:
-    """A writing process, which is started early, let go, and killed."""
-
-    def __init__(self, lake: fm.Lake, writer: int, first: int) -> None:
-        command = [sys.executable, "-m", "faults.writers", lake.store.url, NAME, str(writer), str(first)]
-        self.writer, self._first = writer, first
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
-        )
-
-    def go(self) -> None:
-        assert self._process.stdout
-        assert self._process.stdout.readline() == "ready\n"
-        assert self._process.stdin
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-
-    def __enter__(self) -> Victim:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def kill(self) -> int:
-        """End the process; the number after the last that it said is committed."""
-        assert self._process.poll() is None, "it ended by itself"
-        self._process.kill()
-        said, _ = self._process.communicate(timeout=60)
-        numbers = [int(line) for line in said.split()]
-        assert numbers == list(range(self._first, self._first + len(numbers)))
-        return self._first + len(numbers)
+KILLS = 4  # of each writer, per seed
 
 
 def committed(lake: fm.Lake) -> dict[int, int]:
@@ -84,41 +40,49 @@ def committed(lake: fm.Lake) -> dict[int, int]:
     return ends
 
 
-@pytest.mark.slow
-def test_writers_that_are_killed_lose_nothing_and_repeat_nothing(tmp_path):
-    chance = random.Random(2026)
-    lake = fm.Lake(tmp_path / "lake")
+@pytest.mark.process
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1))
+def test_writers_that_are_killed_lose_nothing_and_repeat_nothing(seed, tmp_path):
+    chance = random.Random(seed)
+    lake = fm.Lake(LocalStore(tmp_path / "lake", HastyFileSystem()))
     lake.create(NAME, schema={"writer": "int64", "number": "int64"})
-    said = dict.fromkeys(WRITERS, 0)
-    for _ in range(ROUNDS):
-        with Victim(lake, 1, said[1]) as one, Victim(lake, 2, said[2]) as other:
-            one.go()
-            other.go()
-            for victim in chance.sample([one, other], 2):
-                time.sleep(chance.uniform(0, 0.3))
-                said[victim.writer] = victim.kill()
+    logs = {writer: Log(tmp_path / str(writer)) for writer in WRITERS}
+    for _ in range(KILLS):
+        with ExitStack() as both:
+            for writer in WRITERS:
+                work = (lake.store.url, NAME, writer, chance.randrange(80), logs[writer].path)
+                both.enter_context(must_be_killed(writers.write_until_killed, *work))
         ends = committed(lake)
         for writer in WRITERS:
-            # The last one may have been committed without having been said: then the next victim says it again.
-            assert ends[writer] - said[writer] in (0, 1)
-    assert sum(said.values()) > ROUNDS
+            said = logs[writer].numbers()
+            assert said == list(range(len(said)))
+            # The last one may have been committed without having been logged: then the next process logs it again.
+            assert ends[writer] - len(said) in (0, 1)
     lake[NAME].write(row(0, 0))
     # A folder that its writer had not locked yet is left alone for a minute: the writer may live.
     left = [entry.name for entry in lake.store.staging().iterdir() if entry.is_dir()]
     assert [name for name in left if not name.startswith("new-")] == []
 
 
+@contextmanager
+def must_be_killed(function: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    with mortal.started(function, *arguments) as process:
+        yield
+        assert mortal.ended(process) == -signal.SIGKILL
+
+
+@pytest.mark.process
 def test_folder_of_a_writer_that_was_killed_goes_with_the_next_write(tmp_path):
-    lake = fm.Lake(tmp_path / "lake")
+    lake = fm.Lake(LocalStore(tmp_path / "lake", HastyFileSystem()))
     lake.create(NAME).write(row(0, 0))
     before = lake[NAME].head
-    killed = subprocess.run([sys.executable, "-c", KILLED, lake.store.url, NAME], env=environment(), timeout=120)
-    assert killed.returncode == -signal.SIGKILL
-    [left] = lake.store.staging().iterdir()
+    mortal.killed(writers.write_until_killed, lake.store.url, NAME, 1, 2, tmp_path / "log")
+    [left] = [path for path in lake.store.staging().iterdir() if path.is_dir()]
     assert [path.name for path in left.iterdir() if path.name.startswith("slice-")]
     assert lake[NAME].head == before
     assert lake[NAME].write(row(0, 2)).start == 1
-    assert list(lake.store.staging().iterdir()) == []
+    assert [path for path in lake.store.staging().iterdir() if path.is_dir()] == []
     assert lake[NAME].verify().ok
 
 

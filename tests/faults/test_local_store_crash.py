@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from faults.crash_states import CrashState, crash_states
+from faults.crash_states import CrashState, chosen_states
 from faults.recording import HastyFileSystem, RecordingFileSystem, fsync_calls, without
 from floodmark.storage.local import LocalStore
 
@@ -146,7 +146,7 @@ def problem_of(state: CrashState, folder: Path) -> str | None:
 
 
 def first_problem(recorder: RecordingFileSystem, folder: Path) -> str | None:
-    for number, state in enumerate(crash_states(recorder.recording)):
+    for number, state in enumerate(chosen_states(recorder.recording, 60)):
         problem = problem_of(state, folder / str(number))
         shutil.rmtree(folder / str(number))
         if problem:
@@ -161,15 +161,17 @@ def recorded(scenario: Scenario, root: Path, alter: Callable[[Any], Any]) -> Rec
     return recorder
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_crash_leaves_what_was_acknowledged_and_nothing_half(scenario, tmp_path):
     recorder = recorded(scenario, tmp_path / "run", lambda fs: fs)
     assert first_problem(recorder, tmp_path / "states") is None
-    states = list(crash_states(recorder.recording))
+    states = list(chosen_states(recorder.recording, 60))
     assert len(states) > 5
     assert {len(state.acknowledged) for state in states} == set(range(len(states[-1].acknowledged) + 1))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_fsync_is_needed(scenario, tmp_path):
     calls = fsync_calls(recorded(scenario, tmp_path / "run", lambda fs: fs).recording)

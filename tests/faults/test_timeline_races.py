@@ -1,4 +1,4 @@
-"""However many write, fold and read one timeline at once: it is the sorted ledger, and readers are not disturbed."""
+"""Writers, folds and readers of one timeline at once: it is the sorted ledger, and readers are not disturbed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from faults.writers import COUNT, Crew
 from floodmark.dataset import Dataset
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from profiles import examples
 from timeline.oracle import difference, expected, found
 
 Work = Callable[[Dataset, int, int], list[int]]
@@ -29,31 +30,32 @@ def race(lake: fm.Lake, works: list[Work], times: int) -> set[int]:
 
     def work(writer: int) -> list[int]:
         dataset = lake[NAME]
-        start.wait(60)
+        start.wait(240)
         return works[writer](dataset, writer, times)
 
     with ThreadPoolExecutor(len(works)) as pool:
         return {i for ids in pool.map(work, range(len(works))) for i in ids}
 
 
-@pytest.mark.parametrize("where", ["folder", "memory"])
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    "options", [{}, {"late_merge": "always"}, {"timeline": "lazy"}], ids=["auto", "always", "lazy"]
+    ("options", "where"), [({}, "folder"), ({"late_merge": "always"}, "memory"), ({"timeline": "lazy"}, "memory")]
 )
 def test_two_writers_a_fold_and_a_reader_at_once(options, where, tmp_path):
     lake = fm.Lake(tmp_path / "lake" if where == "folder" else MemoryStore())
     create(lake, **options)
     works = [timeline_writers.write, timeline_writers.write, timeline_writers.fold, timeline_writers.read]
-    ids = race(lake, works, 8)
+    ids = race(lake, works, examples(4))
     assert set(found(lake[NAME])["id"].to_pylist()) == ids
     assert problem_from_here_on(lake) is None
 
 
+@pytest.mark.soak
 def test_writers_that_correct_rows_and_a_fold_at_once(tmp_path):
     lake = fm.Lake(tmp_path / "lake")
     create(lake, key=["id"], merge="upsert")
     works = [timeline_writers.correct, timeline_writers.correct, timeline_writers.fold, timeline_writers.read]
-    ids = race(lake, works, 8)
+    ids = race(lake, works, examples(4))
     assert set(found(lake[NAME])["id"].to_pylist()) == ids
     assert problem_from_here_on(lake) is None
 
@@ -64,15 +66,16 @@ def crew() -> Iterator[Crew]:
         yield crew
 
 
-@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.soak
 def test_processes_write_fold_and_read_at_once(tmp_path, crew):
     lake = fm.Lake(tmp_path / "lake")
     create(lake)
     root = lake.store.url
     work: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
-        *((timeline_writers.write_in, (root, writer, 15)) for writer in range(4)),
-        *((timeline_writers.fold_in, (root, writer, 10)) for writer in (4, 5)),
-        *((timeline_writers.read_in, (root, writer, 30)) for writer in (6, 7)),
+        *((timeline_writers.write_in, (root, writer, examples(5))) for writer in range(2)),
+        (timeline_writers.fold_in, (root, 2, examples(4))),
+        (timeline_writers.read_in, (root, 3, examples(8))),
     ]
     assert len(work) == COUNT
     ids = {i for mine in crew.run(work) for i in mine}
@@ -97,7 +100,7 @@ def test_reader_that_has_begun_reads_its_snapshot_to_the_end(tmp_path):
 
 
 class Turnless(LocalStore):
-    """A store that gives everyone a turn at once, as stores may."""
+    """A store that gives all writers a turn at once, as stores may."""
 
     @contextmanager
     def turn(self, key: str) -> Iterator[None]:
@@ -105,7 +108,7 @@ class Turnless(LocalStore):
 
 
 class Overtaken(Turnless):
-    """A store on which somebody else moves the root just before we would."""
+    """A store on which another writer moves the root just before we would."""
 
     rivals: tuple[Callable[[], Any], ...] = ()
     lost = 0
@@ -122,7 +125,7 @@ class Overtaken(Turnless):
 
 @pytest.mark.parametrize("rival", [narrow, lambda lake: lake[NAME].fold()], ids=["write", "fold"])
 @pytest.mark.parametrize("ours", [spread, lambda lake: lake[NAME].fold()], ids=["write", "fold"])
-def test_whoever_loses_the_root_starts_again_from_the_new_one(ours, rival, tmp_path):
+def test_writer_that_loses_the_root_starts_again_from_the_new_one(ours, rival, tmp_path):
     store = Overtaken(tmp_path / "lake")
     lake = fm.Lake(store)
     create(lake)
@@ -131,7 +134,7 @@ def test_whoever_loses_the_root_starts_again_from_the_new_one(ours, rival, tmp_p
         lake[NAME].write(timeline_writers.batch(9, number))
     store.rivals = (lambda: rival(fm.Lake(Turnless(tmp_path / "lake"))),)
     ours(lake)
-    assert not store.rivals, "nobody tried to move the root"
+    assert not store.rivals, "the root was not moved"
     assert store.lost == 1
     assert timeline_problem(lake[NAME]) is None
     assert lake[NAME].timeline_stats().behind == 0

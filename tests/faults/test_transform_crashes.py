@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import floodmark as fm
+from faults.crash_states import Part, parts
+from faults.recording import HastyFileSystem, WatchedFileSystem
 from floodmark.storage.local import LocalStore
+from profiles import IN_FULL, sample
 from transform.crashing import Crash, DyingFileSystem
 from transform.oracle import assert_right
 from transform.worlds import (
@@ -58,30 +62,36 @@ def change(world: World) -> None:
 
 
 class Crashes:
-    """The same run, cut short at every (or every so many) changes of the disk, each time on a copy of the lake."""
+    """The same run, cut short at some changes of the disk, or under soak at each, each time on a copy of the lake."""
 
-    def __init__(self, world: World, folder: Path, every: int, **options: Any) -> None:
-        self._world, self._folder, self._every, self._options = world, folder, every, options
+    def __init__(self, world: World, folder: Path, ci: int, part: Part, **options: Any) -> None:
+        self._world, self._folder, self._ci, self._part, self._options = world, folder, ci, part, options
 
     def __iter__(self) -> Iterator[World]:
-        for nth in range(0, 10**6, self._every):
-            copy = self._folder / f"crash{nth}"
-            shutil.copytree(self._world.calls.folder, copy)
-            world = World(self._world.case, self._open(copy, nth), type(self._world.calls)(copy), self._world.options)
-            world.calls.forget()
-            try:
-                world.step(self._options.get("version", "1")).run(world.lake, **self._options.get("run", {}))
-                ended = True
-            except Crash:
-                ended = False
-            world.lake = self._open(copy, 10**9)
+        counted = WatchedFileSystem()
+        world = self._copied("whole", counted)
+        self._run(world)
+        shutil.rmtree(world.calls.folder)
+        for nth in sample(range(counted.changes + 1), self._ci)[self._part.number :: self._part.of]:
+            world = self._copied(f"crash{nth}", DyingFileSystem(nth))
+            with suppress(Crash):
+                self._run(world)
+            world.lake = self._open(world.calls.folder, HastyFileSystem())
             yield world
-            shutil.rmtree(copy)
-            if ended:
-                return
+            shutil.rmtree(world.calls.folder)
 
-    def _open(self, copy: Path, nth: int) -> fm.Lake:
-        return fm.Lake(LocalStore(copy / "lake", DyingFileSystem(nth)), runtime=fm.Runtime(checkpoint_seconds=OFTEN))
+    def _run(self, world: World) -> None:
+        world.step(self._options.get("version", "1")).run(world.lake, **self._options.get("run", {}))
+
+    def _copied(self, name: str, fs: Any) -> World:
+        copy = self._folder / name
+        shutil.copytree(self._world.calls.folder, copy)
+        world = World(self._world.case, self._open(copy, fs), type(self._world.calls)(copy), self._world.options)
+        world.calls.forget()
+        return world
+
+    def _open(self, copy: Path, fs: Any) -> fm.Lake:
+        return fm.Lake(LocalStore(copy / "lake", fs), runtime=fm.Runtime(checkpoint_seconds=OFTEN))
 
 
 def check(world: World, version: str, stored_from: int) -> None:
@@ -109,54 +119,58 @@ def assert_same_changelists(step: fm.BatchTransform, world: World) -> None:
     assert found[0] == found[1]
 
 
-def crashes(
-    case: Case, tmp_path: Path, again: bool, version: str = "1", chunk_size: int = 2, every: int = 1, **how: Any
-) -> int:
-    """Every crash of a first run, or of a run after some changes; how many there were."""
+def check_crashes(
+    case: Case,
+    tmp_path: Path,
+    part: Part,
+    again: bool,
+    version: str = "1",
+    chunk_size: int = 2,
+    ci: int = 2,
+    **how: Any,
+) -> None:
+    """Crash a first run, or a run after some changes."""
     world = make_world(case, tmp_path / "before", chunk_size=chunk_size)
     fill(world)
     if again:
         world.run()
         change(world)
-    count = 0
-    for crashed in Crashes(world, tmp_path, every, version=version, run=how):
+    for crashed in Crashes(world, tmp_path, ci, part, version=version, run=how):
         # One chunk may have been computed and not stored; with no limit on its keys that is all there is.
         check(crashed, version, chunk_size)
-        count += 1
-    return count
 
 
-CLOSELY = [MAP, JOIN, TWO_OUTPUTS]
-SELDOM = 4
+ALL = [(case, again) for case in (MAP, ONE_TO_MANY, JOIN, CROSS, MOVING_GROUPS, TWO_OUTPUTS) for again in (False, True)]
+SOME = [(MAP, False), (ONE_TO_MANY, True), (CROSS, False), (MOVING_GROUPS, True)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [MAP, ONE_TO_MANY, JOIN, CROSS, MOVING_GROUPS, TWO_OUTPUTS], ids=str)
-@pytest.mark.parametrize("again", [False, True], ids=["first run", "changes"])
-def test_run_that_crashes_after_any_file_operation_is_made_right_by_the_next(case, again, tmp_path):
-    every = 1 if case in CLOSELY else SELDOM
-    assert crashes(case, tmp_path, again, every=every) > 12 // every
+@pytest.mark.soak
+@pytest.mark.parametrize("part", parts(4), ids=str)
+@pytest.mark.parametrize(("case", "again"), ALL if IN_FULL else SOME, ids=str)
+def test_run_that_crashes_after_any_file_operation_is_made_right_by_the_next(case, again, part, tmp_path):
+    check_crashes(case, tmp_path, part, again)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [MAP, ONE_TO_MANY, CROSS], ids=str)
-def test_run_of_several_commits_that_crashes_after_any_file_operation_keeps_them(case, tmp_path):
-    every = SELDOM if case is MAP else 4 * SELDOM  # each commit takes many operations
-    assert crashes(case, tmp_path, False, chunk_size=1, every=every, commit_every=2) > 20 // every
+@pytest.mark.soak
+@pytest.mark.parametrize("part", parts(8), ids=str)
+@pytest.mark.parametrize("case", [JOIN, *([MAP, ONE_TO_MANY, CROSS] if IN_FULL else [])], ids=str)
+def test_run_of_several_commits_that_crashes_after_any_file_operation_keeps_them(case, part, tmp_path):
+    check_crashes(case, tmp_path, part, False, chunk_size=1, commit_every=2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [MAP, TWO_OUTPUTS], ids=str)
-def test_new_version_that_crashes_after_any_file_operation_shows_old_or_new_and_never_both(case, tmp_path):
-    assert crashes(case, tmp_path, True, version="2") > 10
+@pytest.mark.soak
+@pytest.mark.parametrize("part", parts(4), ids=str)
+@pytest.mark.parametrize("case", [TWO_OUTPUTS, *([MAP] if IN_FULL else [])], ids=str)
+def test_new_version_that_crashes_after_any_file_operation_shows_old_or_new_and_never_both(case, part, tmp_path):
+    check_crashes(case, tmp_path, part, True, version="2")
 
 
 def test_what_crashed_before_its_commit_is_not_computed_again(tmp_path):
-    """Of twenty keys in chunks of one, a crash just before the end loses one at most."""
+    """Of eight keys in chunks of one, a crash just before the end loses one at most."""
     world = make_world(MAP, tmp_path / "before", chunk_size=1)
-    world.write("a", *[(i, i) for i in range(20)])
+    world.write("a", *[(i, i) for i in range(8)])
     seen = []
-    for nth in (60, 90, 120, 150):
+    for nth in (20, 50):
         copy = tmp_path / str(nth)
         shutil.copytree(world.calls.folder, copy)
         store = LocalStore(copy / "lake", DyingFileSystem(nth))

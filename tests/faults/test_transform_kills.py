@@ -3,67 +3,48 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
+from contextlib import ExitStack
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from faults.test_backfill_kills import _session
-from faults.transform_runs import OPTIONS, ROWS, WORKERS, open_world, step
+from faults.mortal import ended, killed, reaches, started
+from faults.transform_runs import OPTIONS, ROWS, WORKERS, hold, let_go, open_world, run, step
+from profiles import IN_FULL, seeds
 from transform.oracle import assert_right
-from transform.worlds import World, until
+from transform.worlds import World
 
-KILLS = 4
+pytestmark = pytest.mark.process
+
+KILLS = 2  # per seed
 
 
 class Runner:
-    """A process that runs the step, with worker processes of its own."""
+    """A process that runs the step, by default without worker processes."""
 
-    def __init__(self, folder: Path, version: str = "1", **how: Any) -> None:
-        tests = str(Path(__file__).parents[1])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "faults.transform_runs", str(folder), version, json.dumps(how)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])},
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, folder: Path, name: str = "run", version: str = "1", **how: Any) -> None:
+        self._report = folder / f"report-{name}"
+        self._report.unlink(missing_ok=True)
+        self._work = started(run, folder, self._report, version, how, how.pop("with_workers", False))
 
     def __enter__(self) -> Runner:
+        self.process: BaseProcess = self._work.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.kill_all()
-        self._process.communicate(timeout=60)
+    def __exit__(self, *error: Any) -> None:
+        self._work.__exit__(*error)
 
     def result(self) -> dict[str, Any]:
-        out, err = self._process.communicate(timeout=120)
-        assert self._process.returncode == 0, err
-        found: dict[str, Any] = json.loads(out)
+        assert ended(self.process) == 0
+        found: dict[str, Any] = json.loads(self._report.read_text())
         return found
 
     def kill(self) -> None:
-        """Kill the driver alone; its workers have to notice."""
-        self._process.kill()
-        self._process.wait(60)
-        until(lambda: not self._left())
-
-    def kill_all(self) -> None:
-        """Kill the driver and its workers in the same moment, as the end of a machine would."""
-        if self._left():
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(60)
-        until(lambda: not self._left())
-
-    def _left(self) -> bool:
-        return any(_session(path) == self._process.pid for path in Path("/proc").glob("[0-9]*/stat"))
+        self.process.kill()
+        ended(self.process)
 
 
 @pytest.fixture
@@ -83,20 +64,20 @@ def assert_sound(world: World, *factors: int) -> None:
         assert any(rows == {i: i * factor for i in rows} for factor in factors)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [{}, {"commit_every": 10}], ids=["one commit", "several commits"])
-def test_run_that_is_killed_again_and_again_loses_a_chunk_per_worker(how, world, tmp_path):
-    chance = random.Random(2026)
-    for number in range(KILLS):
-        with Runner(tmp_path, **how) as runner:
-            world.calls.await_calls(len(world.calls.all()) + 3 + chance.randrange(ROWS // KILLS // 2))
-            time.sleep(chance.uniform(0, 0.05))
-            if number % 2:
-                runner.kill()
-            else:
-                runner.kill_all()
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1))
+@pytest.mark.parametrize("how", [{"commit_every": 10}, *([{}] if IN_FULL else [])], ids=str)
+def test_run_that_is_killed_again_and_again_loses_a_chunk_per_worker(how, seed, world, tmp_path):
+    """Each process is killed while its workers call the function."""
+    chance = random.Random(seed)
+    for _ in range(KILLS):
+        count = len(world.calls.all()) + chance.randint(3, ROWS // OPTIONS["chunk_size"] // KILLS)
+        hold(world.calls, count)
+        with Runner(tmp_path, with_workers=True, **how) as runner:
+            reaches(runner.process, lambda count=count: len(world.calls.all()) >= count)
+            runner.kill()
+        let_go(world.calls)
         assert_sound(world, 10)
-    assert len(set(world.calls.keys())) > ROWS // 4, "the kills came before anything was done"
     with Runner(tmp_path, **how) as runner:
         runner.result()
     assert_right(world)
@@ -108,26 +89,25 @@ def test_run_that_is_killed_again_and_again_loses_a_chunk_per_worker(how, world,
     assert world.calls.keys() == []
 
 
-@pytest.mark.slow
-def test_new_version_that_is_killed_shows_the_old_output_until_it_is_done(world, tmp_path):
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1))
+def test_new_version_that_is_killed_shows_the_old_output_until_it_is_done(seed, world, tmp_path):
+    chance = random.Random(seed)
     with Runner(tmp_path) as runner:
         runner.result()
     world.calls.forget()
-    for count in (3, 9):
-        with Runner(tmp_path, "2") as runner:
-            world.calls.await_calls(count)
-            runner.kill_all()
+    for _ in range(KILLS):
+        killed(run, tmp_path, tmp_path / "report", "2", {}, False, chance.randrange(20, 80))
         assert_sound(world, 10)
         assert world.lake["out"].count() == ROWS
-    with Runner(tmp_path, "2") as runner:
+    with Runner(tmp_path, version="2") as runner:
         runner.result()
     assert_right(world, 100)
-    assert len(world.calls.keys()) - ROWS <= 2 * WORKERS * OPTIONS["chunk_size"] * 2
+    assert len(world.calls.keys()) - ROWS <= KILLS * OPTIONS["chunk_size"]
 
 
-@pytest.mark.slow
 def test_two_runs_of_one_step_at_once_do_everything_once(world, tmp_path):
-    with Runner(tmp_path) as one, Runner(tmp_path) as other:
+    with Runner(tmp_path, "one") as one, Runner(tmp_path, "other") as other:
         reports = [one.result(), other.result()]
     assert_right(world)
     assert world.calls.count() == {(i,): 1 for i in range(ROWS)}
@@ -135,16 +115,18 @@ def test_two_runs_of_one_step_at_once_do_everything_once(world, tmp_path):
     assert sorted(report["keys"] for report in reports) == [0, ROWS]
 
 
-@pytest.mark.slow
-def test_three_runs_at_once_among_writes_end_right(world, tmp_path):
-    for number in range(3):
-        with Runner(tmp_path, commit_every=7) as one, Runner(tmp_path) as two, Runner(tmp_path) as three:
-            world.write("a", *[(i, i + number + 1) for i in range(number, ROWS, 5)])
-            world.delete("a", number)
-            for runner in (one, two, three):
-                runner.result()
-        for dataset in world.lake:
-            assert dataset.verify().problems == ()
+@pytest.mark.soak
+@pytest.mark.parametrize("number", seeds(1))
+def test_three_runs_at_once_among_writes_end_right(number, world, tmp_path):
+    with ExitStack() as running:
+        how: list[dict[str, Any]] = [{"commit_every": 7}, {}, {}]
+        runners = [running.enter_context(Runner(tmp_path, str(n), **each)) for n, each in enumerate(how)]
+        world.write("a", *[(i, i + number % 100 + 1) for i in range(0, ROWS, 5)])
+        world.delete("a", 0)
+        for runner in runners:
+            runner.result()
+    for dataset in world.lake:
+        assert dataset.verify().problems == ()
     step(tmp_path).run(world.lake)
     assert_right(world)
     assert step(tmp_path).run(world.lake).nothing

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import pyarrow as pa
 
 import floodmark as fm
+from faults.mortal import Log, MortalFileSystem
 from faults.timeline_runs import NAME, SCHEMA, rows
 from floodmark.dataset import Dataset
+from floodmark.storage.local import LocalStore
 from timeline.oracle import found, micros
 
 ROW_GROUP = 20
@@ -66,7 +67,6 @@ def read(dataset: Dataset, writer: int, times: int) -> list[int]:
         now = assert_ordered(found(dataset))
         assert before <= now, f"rows have gone: {sorted(before - now)[:10]}"
         before = now
-        time.sleep(0.005)
     return []
 
 
@@ -95,20 +95,15 @@ def written(writer: int, numbers: Iterable[int]) -> set[int]:
     return {i for number in numbers for i in batch(writer, number)["id"].to_pylist()}
 
 
-# A writer that is there to be killed: python -m faults.timeline_writers FOLDER WRITER FIRST
+# A writer that is there to be killed
 
 
-def write_and_tell(root: str, writer: int, first: int) -> None:
-    """Write without end once a line comes in, folding now and then, and say each number that is committed."""
-    dataset = fm.Lake(root)[NAME]
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for number in itertools.count(first):
+def write_until_killed(root: str, writer: int, nth: int, log: Path) -> None:
+    """Write from the first number that is not in the log on, fold now and then, and log each that is committed."""
+    said = Log(log)
+    dataset = fm.Lake(LocalStore(root, MortalFileSystem(nth)))[NAME]
+    for number in itertools.count(len(said.numbers())):
         dataset.write(batch(writer, number), source=f"writer {writer}", state=str(number))
-        print(number, flush=True)
-        if number % 4 == 3:
+        said.add(number)
+        if number % 3 == 2:
             dataset.fold()
-
-
-if __name__ == "__main__":
-    write_and_tell(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

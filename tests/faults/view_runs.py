@@ -1,16 +1,12 @@
-"""Processes that refresh views and one that reads them, to be killed and raced: python -m faults.view_runs HOW FOLDER.
+"""Processes that refresh views and one that reads them, to be killed and raced.
 
 All rows of the source are of one generation, each write brings the next, and so all rows of every view must be of one
-generation at any instant. `refresh` refreshes the views once for each line that it is told; `read` looks at them again
-and again until it is told to end.
+generation at any instant.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import threading
-from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,10 @@ import pyarrow as pa
 import floodmark as fm
 from compute.counting import Calls
 from compute.worlds import TENFOLD
+from faults.mortal import MortalFileSystem
 from floodmark.engine import ArchiveUse, Profile, Session
+from floodmark.storage.files import OsFileSystem
+from floodmark.storage.local import LocalStore
 
 ROWS = 60
 GROUPS = 5
@@ -87,22 +86,31 @@ def problem(name: str, table: pa.Table) -> str | None:
 # The two processes
 
 
-def refresh(folder: Path) -> None:
+def refresh(folder: Path, orders: Connection) -> None:
+    """Refresh the views once for each order: before which change of the disk to be killed."""
     with Session(settings=SETTINGS, profile=Profile.SHORT, archive=ArchiveUse.USE) as session:
         session.get().range(1).count()
-        print("ready", flush=True)
-        for _ in sys.stdin:
-            print("begun", flush=True)
-            print(json.dumps(refresh_all(open_lake(folder, session), folder)), flush=True)
+        orders.send("ready")
+        while True:
+            runtime = fm.Runtime(session=session, checkpoint_seconds=0.001)
+            lake = fm.Lake(LocalStore(folder / "lake", MortalAtHome(orders.recv())), runtime=runtime)
+            orders.send(refresh_all(lake, folder))
 
 
-def read(folder: Path) -> None:
-    """Look until a line comes; generations only grow, also for one who reads through another object."""
-    ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
+class MortalAtHome(MortalFileSystem):
+    """Kills this process; in those of Spark, which know no tests, it is an ordinary file system."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OsFileSystem, ()
+
+
+def read(folder: Path, orders: Connection) -> None:
+    """Look until an order comes, and once more; generations only grow, also through another object."""
     looks, latest, problems = 0, dict.fromkeys(COUNTS, 0), []
     kept = open_lake(folder)
-    while not ended.is_set() and not problems:
+    is_last = False
+    while not is_last and not problems:
+        is_last = orders.poll(0.02)
         lake = kept if looks % 2 else open_lake(folder)
         for name in COUNTS:
             table = lake[name].to_arrow()
@@ -113,10 +121,4 @@ def read(folder: Path) -> None:
             else:
                 latest[name] = table["v"][0].as_py()
         looks += 1
-        ended.wait(0.02)
-    print(json.dumps({"looks": looks, "latest": latest, "problems": problems}), flush=True)
-
-
-if __name__ == "__main__":
-    how: dict[str, Callable[[Path], None]] = {"refresh": refresh, "read": read}
-    how[sys.argv[1]](Path(sys.argv[2]))
+    orders.send({"latest": latest, "problems": problems})

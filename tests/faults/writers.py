@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 from unittest import mock
@@ -16,11 +15,13 @@ from unittest import mock
 import pyarrow as pa
 
 import floodmark as fm
+from faults.mortal import Log, MortalFileSystem, context, serving, until
 from floodmark.ledger import finalise, parts
 from floodmark.ledger.errors import BadData, MissingColumns, UnknownDataset
+from floodmark.storage.local import LocalStore
 
-COUNT = 8
-_PATIENCE = 120.0
+COUNT = 4
+_PATIENCE = 240.0
 _start: Any = None
 
 Work = Callable[..., Any]
@@ -40,8 +41,7 @@ class Crew:
 
 @contextmanager
 def crew() -> Iterator[Crew]:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(COUNT, context, _enlist, (context.Barrier(COUNT),)) as pool:
+    with serving(), ProcessPoolExecutor(COUNT, context, _enlist, (context.Barrier(COUNT),)) as pool:
         yield Crew(pool)
 
 
@@ -83,8 +83,18 @@ def append_until_it_is_gone(root: str, name: str, writer: int, times: int) -> fm
     return None
 
 
-def append_large(root: str, name: str, writer: int, slices: int) -> tuple[fm.Commit, int]:
-    """One commit of many slices, which lets itself be overtaken; how often it was finalised."""
+def append_around(root: str, name: str, writer: int, times: int, marker: Path) -> list[fm.Commit]:
+    """One commit after the other, half of them once the marker is there."""
+    dataset, commits = fm.Lake(root)[name], []
+    for number in range(times):
+        if number == times // 2:
+            until(marker.exists)
+        commits.append(dataset.write(row(writer, number)))
+    return commits
+
+
+def append_large(root: str, name: str, writer: int, slices: int, marker: Path) -> tuple[fm.Commit, int]:
+    """One commit of many slices, which sets the marker and waits to be overtaken; how often it was finalised."""
     dataset = fm.Lake(root)[name]
     numbers = list(range(slices))
     table = pa.table({"writer": [writer] * slices, "number": numbers})
@@ -95,9 +105,9 @@ def append_large(root: str, name: str, writer: int, slices: int) -> tuple[fm.Com
         nonlocal rounds
         rounds += 1
         if rounds == 1:
-            seen, patience = dataset.head, time.monotonic() + _PATIENCE
-            while dataset.head == seen and time.monotonic() < patience:
-                time.sleep(0.001)
+            seen = dataset.head
+            marker.touch()
+            until(lambda: dataset.head != seen)
         return real(*args)
 
     with mock.patch.object(finalise, "plan", plan), mock.patch.object(parts, "PART_BYTES", 16):
@@ -169,20 +179,15 @@ def drop(root: str, name: str, after: int) -> None:
     raise AssertionError(f"{name} is still there")
 
 
-# A writer that is there to be killed: python -m faults.writers FOLDER DATASET WRITER FIRST
+# A writer that is there to be killed
 
 
-def write_and_tell(root: str, name: str, writer: int, first: int) -> None:
-    """Write without end once a line comes in, and say each number that is committed."""
-    dataset = fm.Lake(root)[name]
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for number in itertools.count(first):
+def write_until_killed(root: str, name: str, writer: int, nth: int, log: Path) -> None:
+    """Write from the first number that is not in the log on, and log each that is committed."""
+    said = Log(log)
+    dataset = fm.Lake(LocalStore(root, MortalFileSystem(nth)))[name]
+    for number in itertools.count(len(said.numbers())):
         table = pa.concat_tables([row(writer, number)] * (1 + number % 3))
         with mock.patch.object(parts, "PART_BYTES", 16):
             dataset.write(table, source=f"writer {writer}", state=str(number))
-        print(number, flush=True)
-
-
-if __name__ == "__main__":
-    write_and_tell(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        said.add(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from floodmark.ledger.runtime import Runtime
 from floodmark.storage.memory import MemoryStore
 from garbage.rivals import DAY, Held, Impatient, Shared, age, copied, interrupted, operations
 from garbage.worlds import collected
+from profiles import sample
 from transform.views.refresh_worlds import Answers, NoSession, orders, view_of
 from transform.views.refresh_worlds import write as write_orders
 from transform.worlds import in_this_process
@@ -147,11 +149,11 @@ def _without_spark() -> Iterator[None]:
 
 
 def shown(store: MemoryStore, *names: str) -> dict[str, Any]:
-    """All that can be read of datasets, now and as of every commit, and what they verify to."""
+    """What can be read of datasets, now and as of some commits (all under `soak`), and what they verify to."""
     lake, found = lake_of(store), {}
     for dataset in (lake[name] for name in names) if names else lake:
         ends = dataset.snapshot().slices.column("end").to_pylist()
-        past = [in_order(dataset.to_arrow(as_of=end - 1)) for end in ends]
+        past = [in_order(dataset.to_arrow(as_of=end - 1)) for end in sample(ends, 2)]
         found[dataset.name] = [in_order(dataset.to_arrow()), past, dataset.verify().problems]
         if dataset.name == "ticks":
             found["in time"] = dataset.timeline_batches().read_all().column("at").to_pylist()
@@ -184,6 +186,7 @@ def deletions(seen: list[tuple[str, str]]) -> list[int]:
     return sorted({at for numbers in found.values() for at in (numbers[0], numbers[-1])})
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", WRITERS)
 def test_writer_between_the_looking_and_the_removing_of_a_collection_loses_nothing(long_ago: MemoryStore, name: str):
     dataset, write = WRITERS[name]
@@ -193,21 +196,30 @@ def test_writer_between_the_looking_and_the_removing_of_a_collection_loses_nothi
     seen = operations(copied(long_ago), lambda store: collected(lake_of(store), dataset))
     points = deletions(seen)
     assert points
-    for at in points:
+    for at in sample(points, 2):
         store = copied(long_ago)
         interrupted(store, lambda mine: collected(lake_of(mine), dataset), at, lambda other: write(lake_of(other)))
         assert shown(store, dataset) == expected, (at, seen[at])
 
 
+def crossroads(seen: list[tuple[str, str]]) -> set[int]:
+    """Every swap of a writer, and some of its other operations; under `soak` all of them."""
+    swaps = {number for number, (operation, _) in enumerate(seen) if operation == "swap"}
+    return swaps | set(sample(range(len(seen)), 4))
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("name", WRITERS)
-def test_collections_before_each_operation_of_a_writer_leave_what_later_runs_need(long_ago: MemoryStore, name: str):
+def test_collections_before_operations_of_a_writer_leave_what_later_runs_need(long_ago: MemoryStore, name: str):
     _, write = WRITERS[name]
     alone, store = copied(long_ago), copied(long_ago)
-    write(lake_of(alone))
+    chosen = crossroads(operations(alone, lambda mine: write(lake_of(mine))))
+    numbers = count()
 
     def collect(*_: str) -> None:
-        with suppress(Held):
-            collected(lake_of(Impatient(store)))
+        if next(numbers) in chosen:
+            with suppress(Held):
+                collected(lake_of(Impatient(store)))
 
     write(lake_of(Shared(store, collect)))
     assert shown(store) == shown(alone)

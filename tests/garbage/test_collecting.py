@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from pathlib import Path
 
@@ -19,7 +18,9 @@ from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.runtime import Runtime
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from garbage.rivals import age
 from garbage.worlds import DAY, Dying, Killed, World, collected, everything, found, needed, stored
+from profiles import sample, seeds
 
 
 @fm.udf(returns="int64", version="1")
@@ -67,8 +68,21 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "lake")
 
 
-def test_everything_reads_the_same_before_and_after(world: World):
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = World(tmp_path_factory.mktemp("old") / "lake")
     long_ago(world)
+    return world
+
+
+@pytest.fixture
+def old_world(old: World, tmp_path: Path) -> World:
+    """A lake that has had most things happen to it, a month ago."""
+    return old.copied(tmp_path / "lake")
+
+
+def test_everything_reads_the_same_before_and_after(old_world: World):
+    world = old_world
     lake = world.lake()
     before = everything(lake)
     gone = collected(lake)
@@ -84,8 +98,8 @@ def test_everything_reads_the_same_before_and_after(world: World):
     }
 
 
-def test_what_is_left_of_old_things_is_what_the_chain_needs(world: World):
-    long_ago(world)
+def test_what_is_left_of_old_things_is_what_the_chain_needs(old_world: World):
+    world = old_world
     lake = world.lake()
     before = {(d.name, folder): stored(d, folder) for d in lake.datasets() for folder in needed(d)}
     collected(lake)
@@ -107,8 +121,8 @@ def test_nothing_that_is_younger_than_a_week_goes(world: World):
     assert before.items() <= world.files().items()  # an index that was not there yet is made by looking
 
 
-def test_the_same_goes_that_a_dry_run_says(world: World):
-    long_ago(world)
+def test_the_same_goes_that_a_dry_run_says(old_world: World):
+    world = old_world
     before = world.files()
     said = found(world.lake())
     assert {path for path in before if "/info/index/" not in path} <= set(world.files())
@@ -116,8 +130,8 @@ def test_the_same_goes_that_a_dry_run_says(world: World):
     assert collected(world.lake()) == {}
 
 
-def test_what_was_replaced_lately_stays_though_it_was_made_long_ago(world: World):
-    long_ago(world)
+def test_what_was_replaced_lately_stays_though_it_was_made_long_ago(old_world: World):
+    world = old_world
     collected(world.lake())
     with world.days_ago(1) as lake:
         lake["people"].fold()
@@ -128,16 +142,16 @@ def test_what_was_replaced_lately_stays_though_it_was_made_long_ago(world: World
     assert gone == {}
 
 
-def test_a_dataset_that_is_named_is_looked_through_alone(world: World):
-    long_ago(world)
+def test_a_dataset_that_is_named_is_looked_through_alone(old_world: World):
+    world = old_world
     gone = collected(world.lake(), "ticks")
     assert {dataset for dataset, _ in gone} == {"ticks"}
     with pytest.raises(fm.FloodmarkError, match="there is no dataset 'tick'"):
         collected(world.lake(), "people", "tick")
 
 
-def test_a_damaged_dataset_does_not_keep_the_others_from_being_collected(world: World):
-    long_ago(world)
+def test_a_damaged_dataset_does_not_keep_the_others_from_being_collected(old_world: World):
+    world = old_world
     lake = world.lake()
     head = world.folder / lake["people"].snapshot().objects.head_key
     head.write_bytes(b"no hash")
@@ -156,8 +170,8 @@ def test_a_clock_that_is_days_ahead_removes_nothing(world: World):
     assert world.files() == before
 
 
-def test_a_manifest_that_cannot_be_read_keeps_what_it_names(world: World):
-    long_ago(world)
+def test_a_manifest_that_cannot_be_read_keeps_what_it_names(old_world: World):
+    world = old_world
     people_now = world.lake()["people"]
     objects = people_now.snapshot().objects
     (world.folder / objects.fold_manifest_key).write_bytes(b"torn")
@@ -171,15 +185,14 @@ def test_a_manifest_that_cannot_be_read_keeps_what_it_names(world: World):
     assert sorted(people_now.to_arrow().column("city").unique().to_pylist()) == ["Ulm"]
 
 
-def test_a_crash_in_the_middle_harms_nothing_and_the_next_one_goes_on(world: World):
-    long_ago(world)
+@pytest.mark.soak
+def test_a_crash_in_the_middle_harms_nothing_and_the_next_one_goes_on(old_world: World):
+    world = old_world
     before = everything(world.lake())
-    done = World(world.folder.with_name("done"), now=world.now)
-    shutil.copytree(world.folder, done.folder)
+    done = world.copied(world.folder.with_name("done"))
     total = sum(collected(done.lake()).values())
-    for unlinks in range(0, total, 3):
-        other = World(world.folder.with_name(f"after-{unlinks}"), now=world.now)
-        shutil.copytree(world.folder, other.folder)
+    for unlinks in sample(range(total), 3):
+        other = world.copied(world.folder.with_name(f"after-{unlinks}"))
         with pytest.raises(Killed):
             collected(other.lake(LocalStore(other.folder, Dying(unlinks))))
         assert everything(other.lake()) == before
@@ -187,7 +200,8 @@ def test_a_crash_in_the_middle_harms_nothing_and_the_next_one_goes_on(world: Wor
         assert set(other.files()) == set(done.files())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(3))
 def test_any_history_reads_the_same_and_only_old_things_go(world: World, seed: int):
     chance = random.Random(seed)
     days = sorted((chance.uniform(0, 20) for _ in range(12)), reverse=True)
@@ -215,19 +229,19 @@ def test_any_history_reads_the_same_and_only_old_things_go(world: World, seed: i
     assert everything(world.lake()) == before
 
 
-def test_a_store_that_is_no_folder_is_collected_alike(monkeypatch: pytest.MonkeyPatch):
+def test_a_store_that_is_no_folder_is_collected_alike():
     store = MemoryStore()
-    dataset = Lake(store).create("people", key="id")
+    month_ago = Runtime(clock=lambda: time.time_ns() - 30 * DAY * 10**9)
+    dataset = Lake(store, runtime=month_ago).create("people", key="id")
     for city in ("Oslo", "Rome", "Bonn"):
         dataset.write(people(list(range(100)), city))
         dataset.fold()
     lose_a_race(Lake(store))
-    later = Lake(store, runtime=Runtime(clock=lambda: time.time_ns() + 30 * DAY * 10**9))
-    before = everything(later)
+    age(store, days=30)
+    before = everything(Lake(store))
     with pytest.raises(ClockAhead):
-        collected(later)
-    monkeypatch.setattr(collect, "check_clock", lambda *_: None)
-    gone = collected(later)
+        collected(Lake(store, runtime=Runtime(clock=lambda: time.time_ns() + 30 * DAY * 10**9)))
+    gone = collected(Lake(store))
     assert {kind for _, kind in gone} >= {"folded files", "key index", "slices and blocks"}
     assert everything(Lake(store)) == before
     assert [info.key for info in store.list("runs")] == []
@@ -237,8 +251,8 @@ def test_what_is_written_again_after_it_was_looked_at_stays():
     store = MemoryStore()
     store.put_derived("again", b"1")
     store.put_derived("once", b"1")
+    age(store, days=1)
     infos = list(store.list(""))
-    time.sleep(0.01)
     store.put_derived("again", b"1")
     assert [info.key for info in remove(store, infos)] == ["once"]
     assert [info.key for info in store.list("")] == ["again"]
@@ -259,8 +273,8 @@ def test_what_a_killed_purge_left_goes_and_can_be_verified(world: World):
     assert world.lake()["log"].to_arrow().column("n").to_pylist() == [2]
 
 
-def test_what_a_running_writer_has_put_and_not_named_yet_stays(world: World):
-    long_ago(world)
+def test_what_a_running_writer_has_put_and_not_named_yet_stays(old_world: World):
+    world = old_world
     collected(world.lake())
 
     def put(lake: Lake) -> list[str]:

@@ -14,6 +14,7 @@ from floodmark.provenance.replay import replay
 from floodmark.storage.local import LocalStore
 from floodmark.transform import publish
 from garbage.worlds import Dying, Killed, World, collected, everything, stored
+from profiles import sample
 from transform.worlds import in_this_process
 
 ALL_PARTS = ("checkpoints", "info/transform/made", "info/transform/declared", "info/transform/chunks")
@@ -45,10 +46,15 @@ def _here() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(old: World, tmp_path: Path) -> World:
+    return old.copied(tmp_path / "lake")
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A step of two versions that has run, failed for a key, and was killed once before it could commit."""
-    world = World(tmp_path / "lake")
-    with world.days_ago(40) as lake:
+    world = World(tmp_path_factory.mktemp("old") / "lake")
+    with in_this_process(), world.days_ago(40) as lake:
         lake.create("a", key="id").write(numbers(1, 2, 13))
         step().run(lake)
         lake["a"].write(numbers(1, 2, 3, n=2))
@@ -76,9 +82,11 @@ def kill(lake: fm.Lake, version: str = "1") -> None:
 
 
 def said(lake: fm.Lake) -> list[str]:
-    """What replay says, and `why` of every record."""
+    """What replay says, and `why` of some records."""
     outcomes = [f"{one.dataset} {one.outcome}" for one in replay(lake, ["first", "second"], [step(), step("2")])]
-    whys = [repr(lake.why(name, n)) for name in ("first", "second") for n in range(lake[name].last_offset + 1)]
+    whys = [
+        repr(lake.why(name, n)) for name in ("first", "second") for n in sample(range(lake[name].last_offset + 1), 3)
+    ]
     return outcomes + whys
 
 
@@ -160,7 +168,7 @@ def test_a_collection_that_is_killed_harms_nothing(world: World):
     for unlinks in (0, 2, 5):
         with pytest.raises(Killed):
             collected(world.lake(LocalStore(world.folder, Dying(unlinks))))
-    assert (everything(world.lake()), said(world.lake())) == (before, told)
+    assert everything(world.lake()) == before
     collected(world.lake())
     assert (everything(world.lake()), said(world.lake())) == (before, told)
 

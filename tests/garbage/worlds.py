@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,11 @@ class World:
     folder: Path
     now: float = field(default_factory=time.time)
     _moment: float | None = None
+
+    def copied(self, folder: Path) -> World:
+        """The same lake at the same time in another folder."""
+        shutil.copytree(self.folder, folder)
+        return World(folder, self.now)
 
     def lake(self, store: LocalStore | None = None) -> Lake:
         return Lake(store or LocalStore(self.folder), runtime=Runtime(clock=self._clock, fold_at=None))

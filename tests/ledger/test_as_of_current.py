@@ -8,9 +8,10 @@ import pytest
 
 import floodmark as fm
 from floodmark.ledger.errors import Purged
+from floodmark.ledger.fold_plan import Rule
 from floodmark.storage.memory import MemoryStore
 from ledger.current_worlds import lived_in, people, rows
-from ledger.worlds import START, Clock
+from ledger.worlds import START, Clock, InterleavingStore
 
 
 @pytest.fixture
@@ -56,6 +57,17 @@ def test_every_past_is_the_same_after_folds(dataset):
     check_every_past(dataset)
 
 
+def test_fold_of_older_slices_alone_does_not_serve_the_past_before_it(dataset, monkeypatch):
+    monkeypatch.setattr(Rule, "is_small", lambda self, rows, size: rows < 50)
+    dataset.write(people(range(10), "small"))
+    dataset.write(people(range(100, 200), "large"))
+    dataset.write(people([0], "later"))
+    assert dataset.fold().files > 0
+    assert any(file.end == 10 and file.absent for file in dataset.scan().selection.files)
+    for offset in (9, 50, 109, 110, 111):
+        assert dataset.to_arrow(as_of=offset).to_pylist() == rows(dataset, offset + 1), offset
+
+
 def test_past_before_a_purge_is_purged_and_after_it_is_not(dataset):
     dataset.write(people([1, 2], "a"))
     dataset.write(people([1], "b"))
@@ -68,14 +80,18 @@ def test_past_before_a_purge_is_purged_and_after_it_is_not(dataset):
     assert dataset.to_arrow().to_pylist() == [{"id": 1, "v": "b1"}, {"id": 3, "v": "c3"}]
 
 
-def test_reader_of_an_older_snapshot_does_not_use_a_newer_fold(tmp_path):
-    runtime = fm.Runtime(clock=Clock(), fold_at=None)
-    writer = fm.Lake(tmp_path / "lake", runtime=runtime).create("p", key=["id"], merge="upsert")
+def test_reader_of_an_older_snapshot_does_not_use_a_newer_fold():
+    """The writer folds after the reader has found the head and before it looks for folded files."""
+    lake = fm.Lake(InterleavingStore(), runtime=fm.Runtime(clock=Clock(), fold_at=None))
+    writer = lake.create("p", key=["id"], merge="upsert")
     writer.write(people(range(5), "a"))
     writer.write(people([7], "a"))
-    before = writer.snapshot()
     expected = writer.to_arrow()
-    writer.write(people([0, 1, 2], "b"))
-    writer.fold()
-    reader = fm.Lake(tmp_path / "lake", runtime=runtime)["p"]
-    assert reader._scan(before, reader._current(before, None), None).to_table().equals(expected)
+
+    def fold_meanwhile():
+        writer.write(people([0, 1, 2], "b"))
+        assert writer.fold().files == 1
+
+    lake.store.at("before get", fold_meanwhile, "/info/fold/")
+    assert lake["p"].to_arrow().equals(expected)
+    assert lake["p"].to_arrow().to_pylist() == rows(writer) != expected.to_pylist()

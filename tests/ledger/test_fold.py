@@ -13,7 +13,8 @@ from floodmark.ledger.fold_plan import Rule
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
 from ledger.current_worlds import lived_in, people, rows
-from ledger.worlds import Clock, keys, numbers
+from ledger.worlds import Clock, InterleavingStore, keys, numbers
+from limits import set_limit
 
 DAY = 86_400
 
@@ -29,7 +30,7 @@ def dataset(lake):
 
 
 def files(dataset):
-    return dataset._current(dataset.snapshot(), None).files
+    return dataset.scan().selection.files
 
 
 def folded_files(dataset):
@@ -246,34 +247,30 @@ def test_purge_inside_a_folded_file_leaves_the_newer_slices(lake):
     assert dataset.to_arrow().column("n").to_pylist() == [2, 3]
 
 
-def test_purge_during_a_fold_leaves_no_copy(lake, monkeypatch):
-    dataset = lake.create("d")
+@pytest.fixture
+def racing_lake(clock):
+    return fm.Lake(InterleavingStore(), runtime=fm.Runtime(clock=clock, fold_at=None))
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_purge_during_a_fold_leaves_no_copy(racing_lake, moment):
+    dataset = racing_lake.create("d")
     for i in range(4):
         dataset.write(numbers(i, i + 1))
-    real = folding._run
-
-    def purged_meanwhile(*args):
-        written = real(*args)
-        lake["d"].purge(before=2)
-        return written
-
-    monkeypatch.setattr(folding, "_run", purged_meanwhile)
+    racing_lake.store.at(f"{moment} put_derived_file", lambda: racing_lake["d"].purge(before=2), "/info/fold/")
     dataset.fold()
     assert folded_files(dataset) == []
-    assert lake["d"].to_arrow().column("n").to_pylist() == [2, 3]
+    assert racing_lake["d"].to_arrow().column("n").to_pylist() == [2, 3]
 
 
-def test_two_folds_at_once_lose_nothing(lake, dataset, monkeypatch):
-    real = folding._run
+def test_two_folds_at_once_lose_nothing(racing_lake):
+    dataset = lived_in(racing_lake.create("p", key=["id"], merge="upsert"), seed=3, writes=10)
 
-    def overtaken(*args):
-        written = real(*args)
-        monkeypatch.setattr(folding, "_run", real)
-        lake["p"].write(people(range(9), "meanwhile"))
-        lake["p"].fold()
-        return written
+    def overtake():
+        racing_lake["p"].write(people(range(9), "meanwhile"))
+        racing_lake["p"].fold()
 
-    monkeypatch.setattr(folding, "_run", overtaken)
+    racing_lake.store.at("after put_derived_file", overtake, "/info/fold/files/")
     dataset.fold()
     assert dataset.to_arrow().to_pylist() == rows(dataset)
     dataset.fold()
@@ -297,7 +294,7 @@ def automatic(tmp_path, fold_at):
 
 
 def test_fold_happens_by_itself_when_enough_records_are_dead(tmp_path, monkeypatch):
-    monkeypatch.setattr(folding, "WORTH_ROWS", 10)
+    set_limit(monkeypatch, "fold.worth_rows", 10)
     dataset = automatic(tmp_path, 0.10).create("p", key=["id"], merge="upsert")
     dataset.write(people(range(1000), "a"))
     dataset.write(people(range(50), "b"))  # 100 of 1100 are dead
@@ -314,7 +311,7 @@ def test_fold_happens_by_itself_when_enough_records_are_dead(tmp_path, monkeypat
 
 @pytest.mark.parametrize("fold_at", [None, 0.9])
 def test_fold_does_not_happen_by_itself_when_it_should_not(tmp_path, monkeypatch, fold_at):
-    monkeypatch.setattr(folding, "WORTH_ROWS", 10)
+    set_limit(monkeypatch, "fold.worth_rows", 10)
     dataset = automatic(tmp_path, fold_at).create("p", key=["id"], merge="upsert")
     dataset.write(people(range(100), "a"))
     dataset.write(people(range(100), "b"))
@@ -322,7 +319,7 @@ def test_fold_does_not_happen_by_itself_when_it_should_not(tmp_path, monkeypatch
 
 
 def test_many_small_slices_are_folded_by_themselves(tmp_path, monkeypatch):
-    monkeypatch.setattr(folding, "SMALL_SLICES", 5)
+    set_limit(monkeypatch, "fold.small_slices", 5)
     dataset = automatic(tmp_path, 0.10).create("d")
     for i in range(12):
         dataset.write(numbers(i, i + 1))
@@ -330,22 +327,27 @@ def test_many_small_slices_are_folded_by_themselves(tmp_path, monkeypatch):
     assert dataset.to_arrow().column("n").to_pylist() == list(range(12))
 
 
-def test_write_stands_when_folding_fails(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(folding, "WORTH_ROWS", 1)
-    dataset = automatic(tmp_path, 0.01).create("p", key=["id"], merge="upsert")
+class NoRoomForFolds(MemoryStore):
+    """A store whose disk is full when a fold writes."""
+
+    def put_derived_file(self, key, path):
+        if "/info/fold/files/" in key:
+            raise OSError("no room")
+        super().put_derived_file(key, path)
+
+
+def test_write_stands_when_folding_fails(monkeypatch, caplog):
+    set_limit(monkeypatch, "fold.worth_rows", 1)
+    lake = fm.Lake(NoRoomForFolds(), runtime=fm.Runtime(clock=Clock(), fold_at=0.01))
+    dataset = lake.create("p", key=["id"], merge="upsert")
     dataset.write(people(range(10), "a"))
-
-    def fails(task):
-        raise OSError("no room")
-
-    monkeypatch.setattr(folding, "fold_window", fails)
     assert dataset.write(people(range(5), "b")).changed == 5
     assert "not folded" in caplog.text
     assert dataset.to_arrow().to_pylist() == rows(dataset)
 
 
 def test_rows_are_written_in_row_groups_whatever_the_slices(lake, monkeypatch):
-    monkeypatch.setattr(folding, "ROW_GROUP_ROWS", 7)
+    set_limit(monkeypatch, "fold.row_group_rows", 7)
     dataset = lake.create("d")
     for i in range(0, 40, 5):
         dataset.write(numbers(i, i + 5))

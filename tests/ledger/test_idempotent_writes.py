@@ -10,6 +10,7 @@ import pytest
 import floodmark as fm
 from floodmark.ledger.errors import ReservedSource
 from ledger.worlds import START, numbers, untouched
+from limits import set_limit
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_pair_is_found_by_another_process(dataset, lake):
 
 
 def test_pair_of_many_slices_is_one_commit(dataset, monkeypatch):
-    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 80)
+    set_limit(monkeypatch, "parts.part_bytes", 80)
     first = dataset.write(numbers(0, 35), source="kafka", state="1")
     assert first.slices == 4
     dataset.write(numbers(0, 35), source="kafka", state="2")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 from datetime import timedelta
-from functools import partial
 
 import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.merge.buckets import grouped
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import START, blocks, events
+from limits import set_limit
 
 
 @pytest.fixture
@@ -107,8 +106,8 @@ def test_time_that_a_writer_gave_is_told(lake, clock):
 
 
 def test_batch_of_several_slices_is_counted_once(lake, monkeypatch):
-    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 64)
-    monkeypatch.setattr("floodmark.ledger.merge.intake.grouped", partial(grouped, largest=2000))
+    set_limit(monkeypatch, "parts.part_bytes", 64)
+    set_limit(monkeypatch, "buckets.part_bytes", 2000)
     dataset = lake.create("d", key="n")
     commit = dataset.write(pa.table({"n": list(range(100))}))
     *before, last = summaries(dataset)

@@ -6,49 +6,18 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger import write
 from floodmark.ledger.errors import CommitConflict, CommitUnknown, ReadOnlyDataset
 from floodmark.storage import slices
 from floodmark.storage.errors import SwapUnknown
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from ledger.worlds import events, numbers
+from ledger.worlds import InterleavingFolder, events, numbers, racing
+from limits import set_limit
 
 
-def during_stage(monkeypatch, act, times=1):
-    """Let something happen between the staging of a write and its turn."""
-    real, left = write.stage, [times]
-
-    def stage_slowly(*args):
-        staged = real(*args)
-        if left[0]:
-            left[0] -= 1
-            act()
-        return staged
-
-    monkeypatch.setattr(write, "stage", stage_slowly)
-
-
-def racing(base):
-    """A store whose heads are moved by somebody else just before our next swaps."""
-
-    class Racing(base):
-        rivals = ()
-
-        def compare_and_swap(self, key, expected, new):
-            if expected not in (None, new) and self.rivals:
-                first, *rest = self.rivals
-                self.rivals = ()
-                first()
-                self.rivals = tuple(rest)
-            return super().compare_and_swap(key, expected, new)
-
-        def turn(self, key):
-            from contextlib import nullcontext
-
-            return nullcontext()  # everyone at once, as a store may
-
-    return Racing
+@pytest.fixture
+def lake(tmp_path, clock):
+    return fm.Lake(InterleavingFolder(tmp_path / "lake"), runtime=fm.Runtime(clock=clock))
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -57,10 +26,10 @@ def racing_lake(request, tmp_path, clock):
     return fm.Lake(store, runtime=fm.Runtime(clock=clock, sleep=lambda _: None))
 
 
-def test_loser_takes_the_next_offsets(lake, monkeypatch):
+def test_loser_takes_the_next_offsets(lake):
     dataset = lake.create("d")
     dataset.write(numbers(0, 2))
-    during_stage(monkeypatch, lambda: lake["d"].write(numbers(2, 5)))
+    lake.store.at("before turn", lambda: lake["d"].write(numbers(2, 5)))
     commit = dataset.write(numbers(5, 9))
     assert (commit.start, commit.end) == (5, 9)
     assert dataset.to_arrow().column("n").to_pylist() == list(range(9))
@@ -73,7 +42,7 @@ def test_loser_does_not_hash_its_data_again(lake, monkeypatch):
     hashed = []
     real = slices.column_digests
     monkeypatch.setattr(slices, "column_digests", lambda column: hashed.append(column.type) or real(column))
-    during_stage(monkeypatch, lambda: lake["d"].advance_watermark("2027-01-01"))
+    lake.store.at("before turn", lambda: lake["d"].advance_watermark("2027-01-01"))
     dataset.write(events(3, 2))
     system = [pa.int64(), pa.int32(), pa.timestamp("ms", "UTC")]
     assert hashed == [*system, pa.timestamp("us", "UTC"), pa.int64(), *system]
@@ -95,7 +64,7 @@ def test_head_that_moves_under_the_swap_is_tried_again(racing_lake, rivals):
 
 
 def test_write_of_many_slices_survives_a_head_that_moves_under_the_swap(racing_lake, monkeypatch):
-    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 80)
+    set_limit(monkeypatch, "parts.part_bytes", 80)
     dataset = racing_lake.create("d")
     dataset.write(numbers(0, 2))
     racing_lake.store.rivals = (lambda: racing_lake["d"].write(numbers(2, 3)),)
@@ -170,15 +139,15 @@ def test_answer_that_stays_away_is_said_to_be_unknown():
     assert dataset.count() == 3
 
 
-def test_dataset_dropped_during_a_write_is_said_to_be_gone(lake, monkeypatch):
+def test_write_to_a_dataset_that_is_dropped_meanwhile_fails(lake):
     dataset = lake.create("d", schema={"n": "int64"})
-    during_stage(monkeypatch, lambda: lake.drop("d"))
+    lake.store.at("before turn", lambda: lake.drop("d"))
     with pytest.raises(CommitConflict, match="dropped"):
         dataset.write(numbers(0, 3))
     assert lake.datasets() == []
 
 
-def test_derived_dataset_takes_no_outside_data(lake, monkeypatch):
+def test_derived_dataset_takes_no_outside_data(lake):
     from dataclasses import replace
 
     from floodmark.chain.events import DatasetKind

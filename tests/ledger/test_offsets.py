@@ -9,11 +9,12 @@ from floodmark.chain.events import AddData, SetDataSchema
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import blocks, data_events, events, numbers
+from limits import set_limit
 
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 80)  # ten numbers
+    set_limit(monkeypatch, "parts.part_bytes", 80)  # ten numbers
 
 
 def offsets(dataset):

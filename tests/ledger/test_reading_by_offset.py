@@ -16,6 +16,7 @@ from floodmark.ledger.errors import BadAsOf, NoSchema
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import START, Clock, blocks, numbers
+from profiles import examples
 
 
 def values(table):
@@ -142,7 +143,7 @@ def test_dataset_without_columns_says_what_to_do(memory_lake):
 
 
 @given(sizes=st.lists(st.integers(0, 5), max_size=8), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(13))
 def test_every_way_to_read_agrees_with_a_list_of_the_records(sizes, data):
     clock = Clock()
     dataset = fm.Lake(MemoryStore(), runtime=fm.Runtime(clock=clock)).create("d", schema={"n": "int64"})

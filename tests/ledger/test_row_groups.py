@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import floodmark as fm
-from floodmark.ledger import parts
 from floodmark.ledger.row_groups import even_rows
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.slices import ROW_GROUP_ROWS, Vocabulary, write_rows
+from limits import set_limit
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_the_last_row_group_is_not_much_smaller_than_the_others(lake, key):
 
 def test_a_frame_is_cut_into_slices_where_row_groups_end(lake, monkeypatch):
     table = ticks(45)
-    monkeypatch.setattr(parts, "PART_BYTES", table.nbytes * 25 // 45)
+    set_limit(monkeypatch, "parts.part_bytes", table.nbytes * 25 // 45)
     dataset = lake.create("d", event_time="at", partition_by="day", row_group_size=10)
     dataset.write(table)
     assert row_groups(dataset) == [[10, 10], [10, 10], [5]]
@@ -61,7 +61,7 @@ def test_a_frame_is_cut_into_slices_where_row_groups_end(lake, monkeypatch):
 
 def test_row_groups_too_large_for_a_slice_do_not_make_it_larger(lake, monkeypatch):
     table = ticks(45)
-    monkeypatch.setattr(parts, "PART_BYTES", table.nbytes * 25 // 45)
+    set_limit(monkeypatch, "parts.part_bytes", table.nbytes * 25 // 45)
     dataset = lake.create("d", event_time="at", partition_by="day", row_group_size=40)
     dataset.write(table)
     assert row_groups(dataset) == [[25], [20]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+import floodmark as fm
 from floodmark.chain.errors import FieldOptionalityChanged, FieldRemoved, FieldTypeChanged
 from floodmark.chain.events import SetDataSchema
 from floodmark.ledger.errors import (
@@ -15,7 +16,7 @@ from floodmark.ledger.errors import (
     UnknownColumns,
     UnsupportedType,
 )
-from ledger.worlds import blocks, events, numbers, untouched
+from ledger.worlds import InterleavingStore, blocks, events, numbers, untouched
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_dataset_without_columns_cannot_evolve(lake):
         lake.create("new").evolve({"a": "int64"})
 
 
-def test_writer_that_does_not_know_the_new_column_is_told(dataset, lake):
+def test_writer_that_does_not_know_the_new_column_is_refused(dataset, lake):
     other = lake["d"]
     other.count()
     dataset.evolve({"tip": "float64"})
@@ -122,55 +123,36 @@ def test_writer_that_does_not_know_the_new_column_is_told(dataset, lake):
     assert refused.value.columns == ["tip"]
 
 
-def test_column_added_while_a_write_is_under_way_is_noticed(dataset, lake, monkeypatch):
+@pytest.fixture
+def racing_lake(clock):
+    return fm.Lake(InterleavingStore(), runtime=fm.Runtime(clock=clock))
+
+
+def test_column_added_while_a_write_is_under_way_is_noticed(racing_lake):
     """The writer staged its rows for the old columns; at its turn it finds the new ones."""
-    from floodmark.ledger import write
-
-    real = write.stage
-
-    def stage_slowly(*args):
-        staged = real(*args)
-        lake["d"].evolve({"tip": "float64"})
-        return staged
-
-    monkeypatch.setattr(write, "stage", stage_slowly)
+    dataset = racing_lake.create("d")
+    dataset.write(pa.table({"n": [1, 2], "s": ["a", "b"]}))
+    racing_lake.store.at("before turn", lambda: racing_lake["d"].evolve({"tip": "float64"}))
     with pytest.raises(MissingColumns):
         dataset.write(pa.table({"n": [3], "s": ["c"]}))
-    monkeypatch.undo()
     assert dataset.count() == 2
     assert dataset.verify().ok
-    assert list(lake.store.staging().iterdir()) == []
+    assert list(racing_lake.store.staging().iterdir()) == []
 
 
-def test_reordering_while_a_write_is_under_way_does_no_harm(dataset, lake, monkeypatch):
-    from floodmark.ledger import write
-
-    real = write.stage
-
-    def stage_slowly(*args):
-        staged = real(*args)
-        lake["d"].evolve(pa.schema([("s", pa.string()), ("n", pa.int64())]))
-        return staged
-
-    monkeypatch.setattr(write, "stage", stage_slowly)
+def test_reordering_while_a_write_is_under_way_does_no_harm(racing_lake):
+    dataset = racing_lake.create("d")
+    dataset.write(pa.table({"n": [1, 2], "s": ["a", "b"]}))
+    order = pa.schema([("s", pa.string()), ("n", pa.int64())])
+    racing_lake.store.at("before turn", lambda: racing_lake["d"].evolve(order))
     dataset.write(pa.table({"n": [3], "s": ["c"]}))
     assert dataset.to_arrow().to_pylist()[-1] == {"s": "c", "n": 3}
     assert dataset.verify().ok
 
 
-def test_two_first_writes_with_different_columns_cannot_both_win(lake, monkeypatch):
-    dataset = lake.create("fresh")
-    from floodmark.ledger import write
-
-    real = write.stage
-
-    def stage_slowly(*args):
-        staged = real(*args)
-        monkeypatch.undo()
-        lake["fresh"].write(pa.table({"m": [1]}))
-        return staged
-
-    monkeypatch.setattr(write, "stage", stage_slowly)
+def test_two_first_writes_with_different_columns_cannot_both_win(racing_lake):
+    dataset = racing_lake.create("fresh")
+    racing_lake.store.at("before turn", lambda: racing_lake["fresh"].write(pa.table({"m": [1]})))
     with pytest.raises(UnknownColumns):
         dataset.write(numbers(0, 3))
     assert dataset.schema.names == ["m"]

@@ -19,6 +19,8 @@ from floodmark.ledger.segment import BadSegment, decode, encode, span
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import START, Clock, blocks, keys, numbers
+from limits import set_limit
+from profiles import examples
 
 
 def opened(store):
@@ -102,9 +104,9 @@ def test_chain_of_n_blocks_has_few_segments():
 
 
 def test_segments_of_many_sizes_stay_few(monkeypatch):
-    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 8)
+    set_limit(monkeypatch, "parts.part_bytes", 8)
     dataset = world()
-    for step in range(60):
+    for step in range(30):
         dataset.write(numbers(0, [1, 30, 1, 9][step % 4]))
     assert len(keys(dataset, "info/index")) <= 2 * FAN_OUT
     assert_right(reopened(dataset))
@@ -186,8 +188,8 @@ HARM = {
         st.tuples(st.integers(0), st.sampled_from(sorted(HARM)), st.integers(0, 10**6)), min_size=1, max_size=6
     )
 )
-@settings(max_examples=25, deadline=None)
-def test_harm_to_segments_is_mended(grown, harm):
+@settings(max_examples=examples(6))
+def test_harm_to_segments_is_repaired(grown, harm):
     dataset, expected = grown
     objects = dataset.snapshot().objects
     store = MemoryStore()
@@ -203,7 +205,7 @@ def test_harm_to_segments_is_mended(grown, harm):
     harmed_dataset = opened(store)
     assert indexed(harmed_dataset, expected[3]) == expected
     assert harmed_dataset.verify().ok
-    for step in range(70, 80):
+    for step in range(70, 75):
         commit(harmed_dataset, step)
     assert_right(harmed_dataset)
     assert_right(reopened(harmed_dataset))

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import floodmark as fm
-from floodmark.ledger import spark_read
 from floodmark.ledger.errors import BadAsOf, NoSchema, Purged
 from ledger.worlds import events, numbers
+from limits import set_limit
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ def lake(tmp_path, spark):
 def way(request, monkeypatch):
     """Both ways to read: Spark's Parquet reader, and tasks of ours."""
     if request.param == "tasks":
-        monkeypatch.setattr(spark_read, "NATIVE_SLICES", 0)
+        set_limit(monkeypatch, "spark_read.native_slices", 0)
     return request.param
 
 
@@ -135,20 +135,20 @@ def test_read_and_changes_and_the_past_agree_with_arrow(lake, way):
 
 
 def test_changes_over_many_tasks_keep_the_order_of_offsets(lake, monkeypatch):
-    monkeypatch.setattr(spark_read, "TASK_SLICES", 2)
+    set_limit(monkeypatch, "spark_read.task_slices", 2)
     dataset = lake.create("d")
     for i in range(9):
         dataset.write(numbers(10 * i, 10 * i + 10))
     frame = dataset.changes(since=14, until=83)
     assert frame.rdd.getNumPartitions() == 4
     assert [(row["offset"], row["n"]) for row in frame.collect()] == [(n, n) for n in range(15, 84)]
-    monkeypatch.setattr(spark_read, "TASK_SLICES", 500)
-    monkeypatch.setattr(spark_read, "TASK_BYTES", 1)
+    set_limit(monkeypatch, "spark_read.task_slices", 500)
+    set_limit(monkeypatch, "spark_read.task_bytes", 1)
     assert [row["offset"] for row in dataset.changes().collect()] == list(range(90))
 
 
 def test_dataset_of_very_many_slices_is_read_by_tasks(lake, monkeypatch):
-    monkeypatch.setattr(spark_read, "NATIVE_SLICES", 3)
+    set_limit(monkeypatch, "spark_read.native_slices", 3)
     dataset = lake.create("d")
     for i in range(4):
         dataset.write(numbers(10 * i, 10 * i + 10))

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import floodmark as fm
-from floodmark.ledger import stage
 from floodmark.ledger.errors import (
     BadEventTime,
     NothingToWrite,
@@ -22,6 +21,7 @@ from floodmark.ledger.errors import (
 from floodmark.storage.cloud import CloudStore
 from ledger.s3_server import s3_bucket
 from ledger.worlds import START, data_events, events, keys, untouched
+from limits import set_limit
 
 pytestmark = pytest.mark.spark
 
@@ -125,8 +125,8 @@ def test_type_that_spark_has_and_a_dataset_has_not_is_refused_by_name(lake, spar
 
 
 def test_large_files_are_written_by_tasks(lake, tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "HERE_BYTES", 0)
-    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 1 << 12)
+    set_limit(monkeypatch, "stage.here_bytes", 0)
+    set_limit(monkeypatch, "parts.part_bytes", 1 << 12)
     for i in range(3):
         times = [START + timedelta(seconds=1000 * i + k) for k in range(1000)]
         table = pa.table({"n": range(1000 * i, 1000 * i + 1000), "at": pa.array(times, pa.timestamp("us", "UTC"))})

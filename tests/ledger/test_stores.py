@@ -15,6 +15,7 @@ from floodmark.storage.cloud import CloudStore
 from floodmark.storage.memory import MemoryStore
 from ledger.s3_server import s3_bucket
 from ledger.worlds import START, events, keys, numbers
+from limits import set_limit
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def lake(request, tmp_path, clock):
 
 
 def test_life_of_a_dataset(lake, clock, tmp_path, monkeypatch):
-    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 200)
+    set_limit(monkeypatch, "parts.part_bytes", 200)
     trips = lake.create("trips", event_time="at")
     with pytest.raises(DatasetExists):
         lake.create("TRIPS")

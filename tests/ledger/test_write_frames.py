@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger import text_files
 from floodmark.ledger.errors import BadEventTime, NothingToWrite, TypeMismatch, UnsupportedData, UnsupportedType
 from ledger.worlds import START, events, keys, numbers, untouched
+from limits import set_limit
 
 ROWS = [{"n": 1, "s": "a"}, {"n": 2, "s": None}, {"n": 3, "s": "c"}]
 TABLE = pa.Table.from_pylist(ROWS)
@@ -42,7 +42,7 @@ def test_frame_is_written(lake, kind):
 
 
 def test_stream_longer_than_memory_becomes_files_of_bounded_size(lake, monkeypatch):
-    monkeypatch.setattr(text_files, "PART_BYTES", 1000)
+    set_limit(monkeypatch, "text_files.part_bytes", 1000)
     dataset = lake.create("d")
     reader = pa.RecordBatchReader.from_batches(
         numbers(0, 1).schema, (b for i in range(10) for b in numbers(100 * i, 100 * i + 100).to_batches())
@@ -183,7 +183,7 @@ def test_event_time_may_lie_as_far_as_the_years_go(lake, micros):
 
 
 def test_write_that_is_refused_half_way_leaves_no_part_of_it(lake, monkeypatch):
-    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 800)
+    set_limit(monkeypatch, "parts.part_bytes", 800)
     dataset = lake.create("d", schema={"n": "int8"})
     with untouched(dataset), pytest.raises(TypeMismatch):
         dataset.write(numbers(0, 1000))

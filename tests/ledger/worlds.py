@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from floodmark.chain.events import AddData, MetadataBlock
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.walk import walk_back
+from floodmark.storage.local import LocalStore
+from floodmark.storage.memory import MemoryStore
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 SECOND = 10**9
 
 
 class Clock:
-    """A clock that stands still until somebody moves it."""
+    """A clock that only tests move."""
 
     def __init__(self) -> None:
         self.now = int(START.timestamp()) * SECOND
@@ -28,6 +32,65 @@ class Clock:
     def tick(self, seconds: float = 1) -> datetime:
         self.now += int(seconds * SECOND)
         return START + timedelta(seconds=(self.now - int(START.timestamp()) * SECOND) / SECOND)
+
+
+class _Interleaving:
+    """A store that runs another writer's action at a chosen call, once."""
+
+    def __init__(self, *place: Any) -> None:
+        super().__init__(*place)
+        self._actions: list[tuple[str, str, Callable[[], Any]]] = []
+
+    def at(self, call: str, action: Callable[[], Any], part: str = "") -> None:
+        """Run the action at the next such call whose key contains `part`."""
+        self._actions.append((call, part, action))
+
+    def _act(self, call: str, key: str) -> None:
+        for waiting in list(self._actions):
+            if waiting[0] == call and waiting[1] in key and waiting in self._actions:
+                self._actions.remove(waiting)
+                waiting[2]()
+
+    def get(self, key: str) -> bytes:
+        self._act("before get", key)
+        return super().get(key)
+
+    def turn(self, key: str) -> Any:
+        self._act("before turn", key)
+        return super().turn(key)
+
+    def put_derived_file(self, key: str, path: Path) -> None:
+        self._act("before put_derived_file", key)
+        super().put_derived_file(key, path)
+        self._act("after put_derived_file", key)
+
+
+class InterleavingStore(_Interleaving, MemoryStore):
+    """In memory."""
+
+
+class InterleavingFolder(_Interleaving, LocalStore):
+    """In a folder."""
+
+
+def racing(base):
+    """A store whose heads are moved by other writers just before our next swaps."""
+
+    class Racing(base):
+        rivals = ()
+
+        def compare_and_swap(self, key, expected, new):
+            if expected not in (None, new) and self.rivals:
+                first, *rest = self.rivals
+                self.rivals = ()
+                first()
+                self.rivals = tuple(rest)
+            return super().compare_and_swap(key, expected, new)
+
+        def turn(self, key):
+            return nullcontext()  # everyone at once, as a store may
+
+    return Racing
 
 
 def numbers(start: int, end: int) -> pa.Table:

@@ -12,7 +12,7 @@ from faults.recording import HastyFileSystem
 from floodmark.ledger.runtime import Runtime
 from floodmark.pipeline import running
 from floodmark.storage.local import LocalStore
-from transform.worlds import in_this_process
+from histories.calls import in_this_process
 
 
 @pytest.fixture(autouse=True)

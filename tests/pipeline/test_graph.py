@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from floodmark.pipeline.errors import BadPipeline
 from floodmark.pipeline.graph import Graph, Node, build
 from floodmark.transform.place import Place
+from profiles import examples
 
 
 def step(name: str, reads: str = "", writes: str | None = None, **more) -> Node:
@@ -158,7 +159,7 @@ def naive_ancestors(graph: Graph, name: str) -> set[str]:
         found |= more
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(graphs())
 def test_order_levels_and_ancestors_are_those_of_a_naive_search(graph: Graph):
     assert sorted(graph.order) == sorted(graph.nodes)
@@ -171,7 +172,7 @@ def test_order_levels_and_ancestors_are_those_of_a_naive_search(graph: Graph):
         assert at[name] == max((at[other] + 1 for other in graph.needs[name]), default=0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(graphs(), st.data())
 def test_some_nodes_have_among_them_the_ancestors_that_they_had(graph: Graph, data):
     kept = data.draw(st.sets(st.sampled_from(sorted(graph.nodes)), min_size=1))

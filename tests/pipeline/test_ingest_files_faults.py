@@ -13,42 +13,15 @@ from typing import Any
 import pytest
 
 import floodmark as fm
-from faults.recording import HastyFileSystem
 from floodmark.pipeline.ingest_files import IngestFiles
-from floodmark.storage.local import LocalStore
 from floodmark.transform.place import Place
+from histories.disks import Crash, after_faults, open_lake
 
-CHANGES = {"write_new", "copy_new", "link", "rename", "unlink", "mkdir"}
 KEYED, PLAIN = fm.Dataset("orders", key="id"), fm.Dataset("orders")
-
-
-class Ended(BaseException):
-    """The process ends here: nothing that it would have done afterwards is done."""
 
 
 def _full_disk() -> BaseException:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-class FaultyFileSystem(HastyFileSystem):
-    """From the nth change on (from 0), none is made."""
-
-    def __init__(self, nth: int, error: Callable[[], BaseException]) -> None:
-        self._left, self._error = itertools.count(-nth), error
-        self.has_failed = False
-
-    def __getattribute__(self, name: str) -> Any:
-        real = super().__getattribute__(name)
-        return self._faulty(real) if name in CHANGES else real
-
-    def _faulty(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            if next(self._left) >= 0:
-                self.has_failed = True
-                raise self._error()
-            return real(*args)
-
-        return call
 
 
 class Shop:
@@ -70,7 +43,7 @@ class Shop:
         return Shop(shutil.copytree(self.folder, folder), self.declared, began=1_800_000_000)
 
     def lake(self, fs: Any = None) -> fm.Lake:
-        return fm.Lake(LocalStore(self.folder / "lake", fs=fs or HastyFileSystem()))
+        return open_lake(self.folder / "lake", fs)
 
     def run(self, fs: Any = None) -> Any:
         place = Place(str(self.folder / "pipeline.py"), 1)
@@ -82,20 +55,13 @@ class Shop:
 
 
 def faults(shop: Shop, folder: Path, error: Callable[[], BaseException]) -> Iterator[Shop]:
-    """The shop after a run that a fault has cut short, for every change that the run makes."""
-    for nth in itertools.count():
-        found, fs = shop.copied(folder), FaultyFileSystem(nth, error)
-        try:
-            found.run(fs)
-        except (Ended, OSError, fm.FloodmarkError):
-            assert fs.has_failed
+    """The shop after a run that a fault has cut short, for some or all of the changes that the run makes."""
+    for found, _ in after_faults(lambda: shop.copied(folder), Shop.run, error):
         yield found
-        if not fs.has_failed:
-            assert nth > 5
-            return
 
 
-@pytest.mark.parametrize("error", [Ended, _full_disk])
+@pytest.mark.soak
+@pytest.mark.parametrize("error", [Crash, _full_disk])
 def test_file_that_became_again_what_it_was_is_not_lost_by_a_fault(tmp_path, error):
     shop = Shop(tmp_path / "shop", KEYED)
     for price in (10, 20):
@@ -108,6 +74,7 @@ def test_file_that_became_again_what_it_was_is_not_lost_by_a_fault(tmp_path, err
         assert cut.run().nothing
 
 
+@pytest.mark.soak
 def test_file_that_changes_back_after_a_fault_is_not_lost(tmp_path):
     """Nobody can say then whether the rows of the run that was cut short are there: they must not stay."""
     shop = Shop(tmp_path / "shop", KEYED)
@@ -115,14 +82,14 @@ def test_file_that_changes_back_after_a_fault_is_not_lost(tmp_path):
         shop.put("a", (1, price))
         shop.run()
     shop.put("a", (1, 10))
-    for cut in faults(shop, tmp_path / "cut", Ended):
+    for cut in faults(shop, tmp_path / "cut", Crash):
         cut.put("a", (1, 20))
         cut.run()
         assert cut.rows() == [(1, 20)]
         assert cut.run().nothing
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_file_that_becomes_what_another_becomes_wins_over_those_before_it_after_a_fault(tmp_path):
     shop = Shop(tmp_path / "shop", KEYED)
     for name, price in (("a", 1), ("b", 2), ("c", 3)):
@@ -130,19 +97,20 @@ def test_file_that_becomes_what_another_becomes_wins_over_those_before_it_after_
     shop.run()
     for name, price in (("a", 10), ("b", 20), ("c", 10)):
         shop.put(name, (1, price))
-    for cut in faults(shop, tmp_path / "cut", Ended):
+    for cut in faults(shop, tmp_path / "cut", Crash):
         cut.run()
         assert cut.rows() == [(1, 10)]
         assert cut.run().nothing
 
 
+@pytest.mark.soak
 def test_nothing_is_taken_in_twice_after_a_fault_without_a_key(tmp_path):
     shop = Shop(tmp_path / "shop", PLAIN)
     shop.put("a", (1, 1))
     shop.run()
     for name, number in (("b", 2), ("c", 3), ("copy", 3)):
         shop.put(name, (number, 1))
-    for cut in faults(shop, tmp_path / "cut", Ended):
+    for cut in faults(shop, tmp_path / "cut", Crash):
         cut.run()
         assert cut.rows() == [(1, 1), (2, 1), (3, 1)]
         assert cut.run().nothing

@@ -16,6 +16,7 @@ from floodmark.pipeline.lock import KEY, running
 from floodmark.storage.errors import StorageError
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.opening import open_store
+from histories.calls import until
 
 SECOND = 10**9
 NOW = 1_790_000_000 * SECOND
@@ -54,6 +55,7 @@ def test_lock_is_free_after_an_error(store):
         pass
 
 
+@pytest.mark.process
 def test_process_that_is_killed_leaves_no_lock(tmp_path: Path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -62,7 +64,7 @@ def test_process_that_is_killed_leaves_no_lock(tmp_path: Path):
         with pytest.raises(Busy, match=f"process {process.pid} "), running(open_store(tmp_path), clock):
             pass
         process.kill()
-        process.wait(30)
+        process.wait()
     with running(open_store(tmp_path), clock):
         pass
 
@@ -86,11 +88,7 @@ def test_lease_is_renewed_while_the_run_lasts():
     times = iter(range(NOW, NOW + 10**6 * SECOND, SECOND))
     with running(store, lambda: next(times), lease_seconds=0.03):
         first = store.get(KEY)
-        for _ in range(1000):
-            if store.get(KEY) != first:
-                break
-            lock.threading.Event().wait(0.01)
-        assert store.get(KEY) != first
+        until(lambda: store.get(KEY) != first)
 
 
 class _DeafStore(MemoryStore):
@@ -111,12 +109,12 @@ def test_lease_whose_renewal_got_no_answer_is_renewed_again_and_given_back():
     times = iter(range(NOW, NOW + 10**6 * SECOND, SECOND))
     with running(store, lambda: next(times), lease_seconds=0.03):
         said = {store.get(KEY)}
-        for _ in range(1000):
+
+        def is_renewed_often() -> bool:
             said.add(store.get(KEY))
-            if len(said) > 5:
-                break
-            lock.threading.Event().wait(0.005)
-        assert len(said) > 5
+            return len(said) > 5
+
+        until(is_renewed_often)
     assert store.get(KEY) == b"{}"
 
 
@@ -141,13 +139,21 @@ def test_full_disk_keeps_nobody_from_running(tmp_path: Path, monkeypatch: pytest
             pass
 
 
-def test_lease_that_cannot_be_given_back_is_nobodys_error(monkeypatch: pytest.MonkeyPatch):
-    def gone(*_: object) -> bool:
-        raise StorageError("the network is gone", hint="")
+class _LostStore(MemoryStore):
+    """Cannot be reached any more once it is lost."""
 
-    store = MemoryStore()
+    lost = False
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+        if self.lost:
+            raise StorageError("the network is gone", hint="")
+        return super().compare_and_swap(key, expected, new)
+
+
+def test_lease_that_cannot_be_given_back_is_no_error():
+    store = _LostStore()
     with running(store, clock):
-        monkeypatch.setattr(store, "compare_and_swap", gone)
+        store.lost = True
 
 
 def test_lake_that_cannot_be_written_to_is_an_error_with_a_hint(tmp_path: Path, monkeypatch):

@@ -12,6 +12,7 @@ from floodmark.pipeline.graph import Graph, Node, build
 from floodmark.pipeline.svg_layout import layout
 from floodmark.pipeline.svg_picture import svg
 from floodmark.pipeline.text_picture import PLAIN, lines, strokes_for
+from profiles import examples
 
 
 def node(name: str, kind: str, reads: str = "", writes: str | None = None) -> Node:
@@ -67,7 +68,7 @@ def graphs(draw) -> Graph:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(graphs())
 def test_every_node_is_drawn_once_and_below_something_it_reads(graph: Graph):
     drawn = lines(graph, {})
@@ -75,7 +76,7 @@ def test_every_node_is_drawn_once_and_below_something_it_reads(graph: Graph):
     assert sorted(whole) == sorted(graph.nodes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(graphs())
 def test_boxes_never_overlap_and_arrows_lead_to_the_right(graph: Graph):
     found = layout(graph, {})
@@ -89,7 +90,7 @@ def test_boxes_never_overlap_and_arrows_lead_to_the_right(graph: Graph):
     assert wanted <= {(arrow.start, arrow.end) for arrow in found.arrows}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(graphs())
 def test_no_arrow_passes_a_box(graph: Graph):
     found = layout(graph, {})

@@ -14,8 +14,10 @@ from floodmark.pipeline import running
 from floodmark.pipeline.graph import Graph, Node, build
 from floodmark.pipeline.running import Outcome, Silent, run_graph
 from floodmark.pipeline.work import Done
+from limits import set_limit
+from profiles import examples
 
-PATIENCE = 20
+PATIENCE = 240
 
 
 def step(name: str, reads: str = "") -> Node:
@@ -39,14 +41,13 @@ def test_steps_that_do_not_need_each_other_run_at_the_same_time():
 
 def test_no_more_run_at_a_time_than_there_are_workers():
     running_now, most = set(), []
-    lock = threading.Lock()
-    pause = threading.Event()
+    lock, pair = threading.Lock(), threading.Barrier(2, timeout=PATIENCE)
 
     def work(node: Node) -> Done:
         with lock:
             running_now.add(node.name)
             most.append(len(running_now))
-        pause.wait(0.02)
+        pair.wait()
         with lock:
             running_now.discard(node.name)
         return Done(True)
@@ -127,7 +128,7 @@ def test_whoever_watches_is_told_of_everything_once():
 
 
 def test_an_interrupt_stops_what_runs_and_begins_nothing_more(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(running, "_GRACE", PATIENCE)
+    set_limit(monkeypatch, "running.grace", PATIENCE)
     began, stopped, ran = threading.Semaphore(0), [], []
 
     def work(node: Node) -> Done:
@@ -153,8 +154,8 @@ def test_an_interrupt_stops_what_runs_and_begins_nothing_more(monkeypatch: pytes
 
 def test_an_interrupt_that_is_lost_is_sent_again_and_nobody_hears_of_it(monkeypatch: pytest.MonkeyPatch, capsys):
     """Python ignores what is raised in a callback of its own, and says so."""
-    monkeypatch.setattr(running, "_GRACE", PATIENCE)
-    monkeypatch.setattr(running, "_AGAIN", 0.05)
+    set_limit(monkeypatch, "running.grace", PATIENCE)
+    set_limit(monkeypatch, "running.again", 0.05)
     heard = []
 
     class Deaf:
@@ -212,7 +213,7 @@ def failing_graphs(draw) -> tuple[Graph, set[str]]:
     return build(draw(st.permutations(nodes))), bad
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(13))
 @given(failing_graphs(), st.integers(1, 4))
 def test_exactly_those_run_whose_ancestors_all_ran_well_and_after_them(drawn: tuple[Graph, set[str]], workers: int):
     graph, bad = drawn

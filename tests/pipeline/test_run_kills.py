@@ -1,4 +1,4 @@
-"""`floodmark run` killed at any moment: the next run goes on, and nothing is lost or there twice."""
+"""`floodmark run` killed at any change of the disk: the next run goes on, and nothing is lost or there twice."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import floodmark as fm
 from floodmark.cli.place import mark_of
+from floodmark.pipeline import loading
+from profiles import seeds
 
 PIPELINE = """\
-import time
+import itertools
+import os
+import signal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark import Dataset, Pipeline, Source
+from floodmark.storage.files import OsFileSystem
 
 log = Dataset("log")
 numbers = Dataset("numbers", key="id")
@@ -30,7 +34,6 @@ pipeline = Pipeline([Source(log, files="log/*.csv"), Source(numbers, files="numb
 
 @pipeline.transform(inputs=[numbers], outputs=[Dataset("squares", key="id")], chunk_size=4, commit_every=8)
 def square(numbers: pa.Table) -> pa.Table:
-    time.sleep(0.02)
     return pa.table({"id": numbers["id"], "n": pc.multiply(numbers["n"], numbers["n"])})
 
 
@@ -42,8 +45,28 @@ def total(squares: pa.Table) -> pa.Table:
 @pipeline.column(numbers, returns="int64")
 def double(n: int) -> int:
     return 2 * n
+
+
+def dies_at(nth):
+    made = itertools.count(1)
+
+    def counted(change):
+        def call(*args):
+            if next(made) >= nth:
+                os.killpg(0, signal.SIGKILL)
+            return change(*args)
+
+        return call
+
+    for name in ("write_new", "link", "rename", "unlink"):
+        setattr(OsFileSystem, name, counted(getattr(OsFileSystem, name)))
+
+
+if "DIES_AT" in os.environ:
+    dies_at(int(os.environ["DIES_AT"]))
 """
-FILES, ROWS = 8, 10
+FILES, ROWS = 3, 8
+EARLY, LATE = 20, 90  # changes of the disk; a run that is not killed makes more than 150
 
 
 @pytest.fixture
@@ -59,46 +82,31 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Run:
-    """A `floodmark run` in a process, which is killed with all that it has started."""
-
-    def __init__(self, project: Path) -> None:
-        command = [sys.executable, "-m", "floodmark.cli", "run", "--json"]
-        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        self._process = subprocess.Popen(command, cwd=project, start_new_session=True, text=True, **output)
-
-    def kill(self) -> bool:
-        """Whether it was still at work."""
-        was_running = self._process.poll() is None
-        if was_running:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
-        return was_running
-
-    def end(self) -> tuple[int, str]:
-        out, _ = self._process.communicate(timeout=120)
-        return self._process.returncode, out
+def killed_run(project: Path, nth: int) -> None:
+    """`floodmark run` in a process that is killed at its nth change of the disk, with all that it has started."""
+    done = subprocess.run(
+        [sys.executable, "-m", "floodmark.cli", "run", "--json"],
+        cwd=project,
+        env={**os.environ, "DIES_AT": str(nth)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stdout
 
 
-def heads(project: Path) -> dict[str, str]:
-    return {dataset.name: dataset.head.text for dataset in fm.Lake(project / "lake")}
-
-
-def test_run_that_is_killed_again_and_again_is_finished_by_one_that_is_not(project):
-    moments = random.Random(8)
-    kills = 0
-    for _ in range(4):
-        begun, before = Run(project), heads(project)
-        end = time.monotonic() + 60
-        # Starting takes as long as it likes; what matters is what has been committed when it dies.
-        while heads(project) == before and begun._process.poll() is None and time.monotonic() < end:
-            time.sleep(0.01)
-        time.sleep(moments.uniform(0, 0.4))
-        kills += begun.kill()
-    code, said = Run(project).end()
-    assert code == 0, said
-    lake, every = fm.Lake(project / "lake"), list(range(FILES * ROWS))
-    assert kills >= 2
+@pytest.mark.process
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1))
+def test_run_that_is_killed_again_and_again_is_finished_by_one_that_is_not(project: Path, seed: int):
+    chance = random.Random(seed)
+    for nth in (chance.randrange(2, EARLY), chance.randrange(EARLY, LATE)):
+        killed_run(project, nth)
+    lake, pipeline = fm.Lake(project / "lake"), loading.load(project)
+    assert pipeline.run(lake).ok
+    every = list(range(FILES * ROWS))
     assert sorted(lake["log"].to_arrow()["id"].to_pylist()) == every
     numbers = lake["numbers"].to_arrow().sort_by("id")
     assert numbers["id"].to_pylist() == every
@@ -106,6 +114,6 @@ def test_run_that_is_killed_again_and_again_is_finished_by_one_that_is_not(proje
     squares = lake["squares"].to_arrow().sort_by("id")
     assert squares["n"].to_pylist() == [n * n for n in every]
     assert lake["totals"].to_arrow()["n"].to_pylist() == [sum(n * n for n in every)]
-    before = heads(project)
-    assert Run(project).end()[0] == 0
-    assert heads(project) == before
+    before = {dataset.name: dataset.head for dataset in lake}
+    assert pipeline.run(lake).ok
+    assert {dataset.name: dataset.head for dataset in lake} == before

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import floodmark as fm
 from floodmark.provenance.tree import Provenance
-from transform.worlds import Case, Row, World
+from floodmark.storage.memory import MemoryStore
+from transform.worlds import Calls, Case, Row, World
 
 OFFSET, OP = "offset", "op"
+
+
+def memory_world(case: Case, folder: Path) -> World:
+    """An empty world in memory; only the calls of its functions are noted in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lake = fm.Lake(MemoryStore())
+    case.create(lake)
+    return World(case, lake, Calls(folder))
 
 
 def current(world: World, name: str) -> list[Row]:

@@ -10,38 +10,13 @@ import pytest
 
 import floodmark as fm
 from floodmark.provenance.forward import forward
-from floodmark.provenance.opened import Datasets
-from floodmark.provenance.why import Looking
-from provenance.naive import OFFSET, made_of
-from provenance.test_why_steps import history
-from transform.worlds import ALIAS, CROSS, LOOKUP, MAP, MOVING_GROUPS, TWO_OUTPUTS, Case, in_this_process, make_world
+from transform.worlds import MAP, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
 def _here() -> Iterator[None]:
     with in_this_process():
         yield
-
-
-@pytest.mark.parametrize("case", [MAP, TWO_OUTPUTS, MOVING_GROUPS, ALIAS, LOOKUP, CROSS], ids=str)
-def test_it_finds_the_records_that_name_it_and_no_others(case: Case, tmp_path: Path) -> None:
-    lake = history(case, tmp_path, seed=7, turns=5).world.lake
-    looking = Looking(Datasets(lake), rows=1000)
-    names: dict[tuple[str, int], set[tuple[str, int]]] = {}
-    for output in case.outputs:
-        opened = looking.datasets.named(output.name)
-        for row in lake[output.name].changes_arrow().to_pylist():
-            made = looking.at(opened, row[OFFSET])
-            for source, offsets in zip(case.sources, made_of(made), strict=True):
-                for offset in offsets:
-                    names.setdefault((source.name, offset), set()).add((output.name, row[OFFSET]))
-
-    for source in case.sources:
-        for row in lake[source.name].changes_arrow().to_pylist():
-            found = forward(lake, source.name, row[OFFSET])
-            derived = {(one.record.dataset, one.record.offset) for one in found.derived}
-            assert derived == names.get((source.name, row[OFFSET]), set()), (source.name, row)
-    assert names
 
 
 def _doubled(lake: fm.Lake) -> fm.BatchTransform:

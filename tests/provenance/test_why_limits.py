@@ -13,13 +13,13 @@ import pytest
 
 import floodmark as fm
 from floodmark.ledger.errors import Purged
-from floodmark.ledger.merge import derive as deriving
 from floodmark.provenance.errors import NoSuchRecord, SeveralRecords
 from floodmark.provenance.opened import Datasets
 from floodmark.provenance.origin import NOT_DECLARED, NOT_PINNED
 from floodmark.provenance.text import lines, why_tree
 from floodmark.provenance.why import why
 from floodmark.transform import publish
+from limits import set_limit
 from provenance.naive import OFFSET, Naive, made_of
 from transform.worlds import ALIAS, MAP, MOVING_GROUPS, ONE_TO_MANY, TWO_OUTPUTS, World, in_this_process, make_world
 
@@ -155,7 +155,7 @@ def test_columns_under_another_name_are_known_from_the_declaration(tmp_path: Pat
 
 
 def test_a_transaction_of_many_blocks_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deriving, "SLICE_BYTES", 1)
+    set_limit(monkeypatch, "derive.slice_bytes", 1)
     world = make_world(MAP, tmp_path)
     world.write("a", *[(n, n) for n in range(6)])
     world.run()

@@ -4,73 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from floodmark.provenance.opened import Datasets
-from floodmark.provenance.why import Looking, why
-from provenance.naive import OFFSET, Naive, disturb, made_of
-from transform.worlds import CASES, MAP, MOVING_GROUPS, TWO_OUTPUTS, Case, in_this_process, make_world
+from floodmark.provenance.why import why
+from provenance.naive import OFFSET
+from transform.worlds import MAP, MOVING_GROUPS, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
 def _here() -> Iterator[None]:
     with in_this_process():
         yield
-
-
-def history(case: Case, folder: Path, seed: int, turns: int = 8) -> Naive:
-    """A random history: inputs change, runs are whole or limited, datasets are folded."""
-    chance = Random(seed)
-    world = make_world(case, folder)
-    naive = Naive(world)
-    for _ in range(turns):
-        for _ in range(chance.randrange(1, 4)):
-            disturb(world, chance)
-        match chance.randrange(5):
-            case 0:
-                naive.during(lambda: world.run(run={"max_records": chance.randrange(1, 3)}))
-            case 1:
-                naive.during(lambda: world.run(commit_every=1))
-            case 2:
-                world.lake[chance.choice(case.sources).name].fold()
-            case _:
-                naive.during(world.run)
-    naive.during(world.run)
-    return naive
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_record_is_traced_to_the_rows_that_its_run_had_read(case: Case, tmp_path: Path) -> None:
-    naive = history(case, tmp_path, seed=11, turns=9)
-    lake = naive.world.lake
-
-    checked = 0
-    looking = Looking(Datasets(lake), rows=1000)
-    for output in case.outputs:
-        for row in lake[output.name].changes_arrow().to_pylist():
-            found = looking.at(looking.datasets.named(output.name), row[OFFSET])
-            assert made_of(found) == naive.expected(output.name, row[OFFSET], row), (output.name, row)
-            assert (found.maker.kind, found.maker.name, found.maker.version) == ("step", "step", "1")
-            assert found.is_complete
-            checked += 1
-    assert checked > 4, checked
-
-
-@pytest.mark.parametrize("case", [MAP, TWO_OUTPUTS, MOVING_GROUPS], ids=str)
-def test_it_stays_exact_when_the_meta_of_that_run_is_long_gone(case: Case, tmp_path: Path) -> None:
-    naive = history(case, tmp_path, seed=3)
-    world = naive.world
-    for number in range(20):  # more commits than old meta is kept for
-        disturb(world, Random(100 + number))
-        naive.during(world.run)
-
-    looking = Looking(Datasets(world.lake), rows=1000)
-    for output in case.outputs:
-        for row in world.lake[output.name].changes_arrow().to_pylist():
-            found = looking.at(looking.datasets.named(output.name), row[OFFSET])
-            assert made_of(found) == naive.expected(output.name, row[OFFSET], row), (output.name, row)
 
 
 def test_a_limited_run_reads_further_than_its_positions_say(tmp_path: Path) -> None:

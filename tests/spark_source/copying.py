@@ -1,8 +1,7 @@
-"""A streaming query from one dataset to another, in a process that kills itself and its JVM when it is told to.
+"""A streaming query from one dataset to another, in a process that kills itself and its JVM at a given point.
 
-python -m spark_source.copying LAKE CHECKPOINT never
 python -m spark_source.copying LAKE CHECKPOINT before 2     # in the middle of the commit of batch 2
-python -m spark_source.copying LAKE CHECKPOINT after 2      # committed, and Spark does not know yet
+python -m spark_source.copying LAKE CHECKPOINT after 2      # committed, and Spark has not noted it
 """
 
 from __future__ import annotations
@@ -10,36 +9,52 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import floodmark as fm
 from floodmark.engine import ArchiveUse, Profile, Session
-from floodmark.ledger import write
+from floodmark.storage.local import LocalStore
 
 SETTINGS = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
 
 
-def die(*_: Any) -> None:
+def die() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def main(lake: str, checkpoint: str, when: str, number: str = "-1") -> None:
-    deliver = fm.sink(lake, "copy")
+class DyingStore(LocalStore):
+    """A store whose process dies when a commit is about to become visible."""
 
-    def copy(batch: Any, batch_id: int) -> None:
-        mine = batch_id == int(number)
-        if mine and when == "before":
-            write.publish = die
-        deliver(batch, batch_id)
-        if mine and when == "after":
+    is_armed = False
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+        if self.is_armed:
+            die()
+        return super().compare_and_swap(key, expected, new)
+
+
+def copy_records(spark: Any, lake: str, checkpoint: str, deliver: Callable[[Any, int], None]) -> None:
+    """Copy what was not copied before, three records in a batch."""
+    fm.register(spark, lake)
+    records = spark.readStream.format("floodmark").option("maxRecordsPerTrigger", 3).load("events")
+    query = records.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query.foreachBatch(deliver).start().awaitTermination()
+
+
+def main(lake: str, checkpoint: str, when: str, number: str) -> None:
+    store = DyingStore(lake)
+    write = fm.sink(fm.Lake(store), "copy")
+
+    def deliver(batch: Any, batch_id: int) -> None:
+        is_last = batch_id == int(number)
+        store.is_armed = is_last and when == "before"
+        write(batch, batch_id)
+        if is_last:
             die()
 
     with Session(settings=SETTINGS, profile=Profile.SHORT, archive=ArchiveUse.USE) as session:
-        spark = session.get()
-        fm.register(spark, lake)
-        records = spark.readStream.format("floodmark").option("maxRecordsPerTrigger", 3).load("events")
-        query = records.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-        query.foreachBatch(copy).start().awaitTermination()
+        copy_records(session.get(), lake, checkpoint, deliver)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from floodmark import Lake, Purged, UnknownDataset, udf
-from floodmark.ledger import spark_read
 from floodmark.spark_source.errors import BadColumns, OperationsHidden
 from ledger.arrow_types import PLAIN
+from limits import set_limit
 from spark_source.worlds import load, numbers, source
 
 
@@ -160,8 +160,8 @@ def test_tasks_are_of_bounded_bytes_and_cover_every_row_once(lake: Lake, monkeyp
     for start in range(0, 50, 10):
         dataset.write(numbers(start, start + 10))
     size = max(f.size for f in dataset.scan().selection.files)
-    monkeypatch.setattr(spark_read, "LEAST_BYTES", 2 * size)
-    monkeypatch.setattr(spark_read, "TASK_BYTES", 2 * size)
+    set_limit(monkeypatch, "spark_read.least_bytes", 2 * size)
+    set_limit(monkeypatch, "spark_read.task_bytes", 2 * size)
     frame = source(lake, "events")
     assert len(frame.reader(frame.schema()).partitions()) == 3
     assert load(frame).column("n").to_pylist() == list(range(50))

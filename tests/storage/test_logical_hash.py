@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.storage import logical_hash as module
 from floodmark.storage.errors import NoHashRule
 from floodmark.storage.logical_hash import check_hashable, column_digests, compose, logical_hash, table_digests
+from limits import set_limit
+from profiles import examples
 
 ANCHOR = "f9680c001200b3483eecc3d5c6b50ee6b8cba11b51c08f89ea1f53d3a334c743199f5fe656e"
 UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
@@ -176,7 +177,7 @@ def columns(draw, rows, typed=TYPED):
 
 @pytest.mark.parametrize("typed", SIMPLE, ids=lambda typed: str(typed[0]))
 @given(data=st.data())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(6))
 def test_every_type_is_hashed_as_the_format_s_text_says(typed, data):
     alone, in_lists = st.just(typed), nested(st.just(typed))
     table = pa.table({"plain": data.draw(columns(4, alone)), "in something": data.draw(columns(4, in_lists))})
@@ -184,7 +185,7 @@ def test_every_type_is_hashed_as_the_format_s_text_says(typed, data):
 
 
 @given(data=st.data(), rows=st.integers(0, 6))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(26))
 def test_any_table_is_hashed_as_the_format_s_text_says(data, rows):
     names = data.draw(st.lists(st.text(max_size=4), max_size=3, unique=True))
     table = pa.table([data.draw(columns(rows)) for _ in names], names=names)
@@ -199,7 +200,7 @@ def test_anchor_of_the_format_holds():
 def test_blocks_of_rows_hash_as_one_column(monkeypatch):
     table = pa.table({"a": pa.array([1, None, 3, 4, None] * 7), "b": [["x"], [], None, ["y", None], ["z"]] * 7})
     expected = naive_hash(table)
-    monkeypatch.setattr(module, "_BATCH_ROWS", 4)
+    set_limit(monkeypatch, "logical_hash.batch_rows", 4)
     assert logical_hash(table).text == expected
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.storage import range_file
 from floodmark.storage.range_file import RangeFile
+from limits import set_limit
 
 DATA = bytes(range(256)) * 4
 SHORT = DATA[:20]  # so short that reads often begin or end where a fetched range does
@@ -31,7 +31,7 @@ def opened(data: bytes, tail: int) -> tuple[RangeFile, list[tuple[int, int]]]:
 @given(reads_of_short, st.integers(0, 5), st.integers(1, 6))
 def test_any_reads_give_the_same_as_a_file_in_memory(reads, tail, ahead):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(range_file, "_FIRST_AHEAD", ahead)
+        set_limit(patch, "range_file.first_ahead", ahead)
         file, _ = opened(SHORT, tail)
         expected = io.BytesIO(SHORT)
         for position, size in reads:
@@ -40,8 +40,8 @@ def test_any_reads_give_the_same_as_a_file_in_memory(reads, tail, ahead):
 
 
 def test_reading_on_fetches_larger_and_larger_ranges(monkeypatch):
-    monkeypatch.setattr(range_file, "_FIRST_AHEAD", 10)
-    monkeypatch.setattr(range_file, "_MOST_AHEAD", 40)
+    set_limit(monkeypatch, "range_file.first_ahead", 10)
+    set_limit(monkeypatch, "range_file.most_ahead", 40)
     file, fetched = opened(DATA, 0)
     while file.tell() < 200:
         file.read(5)

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.timeline.order.pieces import How, Partition
-from floodmark.timeline.plan import cost, works
+from floodmark.timeline.plan import cost
+from limits import set_limit
+from profiles import examples
 from timeline.models import ROW_BYTES, Model
 
 MOST = 100
@@ -28,7 +30,7 @@ def _batches(draw: st.DrawFn) -> list[list[int]]:
     return [rng.integers(begin, begin + width, rows).tolist() for _ in range(draw(st.integers(1, 2)))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(st.lists(_batches(), min_size=1, max_size=25), st.sampled_from(["auto", "always"]), st.data())
 def test_every_living_row_is_in_one_piece_after_every_update(
     rounds: list[list[list[int]]], late_merge: str, data: Any
@@ -197,7 +199,7 @@ def test_fold_by_itself_rewrites_no_more_than_an_update_may() -> None:
 
 
 def test_many_waiting_rows_are_put_together_in_several_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(works, "FILE_GROUPS", 1)
+    set_limit(monkeypatch, "works.file_groups", 1)
     model = Model(MOST)
     model.commit(range(0, 100_000, 10))
     for n in range(cost.FAN):
@@ -209,7 +211,7 @@ def test_many_waiting_rows_are_put_together_in_several_files(monkeypatch: pytest
 
 
 def test_files_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(works, "FILE_BYTES", 5 * MOST * ROW_BYTES)
+    set_limit(monkeypatch, "works.file_bytes", 5 * MOST * ROW_BYTES)
     model = Model(MOST)
     for n in range(60):
         model.commit(range(20 * n, 20 * n + 20))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.timeline.order.pieces import Piece, Run
@@ -81,7 +81,6 @@ def test_fragment_that_is_late_again_and_again_is_merged_without_its_neighbours(
     assert cost.due(pieces, [_late(model, 0, [305] * 50)], MOST, 10**9) == [(1, 2)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=30), max_size=6), st.integers(1, 5))
 def test_rows_by_span_are_exact_for_pieces_inside_one_and_add_up_always(late: list[list[int]], groups: int) -> None:
     model = Model(40)
@@ -135,7 +134,6 @@ def test_piece_that_is_rewritten_anyway_is_not_cut() -> None:
     assert cost.middles(settled, run.pieces, [run], [(1, 2)], MOST, model.places) == []
 
 
-@settings(deadline=None)
 @given(st.integers(0, 4 * MOST - 1), st.integers(1, 300), st.integers(5, 200))
 def test_no_part_of_a_cut_piece_is_too_small(at: int, width: int, rows: int) -> None:
     model = Model(MOST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 
 import pytest
 
@@ -11,14 +12,19 @@ from floodmark.ledger.dataset import Dataset as Ledger
 from floodmark.ledger.runtime import Runtime
 from floodmark.timeline.errors import BadRange, NoTimeline
 from timeline.oracle import assert_right
-from timeline.timeline_worlds import BEGIN, DAY, HOUR, NAME, World, world
+from timeline.timeline_worlds import BEGIN, DAY, HOUR, NAME, World, template_folder, world
 
 WEEK = 7 * 86_400
 
 
-def written(folder, count: int = 6, **shape) -> World:
+def written(folder, **shape) -> World:
     """A world to which all of three days was written a few times."""
-    made = world(folder, **shape)
+    return _written(**shape).copied(folder)
+
+
+@cache
+def _written(count: int = 6, **shape) -> World:
+    made = world(template_folder(), **shape)
     for _ in range(count):
         ids = None if made.shape.kind == "append" else made.chance.sample(range(400), 120)
         made.write(made.table(made.times(BEGIN, BEGIN + 3 * DAY, 120), ids))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.timeline.order.pieces import How, Partition, Piece
@@ -80,7 +80,6 @@ def test_large_fragment_is_not_written_again_for_a_few_rows_beside_it() -> None:
     assert fold_plan.crowds(_pieces(model, 5, 1, 1, 1, 1, 1), MOST) == [(0, 6)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 120), max_size=30))
 def test_crowds_are_apart_hold_no_more_than_a_row_group_and_double_each_piece(sizes: list[int]) -> None:
     model = Model(200)

@@ -262,7 +262,7 @@ class Meanwhile:
         thread = threading.Thread(target=self._act)
         self._threads.append(thread)
         thread.start()
-        thread.join(20)
+        thread.join(120)  # only a fold that makes writers wait lets this pass
         self.waited = thread.is_alive()
 
     def join(self) -> None:

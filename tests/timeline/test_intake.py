@@ -20,6 +20,7 @@ from floodmark.timeline.order.places import places_of
 from floodmark.timeline.reading.sources import PieceFiles
 from floodmark.timeline.settings import Settings
 from floodmark.timeline.stored.objects import TimelineObjects
+from limits import set_limit
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 BY_HOUR = Settings("hour", row_group_size=8)
@@ -181,7 +182,7 @@ def test_a_referenced_piece_knows_its_dead_and_is_left_out_when_it_has_no_others
 
 
 def test_intake_goes_on_from_what_is_applied_slice_by_slice(lake, monkeypatch):
-    monkeypatch.setattr(intake, "STEP_ROWS", 5)
+    set_limit(monkeypatch, "intake.step_rows", 5)
     dataset = lake.create("ticks", event_time="at")
     for n in (3, 2, 4, 7, 1):
         dataset.write(events(*range(n)))
@@ -201,12 +202,12 @@ def test_a_step_takes_in_so_many_bytes_or_one_slice(lake, monkeypatch):
         dataset.write(events(*range(5)))
     size = dataset.snapshot().slices.column("size")[0].as_py()
     for limit, end in ((1, 5), (size, 5), (3 * size - 1, 10), (3 * size, 15), (9 * size, 20)):
-        monkeypatch.setattr(intake, "STEP_BYTES", limit)
+        set_limit(monkeypatch, "intake.step_bytes", limit)
         assert take(dataset).end == end
 
 
 def test_a_large_slice_is_sorted_part_by_part_so_that_memory_does_not_have_all_of_it(lake, monkeypatch):
-    monkeypatch.setattr(intake, "SORT_BYTES", 1)
+    set_limit(monkeypatch, "intake.sort_bytes", 1)
     read, held = PieceFiles.read, []
 
     def counted(files, piece, columns):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.timeline.order.pieces import Place
-from floodmark.timeline.reading import interleave as module
 from floodmark.timeline.reading.interleave import Rows, Unread, interleave, plain, positions_in
+from limits import set_limit
 
 
 def rows(places: list[tuple[int, int]]) -> Rows:
@@ -41,11 +41,10 @@ def dealt(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize("apart", [0, 1, 3, 10**6])
-@settings(deadline=None)
 @given(parts=dealt())
 def test_parts_come_out_in_one_order(apart, parts):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "APART", apart)
+        set_limit(patch, "interleave.apart", apart)
         tables = interleave([rows(part) for part in parts])
     assert all(table.num_rows for table in tables)
     wanted = rows(naive(parts)).table
@@ -53,7 +52,6 @@ def test_parts_come_out_in_one_order(apart, parts):
     assert found.to_pylist() == wanted.to_pylist()
 
 
-@settings(deadline=None)
 @given(parts=dealt())
 def test_positions_count_the_places_before(parts):
     base, late = [*parts[0], (7, 100)], parts[-1] if len(parts) > 1 else []
@@ -62,7 +60,6 @@ def test_positions_count_the_places_before(parts):
     assert found.tolist() == [sum(b < each for b in base) for each in late]
 
 
-@settings(deadline=None)
 @given(
     parts=dealt(),
     lo=st.tuples(st.integers(0, 6), st.integers(-1, 60)),
@@ -75,7 +72,7 @@ def test_rows_between_two_places_are_found(parts, lo, hi):
 
 
 def test_rows_far_from_late_ones_are_not_copied(monkeypatch):
-    monkeypatch.setattr(module, "APART", 10)
+    set_limit(monkeypatch, "interleave.apart", 10)
     base = rows([(t, t) for t in range(1000)])
     late = rows([(500, 2000), (503, 2001)])
     before, middle, after = interleave([base, late])
@@ -91,7 +88,6 @@ def unread(base: Rows, last: int, asked: list[int]) -> Rows:
     return Rows(base.table, base.times, Unread(last, lambda: asked.append(1) or base.offsets))
 
 
-@settings(deadline=None)
 @given(parts=dealt())
 def test_offsets_that_are_read_late_change_nothing(parts):
     base = [*parts[0], (7, 100)]
@@ -115,7 +111,6 @@ def encoded(part: Rows) -> Rows:
     return part.with_table(table.set_column(1, "text", table["text"].combine_chunks().dictionary_encode()))
 
 
-@settings(deadline=None)
 @given(parts=dealt(), which=st.lists(st.booleans(), min_size=5, max_size=5))
 def test_texts_may_be_dictionaries_in_all_parts_or_in_some(parts, which):
     some = [encoded(rows(p)) if is_encoded else rows(p) for p, is_encoded in zip(parts, which, strict=False)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,9 +12,9 @@ import pytest
 
 from floodmark.timeline.order.pieces import How, Piece, Place
 from floodmark.timeline.order.spans import Span
-from floodmark.timeline.reading import lying
 from floodmark.timeline.reading.interleave import Rows
 from floodmark.timeline.reading.lying import LyingOver, on_disk
+from limits import set_limit
 
 SIZE = 24 * 10  # a column of the table, times and offsets of ten rows
 
@@ -40,7 +39,6 @@ class Loads:
         self._lock = threading.Lock()
 
     def __call__(self, piece: Piece) -> Rows:
-        time.sleep(0.01)
         with self._lock:
             self.done.append(piece.file)
         numbers = np.arange(10)
@@ -50,14 +48,20 @@ class Loads:
 def test_a_piece_over_many_spans_is_loaded_once_whoever_asks():
     loads, long = Loads(), piece("a", 1000)
     kept = LyingOver(loads, nowhere)
+    together = threading.Barrier(4)
+
+    def ask(number: int) -> Rows:
+        together.wait(120)
+        return kept.rows(long, span(number, number + 1, long))
+
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda i: kept.rows(long, span(i, i + 1, long)), range(40)))
+        found = list(threads.map(ask, range(40)))
     assert loads.done == ["a"]
     assert all(rows is found[0] for rows in found)
 
 
 def test_what_does_not_fit_into_memory_lies_in_files_without_names(monkeypatch, tmp_path):
-    monkeypatch.setattr(lying, "KEPT_BYTES", 2 * SIZE + 1)
+    set_limit(monkeypatch, "lying.kept_bytes", 2 * SIZE + 1)
     loads = Loads()
     kept = LyingOver(loads, lambda: tmp_path)
     pieces = [piece(name, 1000) for name in "abcd"]
@@ -72,7 +76,7 @@ def test_what_does_not_fit_into_memory_lies_in_files_without_names(monkeypatch, 
 
 
 def test_what_can_be_kept_nowhere_is_loaded_again_and_what_is_there_stays(monkeypatch, tmp_path):
-    monkeypatch.setattr(lying, "KEPT_BYTES", 2 * SIZE + 1)
+    set_limit(monkeypatch, "lying.kept_bytes", 2 * SIZE + 1)
     loads = Loads()
     kept = LyingOver(loads, lambda: tmp_path / "missing")
     pieces = [piece(name, 1000) for name in "abcd"]
@@ -97,7 +101,7 @@ def test_rows_of_every_type_come_back_from_a_file_as_they_were(tmp_path):
 
 
 def test_pieces_that_were_passed_make_room(monkeypatch):
-    monkeypatch.setattr(lying, "KEPT_BYTES", SIZE + 1)
+    set_limit(monkeypatch, "lying.kept_bytes", SIZE + 1)
     loads = Loads()
     kept = LyingOver(loads, nowhere)
     early, late = piece("early", 3), piece("late", 1000)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from floodmark.timeline.errors import BadManifest
 from floodmark.timeline.order.pieces import Bundle, How, Partition, Piece, Place, Run
 from floodmark.timeline.stored.manifest import decode, encode
+from profiles import examples
 from timeline.root_worlds import DAY, own_name, partition, piece
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -38,7 +39,7 @@ PARTITIONS = st.builds(Partition, NUMBERS, MANY, st.lists(RUNS, max_size=3).map(
 BUNDLES = st.builds(Bundle, st.lists(PARTITIONS, max_size=4).map(tuple))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(13))
 @given(BUNDLES)
 def test_any_bundle_comes_back_as_it_was(bundle):
     assert decode(encode(bundle)) == bundle

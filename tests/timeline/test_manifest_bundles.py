@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.timeline.order.pieces import Bundle
-from floodmark.timeline.stored import bundles
 from floodmark.timeline.stored.bundles import cut, regroup
 from floodmark.timeline.stored.manifest import encode
 from floodmark.timeline.stored.publish import ref_of
+from limits import set_limit
 from timeline.root_worlds import DAY, partition
 
 FULL = 16
@@ -23,7 +23,7 @@ CHANGES = st.dictionaries(st.integers(0, 12), st.none() | SIZES, max_size=5)
 @pytest.fixture(autouse=True, scope="module")
 def small_bundles():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bundles, "BUNDLE_PIECES", FULL)
+        set_limit(patch, "bundles.bundle_pieces", FULL)
         yield
 
 
@@ -52,7 +52,6 @@ class Shelf:
         return [p for ref in self.refs for p in self.held[ref.digest].partitions]
 
 
-@settings(deadline=None)
 @given(st.lists(CHANGES, max_size=8))
 def test_after_any_changes_each_partition_is_where_a_dictionary_has_it(rounds):
     shelf, expected = Shelf(), {}
@@ -66,7 +65,6 @@ def test_after_any_changes_each_partition_is_where_a_dictionary_has_it(rounds):
             assert ref.partitions == 1 or ref.pieces <= FULL
 
 
-@settings(deadline=None)
 @given(st.lists(CHANGES, max_size=5))
 def test_what_stays_and_what_goes_are_all_that_was(rounds):
     shelf = Shelf()

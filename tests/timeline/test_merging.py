@@ -16,13 +16,13 @@ import floodmark as fm
 from floodmark.storage.errors import StorageError
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.change import tasks
 from floodmark.timeline.change.merge import MergeTask, Shape, dead_among, even_cuts, merge
 from floodmark.timeline.change.sharing import merge_all
 from floodmark.timeline.errors import UnreadablePiece
 from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece, Place
-from floodmark.timeline.reading import gathering
 from floodmark.timeline.reading.gathering import gathered
+from limits import set_limit
+from profiles import examples
 from timeline.piece_worlds import LAYOUT, WIDER, check_pieces, objects_in, rows_of, table, write_piece
 
 
@@ -53,7 +53,7 @@ PLACES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(20))
 @given(
     rows=PLACES,
     share=st.lists(st.integers(0, 3), min_size=40, max_size=40),
@@ -146,7 +146,7 @@ def test_tasks_survive_pickling_and_results_come_in_their_order(tmp_path):
 
 @pytest.mark.spark
 def test_much_data_is_merged_by_spark(tmp_path, session, monkeypatch):
-    monkeypatch.setattr(tasks, "SPARK_BYTES", 0)
+    set_limit(monkeypatch, "tasks.spark_bytes", 0)
     objects = objects_in(LocalStore(tmp_path))
     merges = [
         task_of(objects, [write_piece(objects, [(n, 2 * n)]), write_piece(objects, [(n, 2 * n + 1)])]) for n in range(3)
@@ -175,7 +175,7 @@ def test_even_cuts_leave_no_part_larger_than_allowed_and_none_much_smaller(rows,
 
 
 @pytest.mark.parametrize("round_bytes", [1, 100, 1 << 20])
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(16))
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.data())
 def test_gathering_is_taking_from_all_tables_as_one(round_bytes, sizes, data):
     whole = table([(n, n) for n in range(sum(sizes))])
@@ -183,7 +183,7 @@ def test_gathering_is_taking_from_all_tables_as_one(round_bytes, sizes, data):
     tables = [whole.slice(lo, hi - lo) for lo, hi in pairwise(ends)]
     positions = np.array(data.draw(st.permutations(range(sum(sizes)))), np.int64)[: data.draw(st.integers(0, 40))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gathering, "ROUND_BYTES", round_bytes)
+        set_limit(patch, "gathering.round_bytes", round_bytes)
         found = gathered(tables, positions)
     assert found.to_pylist() == whole.take(pa.array(positions)).to_pylist()
     assert found.schema == whole.schema

@@ -15,9 +15,11 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import floodmark as fm
 from faults.timeline_runs import MINUTE, lake_on
+from floodmark.cli.app import floodmark
 from floodmark.dataset import Dataset
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
@@ -25,6 +27,7 @@ from floodmark.storage.memory import MemoryStore
 from floodmark.timeline.change import tasks
 from floodmark.timeline.change.sharing import FileTask
 from floodmark.timeline.order.pieces import How
+from limits import set_limit
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right, difference, expected, found
 from timeline.timeline_worlds import BEGIN, UNITS, Trouble, column_of
@@ -148,6 +151,7 @@ def test_batches_go_to_duckdb_polars_and_pandas(lake):
     assert pd.DataFrame(dataset.timeline_batches().read_pandas())["id"].tolist() == right
 
 
+@pytest.mark.process
 def test_batches_need_no_jvm(tmp_path):
     code = f"""
 import sys, floodmark as fm, pyarrow as pa
@@ -207,15 +211,14 @@ def test_range_takes_text_dates_and_times_and_is_half_open(lake):
         dataset.timeline_batches("2026-11-02", "2026-11-01")
 
 
-@pytest.mark.parametrize("arguments", [["timeline", NAME], ["timeline", NAME, "--pieces"], ["fold", NAME]])
-def test_command_line_shows_rows_and_pieces_and_folds(arguments, tmp_path):
+def test_command_line_shows_rows_and_pieces_and_folds(tmp_path):
     dataset = made(fm.Lake(tmp_path / "lake"))
     dataset.write(a_day(count=300))
     dataset.write(rows([0.5, 70.5]))
-    command = [sys.executable, "-m", "floodmark.cli", *arguments, "--lake", str(tmp_path / "lake")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    for arguments in (["timeline", NAME], ["timeline", NAME, "--pieces"], ["fold", NAME]):
+        done = CliRunner().invoke(floodmark, [*arguments, "--lake", str(tmp_path / "lake")])
+        assert done.exit_code == 0, done.output
+        assert done.stdout.strip()
 
 
 # Pieces and manifests
@@ -339,7 +342,7 @@ def test_merging_runs_as_spark_tasks_touched_row_groups_in_parallel(session, tmp
     dataset.write(a_day())
     spark = mock.Mock(wraps=tasks.run)
     monkeypatch.setattr(tasks, "run", spark)
-    monkeypatch.setattr(tasks, "SPARK_BYTES", 0)  # however little it is
+    set_limit(monkeypatch, "tasks.spark_bytes", 0)  # however little it is
     dataset.write(rows([50.5, 350.5, 650.5, 950.5], 9000))
     merges = [call.args[0] for call in spark.call_args_list if isinstance(call.args[0][0], FileTask)]
     assert [len(some) for some in merges] == [4]
@@ -347,8 +350,7 @@ def test_merging_runs_as_spark_tasks_touched_row_groups_in_parallel(session, tmp
     assert_sound(dataset)
 
 
-@pytest.mark.parametrize("late_merge", ["auto", "always"])
-@pytest.mark.parametrize("fold", [False, True])
+@pytest.mark.parametrize(("late_merge", "fold"), [("auto", True), ("always", False)])
 def test_equal_timestamps_keep_existing_rows_first_then_arrival_order(late_merge, fold, lake):
     dataset = made(lake, late_merge=late_merge, row_group_size=10)
     right = []
@@ -405,8 +407,8 @@ def test_identical_rows_of_a_keyed_dataset_write_nothing():
 def test_fold_happens_by_itself_before_pieces_grow_many(lake):
     dataset = made(lake, row_group_size=16)
     dataset.write(rows([float(n) for n in range(64)]))
-    for number in range(150):
-        dataset.write(rows([number * 0.4], 1000 + number))
+    for number in range(100):
+        dataset.write(rows([number * 0.6], 1000 + number))
         (day,) = dataset.timeline_pieces().partitions
         assert len(day.settled) <= 4 * day.rows / 16 + 64 + 8
         assert len(day.pieces) - len(day.settled) <= 64
@@ -496,10 +498,10 @@ def test_write_whose_timeline_fails_has_succeeded_and_a_warning_says_so(tmp_path
 
 def test_spread_rows_rewrite_exactly_their_row_groups():
     """late_merge="always": 10 of 100 row groups; bytes at most 1.2 times theirs."""
-    dataset = made(fm.Lake(MemoryStore()), late_merge="always", row_group_size=1000)
-    dataset.write(rows([n / 100 for n in range(100_000)]))
+    dataset = made(fm.Lake(MemoryStore()), late_merge="always", row_group_size=500)
+    dataset.write(rows([n / 50 for n in range(50_000)]))
     before = settled(dataset)
-    assert [p.rows for p in before] == [1000] * 100
+    assert [p.rows for p in before] == [500] * 100
     touched = [before[n] for n in range(5, 100, 10)]
     late = [(p.first.time - BEGIN) / MINUTE + k + 0.005 for p in touched for k in range(10)]
     dataset.write(rows(late, 200_000))

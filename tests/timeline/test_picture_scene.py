@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from floodmark.timeline.order.pieces import How
 from floodmark.timeline.order.ranges import Range, parse_range
 from floodmark.timeline.picture.scene import Scene, Shade, Size, compose
+from profiles import examples
 from timeline.drawn import DAY, HOUR, day, even, piece
 
 SIZE = Size(cells=48, letter=1, lanes=3, panels=4)  # a day has two cells for each hour
@@ -139,7 +140,7 @@ def test_nothing_is_an_empty_scene():
 spans = st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 500), st.booleans()), min_size=1, max_size=60)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50))
 @given(spans, st.lists(spans, max_size=6), st.integers(20, 90))
 def test_every_piece_is_in_one_box_and_no_boxes_overlap(settled, runs, width):
     def laid(drawn):

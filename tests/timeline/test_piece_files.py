@@ -15,6 +15,7 @@ from floodmark.timeline.errors import UnreadablePiece
 from floodmark.timeline.reading import sources
 from floodmark.timeline.reading.sources import PieceFiles
 from floodmark.timeline.stored.own_files import own_file
+from limits import set_limit
 from timeline.piece_worlds import LAYOUT, WIDER, objects_in, table, write_piece
 
 ROWS = [(10, 0), (20, 4), (20, 5), (30, 1), (40, 7)]
@@ -60,8 +61,8 @@ def test_a_row_group_is_decoded_once_for_all_pieces_that_it_was_cut_into(objects
 
 
 def test_no_more_is_kept_than_allowed(objects, monkeypatch):
-    monkeypatch.setattr(sources, "KEPT_BYTES", 100)
-    monkeypatch.setattr(sources, "OPEN_FILES", 2)
+    set_limit(monkeypatch, "sources.kept_bytes", 100)
+    set_limit(monkeypatch, "sources.open_files", 2)
     files = PieceFiles(objects, LAYOUT)
     for n in range(5):
         files.read(write_piece(objects, [(n, n)]), NAMES)
@@ -145,7 +146,7 @@ def test_texts_may_be_read_as_dictionaries_until_one_has_many_values(objects, mo
         assert found.schema.types == [pa.dictionary(pa.int32(), pa.string()), pa.int64()]
         assert found.to_pylist() == files.read(piece, ["v", "offset"]).to_pylist()
         assert files.read(piece, ["v"]).schema.types == [pa.string()]
-    monkeypatch.setattr(sources, "_FEW_TEXTS", 5)
+    set_limit(monkeypatch, "sources.few_texts", 5)
     files = PieceFiles(objects, LAYOUT)
     types = [files.read_encoded(piece, ["v"]).schema.types[0] for piece in (first, second, first, second)]
     assert [pa.types.is_dictionary(t) for t in types] == [True, True, False, False]

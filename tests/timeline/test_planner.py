@@ -46,6 +46,11 @@ def test_a_row_group_of_exactly_small_rows_is_not_small():
     assert plan([Bounds(0, 1, 9)], late(5), small=10) == [Merge(0, 0, 0, 9, 0, 1)]
 
 
+def test_row_groups_of_exactly_small_rows_take_nothing_from_the_gap_between_them():
+    groups = [Bounds(0, 1, 10), Bounds(8, 9, 10)]
+    assert plan(groups, late(5), small=10) == [CopyRowGroup(0, 0, 10), CopyLate(0, 1), CopyRowGroup(1, 0, 10)]
+
+
 def test_rows_before_and_after_all_go_into_small_outer_row_groups():
     groups = [Bounds(100, 200, 5), Bounds(300, 400, 50), Bounds(500, 600, 5)]
     assert plan(groups, late(1, 999), small=10) == [

@@ -13,6 +13,7 @@ from floodmark.timeline.stored.bundles import BUNDLE_PIECES
 from floodmark.timeline.stored.objects import last_name
 from floodmark.timeline.stored.publish import publish
 from floodmark.timeline.stored.root import Root
+from limits import set_limit
 from timeline.root_worlds import DAY, Swaps, change, objects_with, own_name, partition, piece, published
 
 
@@ -76,7 +77,7 @@ def test_a_root_remembers_no_manifest_that_it_does_not_name():
 
 
 def test_a_root_remembers_manifests_up_to_so_many_pieces(monkeypatch):
-    monkeypatch.setattr(roots, "KNOWN_PIECES", BUNDLE_PIECES)
+    set_limit(monkeypatch, "root.known_pieces", BUNDLE_PIECES)
     objects = objects_with()
     heavy = [partition(day, BUNDLE_PIECES) for day in (1, 2, 3)]
     published(objects, *heavy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.timeline.order.pieces import BEGINNING, END, Piece, Place
@@ -72,7 +72,6 @@ def test_row_group_that_is_too_large_is_cut_evenly() -> None:
     assert even(large, 300, model.places) == [large]
 
 
-@settings(deadline=None)
 @given(st.lists(TIMES, max_size=5), TIMES)
 def test_every_row_settles_once_or_waits_once(there: list[list[int]], times: list[int]) -> None:
     model = Model(16)
@@ -86,7 +85,6 @@ def test_every_row_settles_once_or_waits_once(there: list[list[int]], times: lis
     assert all(a.last < b.first for a, b in pairwise(settled))
 
 
-@settings(deadline=None)
 @given(TIMES, st.lists(st.integers(-2, 45)))
 def test_parts_of_a_cut_piece_have_exact_bounds(times: list[int], rows: list[int]) -> None:
     model = Model(100)
@@ -101,7 +99,6 @@ def test_parts_of_a_cut_piece_have_exact_bounds(times: list[int], rows: list[int
         assert (part.offset_min, part.offset_max) == (min(p.offset for p in places), max(p.offset for p in places))
 
 
-@settings(deadline=None)
 @given(TIMES, st.lists(st.tuples(st.integers(-1, 61), st.integers(-1, 50)), max_size=4))
 def test_piece_is_cut_where_naive_comparison_says(times: list[int], at: list[tuple[int, int]]) -> None:
     model = Model(100)
@@ -113,7 +110,6 @@ def test_piece_is_cut_where_naive_comparison_says(times: list[int], at: list[tup
     assert [p.rows for p in parts] == sizes
 
 
-@settings(deadline=None)
 @given(TIMES, TIMES, st.integers(0, 60), st.integers(0, 60))
 def test_rows_between_two_places_are_taken_from_runs(a: list[int], b: list[int], one: int, other: int) -> None:
     model = Model(8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -20,13 +21,16 @@ from floodmark.timeline.change.sharing import merge_all, shared_out, write_file
 from floodmark.timeline.order.pieces import How
 from floodmark.timeline.plan.settle import cut
 from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.upkeep import gc
+from limits import set_limit
+from profiles import examples
 from timeline.layouts import assert_folded, assert_sound, purge_problems
 from timeline.oracle import assert_right
 from timeline.piece_worlds import LAYOUT, check_pieces, objects_in, rows_of, write_piece
-from timeline.timeline_worlds import BEGIN, HOUR, World, world
+from timeline.timeline_worlds import BEGIN, HOUR, World, template_folder, world
 
-HOURS = 40
+HOURS = 24
 
 
 def task_of(objects: Any, sources: Any, **other: Any) -> MergeTask:
@@ -42,7 +46,12 @@ def many_hours(tmp_path: Any, **declared: Any) -> World:
 
 def thin(tmp_path: Any) -> World:
     """The same after one late row in each came so many times that all have been merged."""
-    made = many_hours(tmp_path)
+    return _thin().copied(tmp_path)
+
+
+@cache
+def _thin() -> World:
+    made = many_hours(template_folder())
     for n in range(9):
         late(made, range(HOURS), n)
     return made
@@ -52,8 +61,12 @@ def late(made: World, hours: Any, n: int) -> None:
     made.dataset.write(made.table([BEGIN + HOUR * h + 60_000_000 * n + 7 for h in hours]))
 
 
+def timeline_objects(made: World) -> TimelineObjects:
+    return TimelineObjects(made.dataset.snapshot().objects)
+
+
 def own_files(made: World) -> dict[str, int]:
-    return {info.key: info.size for info in made.dataset._timeline_objects.files()}
+    return {info.key: info.size for info in timeline_objects(made).files()}
 
 
 @pytest.mark.parametrize("late_merge", ["auto", "always"])
@@ -95,16 +108,16 @@ def test_a_shared_file_stays_while_one_partition_needs_it_and_goes_after_the_las
     assert not kept & {p.file for each in others for p in each.pieces}
     stats = made.dataset.timeline_stats()
     assert stats.partitions[0].dead_bytes > stats.partitions[0].bytes  # what the others left in its row group
-    assert {o.key for o in sweep(made)} >= {made.dataset._timeline_objects.key(f) for f in shared - kept}
+    assert {o.key for o in sweep(made)} >= {timeline_objects(made).key(f) for f in shared - kept}
     assert_right(made.dataset)
     made.dataset.write(made.table([BEGIN + n for n in range(60)]))
     made.dataset.fold()
-    assert {made.dataset._timeline_objects.key(f) for f in kept} <= {o.key for o in sweep(made)}
+    assert {timeline_objects(made).key(f) for f in kept} <= {o.key for o in sweep(made)}
     assert_right(made.dataset)
 
 
 def sweep(made: World) -> Any:
-    objects = made.dataset._timeline_objects
+    objects = timeline_objects(made)
     return gc.remove(objects, gc.find(objects, 2**62, grace_nanos=0)).objects
 
 
@@ -125,7 +138,7 @@ PARTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(20))
 @given(
     parts=PARTS,
     cuts=st.lists(st.integers(1, 4), min_size=12, max_size=12),
@@ -144,7 +157,7 @@ def test_merges_together_give_what_each_gives_alone(parts, cuts, dead, purged_be
         merges.append(task_of(objects, sources, dead=dead_rows, purged_before=purged_before, most=most))
     before = {info.key for info in objects.files()}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sharing, "FILE_GROUPS", groups)
+        set_limit(patched, "sharing.file_groups", groups)
         together = merge_all("ticks", merges, fm.Runtime())
     stored = {info.key: info.size for info in objects.files() if info.key not in before}
     alone = [merge(task) for task in merges]
@@ -190,8 +203,8 @@ def shared(sizes: list[tuple[int, int]], most: int = 100) -> list[list[list[int]
 
 
 def test_row_groups_are_shared_up_to_so_many_rows_and_bytes_and_files_up_to_so_many_row_groups(monkeypatch):
-    monkeypatch.setattr(sharing, "FILE_GROUPS", 2)
-    monkeypatch.setattr(sharing, "SHARED_BYTES", 1000)
+    set_limit(monkeypatch, "sharing.file_groups", 2)
+    set_limit(monkeypatch, "sharing.shared_bytes", 1000)
     assert shared([]) == []
     assert shared([(20, 1)] * 6) == [[[0, 1, 2, 3, 4], [5]]]
     assert shared([(20, 1)] * 11) == [[[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]], [[10]]]

@@ -14,6 +14,7 @@ import floodmark as fm
 from floodmark.dataset import Dataset
 from floodmark.storage.counting import CountingStore, Counts
 from floodmark.storage.memory import MemoryStore
+from profiles import IN_FULL
 from timeline.layouts import assert_sound
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, column_of
@@ -111,30 +112,23 @@ def assert_level(moments: list[Moment], window: int) -> None:
         assert last <= 1.6 * first + 1, f"{name}: {first:.0f} a commit early, {last:.0f} late"
 
 
-@pytest.mark.parametrize("late_merge", ["auto", "always"])
-def test_hundred_commits_into_one_row_group_stay_bounded(late_merge):
-    dataset, moments = snowball(120, NARROW, late_merge)
-    assert_right(dataset)
-    assert_sound(dataset)
-    assert_bounded(moments)
-    assert_level(moments, window=40)
+COMMITS = 1000 if IN_FULL else 90
+CASES = [("auto", NARROW), ("always", NARROW), ("auto", 1.0), ("always", 1.0)]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("width", [NARROW, 1.0], ids=["narrow", "spread"])
-@pytest.mark.parametrize("late_merge", ["auto", "always"])
-def test_thousand_commits_into_one_row_group_stay_bounded(late_merge, width):
-    dataset, moments = snowball(1000, width, late_merge)
+@pytest.mark.soak
+@pytest.mark.parametrize(("late_merge", "width"), CASES if IN_FULL else CASES[:2])
+def test_commits_into_one_row_group_stay_bounded(late_merge, width):
+    dataset, moments = snowball(COMMITS, width, late_merge)
     assert_right(dataset)
     assert_sound(dataset)
     assert_bounded(moments)
     if width == NARROW:  # what is spread over one row group is spread over more of them when that has grown
-        assert_level(moments, window=200)
+        assert_level(moments, window=COMMITS // 3 if COMMITS < 600 else 200)
 
 
 def test_waiting_costs_a_fraction_of_merging_at_once():
     """What `auto` is for: it rewrites a fraction of the rows that one merge per commit rewrites."""
-    merged = {mode: sum(m.merged for m in snowball(60, 1.0, mode)[1]) for mode in ("auto", "always")}
-    assert merged["always"] > 60 * ROW_GROUP / 4
+    merged = {mode: sum(m.merged for m in snowball(40, 1.0, mode)[1]) for mode in ("auto", "always")}
+    assert merged["always"] > 40 * ROW_GROUP / 4
     assert 3 * merged["auto"] < merged["always"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.order import spans as module
 from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece, Place
 from floodmark.timeline.order.ranges import Range
 from floodmark.timeline.order.spans import groups, spans
+from limits import set_limit
 
 
 def piece(first: tuple[int, int], last: tuple[int, int], rows: int = 10, name: str = "data/a") -> Piece:
@@ -47,7 +47,6 @@ places = st.builds(Place, st.integers(-20, 20), st.integers(0, 5))
 ranges = st.one_of(st.just(Range()), st.tuples(places, places).map(sorted).map(lambda ends: Range(*ends)))
 
 
-@settings(deadline=None)
 @given(
     st.lists(places, max_size=12),
     st.lists(st.tuples(places, places), max_size=6),
@@ -117,7 +116,7 @@ def test_skewed_rows_are_cut_where_they_are():
 
 
 def test_of_very_many_rows_some_pieces_tell_where_all_are(monkeypatch):
-    monkeypatch.setattr(module, "LOOKED_AT_ROWS", 1000)
+    set_limit(monkeypatch, "spans.looked_at_rows", 1000)
     over = [piece((0, 100 * i), (1000, 100 * i + 99), 100, f"data/{i}") for i in range(50)]
     looked = []
     found = list(spans([], over, Range(), 500, lambda p: looked.append(p) or even(p)))

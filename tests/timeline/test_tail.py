@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,12 +12,13 @@ import pytest
 import floodmark as fm
 from floodmark.ledger.selection import NOBODY
 from floodmark.storage.counting import CountingStore
-from floodmark.timeline.order import spans as spans_module
 from floodmark.timeline.order.ranges import Range
-from floodmark.timeline.reading import lying, opened
+from floodmark.timeline.reading import lying
 from floodmark.timeline.reading.sources import PieceFiles
 from floodmark.timeline.reading.tail import tail
 from floodmark.timeline.stored.objects import TimelineObjects
+from limits import set_limit
+from profiles import IN_FULL
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, TIMES, moment, world
 
@@ -30,8 +32,13 @@ def filled(folder, rounds=6, **shape):
     return made
 
 
-@pytest.mark.parametrize("kind", ["append", "upsert", "ledger"])
-@pytest.mark.parametrize("time", TIMES)
+KINDS = ["append", "upsert", "ledger"]
+EACH_TIME = [(time, KINDS[number % 3]) for number, time in enumerate(TIMES)]
+"""Each type of an event time with one kind of dataset; all pairs under `soak`."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("time", "kind"), list(product(TIMES, KINDS)) if IN_FULL else EACH_TIME)
 def test_records_that_are_in_no_piece_are_read_in_order(time, kind, tmp_path):
     made = filled(tmp_path, time=time, kind=kind)
     assert made.dataset.timeline_root().applied == 0
@@ -58,8 +65,8 @@ def reads(monkeypatch):
 
 def test_a_large_tail_in_no_order_is_decoded_twice_at_most(tmp_path, monkeypatch, reads):
     made = filled(tmp_path, kind="upsert")
-    monkeypatch.setattr(opened, "MOST_ROWS", 16)
-    monkeypatch.setattr(lying, "KEPT_BYTES", 3000)
+    set_limit(monkeypatch, "opened.most_rows", 16)
+    set_limit(monkeypatch, "lying.kept_bytes", 3000)
     spans = made.dataset._timeline_reading(None, None, None).spans
     assert len(spans) > 20
     assert any(sum(piece in span.over for span in spans) > 3 for piece in {p for s in spans for p in s.over})
@@ -71,8 +78,8 @@ def test_a_large_tail_in_no_order_is_decoded_twice_at_most(tmp_path, monkeypatch
 
 def test_where_no_file_can_be_written_a_large_tail_is_read_all_the_same(tmp_path, monkeypatch, reads, caplog):
     made = filled(tmp_path, kind="upsert")
-    monkeypatch.setattr(opened, "MOST_ROWS", 16)
-    monkeypatch.setattr(lying, "KEPT_BYTES", 3000)
+    set_limit(monkeypatch, "opened.most_rows", 16)
+    set_limit(monkeypatch, "lying.kept_bytes", 3000)
 
     def full(*_):
         raise OSError("No space left on device")
@@ -90,7 +97,7 @@ def test_a_span_is_bounded_however_skewed_the_times_are(kind, tmp_path, monkeypa
     for _ in range(3):  # nine of ten rows have one time
         times = made.times(BEGIN, BEGIN + 3 * DAY, 400)
         made.write(made.table([busy if i % 10 else time for i, time in enumerate(times)]))
-    monkeypatch.setattr(opened, "MOST_ROWS", 50)
+    set_limit(monkeypatch, "opened.most_rows", 50)
     reading = made.dataset._timeline_reading(None, None, None)
     rows = [replace(reading, spans=(span,)).to_reader().read_all().num_rows for span in reading.spans]
     assert sum(rows) == 1200
@@ -100,8 +107,8 @@ def test_a_span_is_bounded_however_skewed_the_times_are(kind, tmp_path, monkeypa
 
 def test_when_only_some_pieces_are_looked_at_all_rows_are_still_in_one_span_each(tmp_path, monkeypatch):
     made = filled(tmp_path, kind="upsert")
-    monkeypatch.setattr(opened, "MOST_ROWS", 16)
-    monkeypatch.setattr(spans_module, "LOOKED_AT_ROWS", 100)
+    set_limit(monkeypatch, "opened.most_rows", 16)
+    set_limit(monkeypatch, "spans.looked_at_rows", 100)
     assert_right(made.dataset)
 
 
@@ -113,7 +120,7 @@ def pieces(dataset, since=0):
 @pytest.mark.parametrize("time", TIMES)
 def test_bounds_of_a_row_group_hold_all_of_its_rows(time, tmp_path):
     for begin in (BEGIN, -BEGIN):
-        dataset = filled(tmp_path / str(begin), time=time, kind="upsert", begin=begin).dataset
+        dataset = filled(tmp_path / str(begin), rounds=3, time=time, kind="upsert", begin=begin).dataset
         snapshot = dataset.snapshot()
         files = PieceFiles(TimelineObjects(snapshot.objects), snapshot.layout)
         found = pieces(dataset)

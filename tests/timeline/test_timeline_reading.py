@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,13 +17,15 @@ from floodmark.storage.counting import CountingStore
 from floodmark.timeline.change.intake import incoming
 from floodmark.timeline.errors import BadRange, NoTimeline, UnreadablePiece
 from floodmark.timeline.order.pieces import Partition, Run
-from floodmark.timeline.reading import interleave, lying, opened, read
+from floodmark.timeline.reading import read
 from floodmark.timeline.stored import root as roots
 from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.stored.publish import Change, publish
 from floodmark.timeline.stored.root import LastUpdate
+from limits import set_limit
+from profiles import sample
 from timeline.oracle import all_records, assert_right, expected
-from timeline.timeline_worlds import BEGIN, DAY, HOUR, World, moment, world
+from timeline.timeline_worlds import BEGIN, DAY, HOUR, World, moment, template_folder, world
 
 
 def take_in(dataset: Dataset) -> None:
@@ -56,9 +59,14 @@ def take_in(dataset: Dataset) -> None:
     assert publish(objects, root, change) is not None
 
 
-def laid_over(folder: Path, kind: str = "append", **shape) -> World:
+def laid_over(folder: Path, kind: str = "append") -> World:
     """Three days of settled pieces, rows that wait over them, and a tail; with a key, some of them dead."""
-    made = world(folder, kind=kind, mode="lazy", **shape)
+    return _laid_over(kind).copied(folder)
+
+
+@cache
+def _laid_over(kind: str) -> World:
+    made = world(template_folder(), kind=kind, mode="lazy")
     for number in range(9):
         low = BEGIN + number % 3 * DAY
         narrow = number >= 6
@@ -93,10 +101,10 @@ def test_settled_waiting_and_tail_come_out_in_one_order(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["append", "upsert"])
 def test_order_does_not_depend_on_how_much_is_merged_at_once(kind, apart, tmp_path, monkeypatch):
     made = laid_over(tmp_path, kind)
-    monkeypatch.setattr(interleave, "APART", apart)
-    monkeypatch.setattr(opened, "MOST_ROWS", 20)
-    monkeypatch.setattr(lying, "KEPT_BYTES", 4000)
-    monkeypatch.setattr(read, "UNIT_ROWS", 30)
+    set_limit(monkeypatch, "interleave.apart", apart)
+    set_limit(monkeypatch, "opened.most_rows", 20)
+    set_limit(monkeypatch, "lying.kept_bytes", 4000)
+    set_limit(monkeypatch, "read.unit_rows", 30)
     assert_right(made.dataset, *RANGES)
 
 
@@ -248,11 +256,12 @@ def own_files(made: World) -> list[Path]:
     return sorted((made.folder / made.dataset._objects.folder / "info/timeline/files").iterdir())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("at", [0.1, 0.5, 0.95])
 def test_a_damaged_file_of_the_timeline_is_made_up_for_by_the_ledger(at, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(read, "UNIT_ROWS", 50)  # so that rows were handed out before it is found
+    set_limit(monkeypatch, "read.unit_rows", 50)  # so that rows were handed out before it is found
     made = laid_over(tmp_path, "upsert")
-    for path in own_files(made):
+    for path in sample(own_files(made), 2):
         right = path.read_bytes()
         damage(path, at)
         with caplog.at_level(logging.WARNING):
@@ -286,7 +295,7 @@ def test_a_damaged_slice_of_the_ledger_is_said_to_be(tmp_path):
 
 
 def test_a_purge_while_rows_are_read_is_said_to_be_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, "UNIT_ROWS", 1)
+    set_limit(monkeypatch, "read.unit_rows", 1)
     made = laid_over(tmp_path, "upsert")
     with made.dataset.timeline_batches() as reader:
         reader.read_next_batch()
@@ -299,7 +308,7 @@ def test_a_purge_while_rows_are_read_is_said_to_be_one(tmp_path, monkeypatch):
 
 
 def test_a_reader_keeps_its_snapshot_while_others_write(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, "UNIT_ROWS", 1)
+    set_limit(monkeypatch, "read.unit_rows", 1)
     made = laid_over(tmp_path, "upsert")
     wanted = expected(made.dataset)["offset"].to_pylist()
     with made.dataset.timeline_batches(columns=["offset"]) as reader:
@@ -312,7 +321,7 @@ def test_a_reader_keeps_its_snapshot_while_others_write(tmp_path, monkeypatch):
 
 
 def test_a_reader_that_is_left_in_the_middle_leaves_no_thread(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, "UNIT_ROWS", 1)
+    set_limit(monkeypatch, "read.unit_rows", 1)
     made = laid_over(tmp_path)
     before = set(threading.enumerate())
     reader = made.dataset.timeline_batches()

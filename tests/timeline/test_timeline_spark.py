@@ -6,7 +6,7 @@ import pytest
 
 import floodmark as fm
 from floodmark.ledger.runtime import Runtime
-from floodmark.timeline.reading import spark_frame
+from limits import set_limit
 from timeline.oracle import expected
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, moment, world
 
@@ -42,16 +42,16 @@ def test_frame_is_in_event_time_order(ticks):
 
 
 def test_many_tasks_read_the_spans_in_order(ticks, monkeypatch):
-    monkeypatch.setattr(spark_frame, "LEAST_BYTES", 2000)
-    monkeypatch.setattr(spark_frame, "AGAIN", 1000)
+    set_limit(monkeypatch, "spark_frame.least_bytes", 2000)
+    set_limit(monkeypatch, "spark_frame.again", 1000)
     frame = ticks.timeline(columns=["offset", "v"])
     assert frame.rdd.getNumPartitions() > 2
     assert rows(frame) == wanted(ticks, "offset", "v")
 
 
 def test_rows_in_no_order_are_sorted_by_spark(ticks, monkeypatch):
-    monkeypatch.setattr(spark_frame, "LEAST_BYTES", 2000)
-    monkeypatch.setattr(spark_frame, "AGAIN", 0)
+    set_limit(monkeypatch, "spark_frame.least_bytes", 2000)
+    set_limit(monkeypatch, "spark_frame.again", 0)
     start, end = moment(BEGIN + 5 * HOUR), moment(BEGIN + 2 * DAY)
     frame = ticks.timeline(start, end, columns=["id"])
     assert frame.columns == ["id"]
@@ -66,8 +66,8 @@ def test_an_empty_range_is_an_empty_frame(ticks):
 
 @pytest.mark.parametrize("again", [0, 1000])
 def test_a_file_of_the_timeline_that_is_gone_is_made_up_for_by_the_ledger(again, ticks, monkeypatch, tmp_path):
-    monkeypatch.setattr(spark_frame, "LEAST_BYTES", 2000)
-    monkeypatch.setattr(spark_frame, "AGAIN", again)
+    set_limit(monkeypatch, "spark_frame.least_bytes", 2000)
+    set_limit(monkeypatch, "spark_frame.again", again)
     frame = ticks.timeline(columns=["offset", "v"])
     files = tmp_path / "lake" / ticks._objects.folder / "info/timeline/files"
     if files.exists():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.timeline.order.pieces import Partition
@@ -69,7 +69,6 @@ CUTS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(CUTS)
 def test_what_is_hidden_is_what_no_piece_shows(tens):
     """Against a naive oracle: all rows of all row groups that are named, without those that are shown."""

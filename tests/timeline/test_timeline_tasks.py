@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from floodmark.timeline.reading import spark_frame
+from limits import set_limit
 from timeline.layouts import assert_sound
 from timeline.oracle import expected
-from timeline.timeline_worlds import BEGIN, DAY, HOUR, moment, world
+from timeline.timeline_worlds import BEGIN, DAY, HOUR, moment, template_folder, world
 
 
 class Driven:
@@ -45,9 +46,14 @@ class Driven:
 
 
 @pytest.fixture
-def ticks(tmp_path):
+def ticks(corrected, tmp_path):
+    return corrected.copied(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def corrected():
     """Three days of ticks of which many were corrected: the timeline's files hold offsets from everywhere."""
-    made = world(tmp_path, kind="upsert")
+    made = world(template_folder(), kind="upsert")
     for number in range(8):
         ids = [(number * 40 + i) % 200 for i in range(120)]
         times = [BEGIN + i * 3 * DAY // 200 for i in ids]
@@ -58,8 +64,8 @@ def ticks(tmp_path):
 
 
 def driven(dataset, monkeypatch, least=500, start=None, end=None, **changed) -> Driven:
-    monkeypatch.setattr(spark_frame, "LEAST_BYTES", least)
-    monkeypatch.setattr(spark_frame, "TASKS", 10**9)
+    set_limit(monkeypatch, "spark_frame.least_bytes", least)
+    set_limit(monkeypatch, "spark_frame.tasks", 10**9)
     reading = replace(dataset._timeline_reading(start, end, ["offset", "v"]), **changed)
     return spark_frame.spark_frame(reading, Driven())
 
@@ -94,7 +100,7 @@ def test_tasks_make_up_for_damaged_files_by_the_ledger(ends, ticks, monkeypatch,
     start, end = (None if each is None else moment(each) for each in ends)
     frame = driven(ticks.dataset, monkeypatch, start=start, end=end)
     right = frame.rows()
-    paths = sorted((ticks.folder / ticks.dataset._objects.folder / "info/timeline/files").iterdir())
+    paths = sorted((ticks.folder / ticks.dataset.snapshot().objects.folder / "info/timeline/files").iterdir())
     assert frame.tasks > 3
     for path in paths:
         path.unlink()
@@ -104,7 +110,7 @@ def test_tasks_make_up_for_damaged_files_by_the_ledger(ends, ticks, monkeypatch,
 
 
 def test_rows_that_spark_sorts_need_no_file_of_the_timeline(ticks, monkeypatch):
-    monkeypatch.setattr(spark_frame, "LEAST_BYTES", 500)
+    set_limit(monkeypatch, "spark_frame.least_bytes", 500)
     reading = ticks.dataset._timeline_reading(None, None, ["offset", "v"])
     source = reading.alone(reading.instead, spark_frame.Range(reading.spans[0].lo, reading.spans[-1].hi))
     assert all(piece.file.startswith("data/") for span in source.spans for piece in span.pieces)

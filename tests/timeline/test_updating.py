@@ -16,13 +16,14 @@ from floodmark.ledger.dataset import Dataset as Ledger
 from floodmark.ledger.errors import UnknownDataset
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.change import changing, intake, update
+from floodmark.timeline.change import changing, update
 from floodmark.timeline.errors import PurgedMeanwhile, UnreadablePiece
 from floodmark.timeline.order.pieces import How, Partition
 from floodmark.timeline.plan import arrange
 from floodmark.timeline.settings import Settings
 from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.stored.own_files import remedy
+from limits import set_limit
 from timeline.layouts import assert_sound
 from timeline.models import NOBODY
 from timeline.oracle import assert_right
@@ -130,7 +131,7 @@ def test_long_backlog_is_worked_off_step_by_step(tmp_path: Path, monkeypatch: py
     made = world(tmp_path, mode="lazy")
     for i in range(6):
         _write(made, range(i * 100, i * 100 + 100))
-    monkeypatch.setattr(intake, "STEP_ROWS", 200)
+    set_limit(monkeypatch, "intake.step_rows", 200)
     last = made.dataset.update_timeline()
     root = made.dataset.timeline_root()
     assert (root.version, root.applied) == (3, 600)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import random
+import shutil
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import pyarrow as pa
@@ -164,6 +167,14 @@ class World:
         self.lake = fm.Lake(self.store, runtime=fm.Runtime(clock=clock, sleep=lambda _: None))
         self._dataset: Dataset | None = None
 
+    def copied(self, folder: Path) -> World:
+        """The same world in another folder."""
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        other = copy.copy(self)
+        other.folder, other.chance, other.current = folder, copy.deepcopy(self.chance), dict(self.current)
+        other.reopen()
+        return other
+
     @property
     def dataset(self) -> Dataset:
         if self._dataset is None:
@@ -219,3 +230,11 @@ class World:
 def world(folder: Path, seed: int = 0, **shape: Any) -> World:
     """A world of the usual shape but for what is given."""
     return World(replace(Shape(), **shape), folder, random.Random(seed))
+
+
+_templates = TemporaryDirectory()
+
+
+def template_folder() -> Path:
+    """A folder that stays until the run ends: for a world that tests copy."""
+    return Path(mkdtemp(dir=_templates.name))

@@ -8,13 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from transform.apply_world import Keys, World
 
-PATIENCE = 60.0
+PATIENCE = 200.0
 
 
 def world_at(folder: Path) -> World:
@@ -41,10 +41,21 @@ class Driver:
         self.kill()
 
     def kill(self) -> None:
-        """End the driver as a crash would; its workers end when they notice."""
+        """End the driver as a crash would, and wait until its workers have noticed."""
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE)
+        until(lambda: not _runs_in_session(self._process.pid))
+
+
+def _runs_in_session(leader: int) -> bool:
+    """Whether a process of a session is left that has not ended."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                return True
+    return False
 
 
 def until(happens: Callable[[], bool]) -> None:
@@ -55,7 +66,7 @@ def until(happens: Callable[[], bool]) -> None:
 
 
 def main(folder: str, keys: str) -> None:
-    replace(world_at(Path(folder))).compute(Keys(0, int(keys)))
+    world_at(Path(folder)).compute(Keys(0, int(keys)))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from floodmark.transform.tasks import apply as applying
 from floodmark.transform.tasks import rounds
 from floodmark.transform.tasks.checkpoints import results
 from floodmark.transform.tasks.work import Task
+from limits import set_limit
 from transform.apply_world import Keys, T, World, counted, processed_of, rows_of
 
 
@@ -77,7 +78,7 @@ def test_run_that_fails_fast_keeps_what_was_done_before(world):
 
 
 def test_many_failures_keep_few_tracebacks(world, monkeypatch):
-    monkeypatch.setattr(applying, "_TRACES", 5)
+    set_limit(monkeypatch, "apply.traces", 5)
     world.tell("raise", *range(20))
     applied = applying.apply(world.work(), Task("t", (Keys(0, 20),), 4, 10.0))
     failed = pa.concat_tables([t for s in applied.stored if (t := s.failed_table()) is not None])
@@ -86,6 +87,7 @@ def test_many_failures_keep_few_tracebacks(world, monkeypatch):
     assert all(failed["message"].to_pylist())
 
 
+@pytest.mark.process
 def test_killed_worker_costs_what_it_had_not_stored(world):
     slow = replace(world, seconds=0.02, target_seconds=0.01)
     slow.tell("kill", 77)
@@ -126,7 +128,7 @@ def test_task_that_is_begun_again_finds_what_it_had_stored(world):
 
 
 def test_slow_task_gives_back_what_it_has_not_begun_and_nothing_is_called_twice(world):
-    slow = replace(world, seconds=0.05, target_seconds=0.04)
+    slow = replace(world, seconds=0.02, target_seconds=0.01)
     done = slow.compute(Keys(0, 200))
     assert len({s.task for s in done.stored}) > 1
     assert world.calls() == dict.fromkeys(range(200), 1)
@@ -136,12 +138,12 @@ def test_slow_task_gives_back_what_it_has_not_begun_and_nothing_is_called_twice(
 
 def test_gone_keys_of_a_unit_that_was_given_back_are_processed_once(world):
     gone = frozenset(range(0, 200, 7))
-    done = replace(world, seconds=0.05, target_seconds=0.04).compute(Keys(0, 200, gone=gone))
+    done = replace(world, seconds=0.02, target_seconds=0.01).compute(Keys(0, 200, gone=gone))
     assert processed_of(done.stored, range(200)) == list(range(200))
 
 
 def test_results_in_memory_are_bounded(world, monkeypatch):
-    monkeypatch.setattr(applying, "HELD_BYTES", 1000)
+    set_limit(monkeypatch, "apply.held_bytes", 1000)
     applied = applying.apply(world.work(), Task("t", (Keys(0, 100),), 10, float("inf")))
     assert len(applied.stored) > 3
     assert rows_of(applied.stored) == {k: 2 * k for k in range(100)}
@@ -182,5 +184,5 @@ class Bar:
 
 def test_progress_ends_at_its_total(world):
     bar = Bar()
-    replace(world, seconds=0.05, target_seconds=0.04).compute(Keys(0, 150, gone=frozenset({1, 2})), progress=bar)
+    replace(world, seconds=0.02, target_seconds=0.01).compute(Keys(0, 150, gone=frozenset({1, 2})), progress=bar)
     assert bar.done == 150

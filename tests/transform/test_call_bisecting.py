@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from floodmark import Retry, Skip
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.transform.errors import KeyFailed
+from profiles import examples
 from transform.calling import NOW, call, chunk_of, ids, output, pairs
 
 X = {"id": pa.int64(), "x": pa.float64()}
@@ -33,7 +34,7 @@ class Fails:
         return df
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(
     data=st.data(),
     count=st.integers(1, 40),

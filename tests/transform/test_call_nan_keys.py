@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.transform.rows.chunk import Chunk, Side
@@ -64,7 +64,6 @@ def test_nan_and_null_are_counted_apart(values: list[float | None], function, kn
     assert counted(call(function, chunk_of(rows(values), ["f"]), shape)) == wanted
 
 
-@settings(deadline=None)
 @given(values=st.lists(st.sampled_from([NAN, None, 1.0, -0.0, 2.5]), min_size=1, max_size=12), cut=st.integers(0, 12))
 def test_result_does_not_depend_on_how_chunks_are_cut(values: list[float | None], cut: int):
     shape = output({"f": pa.float64(), "n": pa.int64()}, key=("f",), keys=FLOATS)

@@ -14,6 +14,7 @@ from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.keys.records import Hashes
 from floodmark.transform.errors import BadResult, BadStep
 from floodmark.transform.functions.matching import find, repeated
+from profiles import examples
 from transform.calling import call, chunk_of, ids, output, pairs
 
 X = {"id": pa.int64(), "x": pa.float64()}
@@ -258,7 +259,7 @@ def test_struct_member_that_no_row_of_the_chunk_has_is_null():
     assert called.rows[0].column("s").to_pylist() == [{"a": 1, "b": None}, None]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(
     st.lists(
         st.lists(st.tuples(st.booleans() | st.just(True), st.sampled_from([0, 1, None])), max_size=3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from datetime import timedelta
 
@@ -18,8 +19,10 @@ from floodmark.transform.errors import BadSource, BadStep, NothingCame, OutputTa
 from floodmark.transform.external import polling
 from floodmark.transform.external.update import ExternalTable, UpdateExternalTable
 from floodmark.transform.specs import OutputSpec
-from transform.crashing import Crash, DyingFileSystem
+from profiles import examples
+from transform.crash_points import crashed_lakes
 from transform.databases import Shop, at, notes
+from transform.racing import RacedStore
 
 NO_OVERLAP = timedelta(0)
 
@@ -264,41 +267,39 @@ def test_the_plan_says_what_would_be_read_and_writes_nothing(lake, shop, step):
 # Others at the same time, and crashes
 
 
-def test_a_poll_that_was_overtaken_reads_again(lake, shop, step, monkeypatch):
+@pytest.fixture
+def raced():
+    """A lake whose store calls a hook before a head moves."""
+    return fm.Lake(RacedStore())
+
+
+def test_a_poll_that_was_overtaken_reads_again(raced, shop, step):
     shop.put((1, "a", at(1)))
-    step.run(lake)
-    reads = []
-    read = polling.read
+    step.run(raced)
+    shop.put((1, "older", at(2)))
 
-    def slow(*args, **kwargs):
-        found = read(*args, **kwargs)
-        reads.append(1)
-        if len(reads) == 1:  # while this one was reading, another poll has committed something newer
-            shop.put((1, "newer", at(2)))
-            newer = pa.table({"id": [1], "note": ["newer"], "updated_at": pa.nulls(1)})
-            lake["orders"].write(newer)
-        return found
+    def newer() -> None:
+        """Between the reading and the commit another poll commits something newer."""
+        shop.put((1, "newer", at(3)))
+        raced["orders"].write(pa.table({"id": [1], "note": ["newer"], "updated_at": pa.nulls(1)}))
 
-    monkeypatch.setattr(polling, "read", slow)
-    step.run(lake)
-    assert len(reads) == 2
-    assert notes(lake) == {1: "newer"}
+    with raced.store.before_next_move(newer):
+        step.run(raced)
+    assert notes(raced) == {1: "newer"}
+    assert str(step.plan(raced).cursor) == at(3)
 
 
-def test_a_poll_that_is_overtaken_again_and_again_gives_up(lake, shop, step, monkeypatch):
+def test_a_poll_that_is_overtaken_again_and_again_gives_up(raced, shop, step):
     shop.put((1, "a", at(1)))
-    step.run(lake)
-    read = polling.read
-
-    def overtaken(*args, **kwargs):
-        lake["orders"].advance_watermark(f"2090-01-01T00:00:{len(list(lake['orders'].log())):02d}")
-        return read(*args, **kwargs)
-
-    monkeypatch.setattr(polling, "read", overtaken)
+    step.run(raced)
     shop.put((2, "b", at(2)))
-    with pytest.raises(CommitConflict, match="overtaken 5 times"):
-        step.run(lake)
-    assert notes(lake) == {1: "a"}
+    years = itertools.count(2090)
+    with (
+        raced.store.before_every_move(lambda: raced["orders"].advance_watermark(f"{next(years)}-01-01")),
+        pytest.raises(CommitConflict, match="overtaken 5 times"),
+    ):
+        step.run(raced)
+    assert notes(raced) == {1: "a"}
 
 
 def test_two_polls_at_once_write_every_row_once(lake, shop, step):
@@ -322,29 +323,18 @@ def test_two_polls_at_once_write_every_row_once(lake, shop, step):
     assert notes(lake) == shop.rows()
 
 
-@pytest.mark.slow
-def test_a_poll_that_dies_at_any_change_of_a_file_is_made_good_by_the_next(tmp_path, shop, step):
-    died = 0
-    for changes in range(0, 400, 4):
-        shop.delete(*shop.rows())
-        shop.put((1, "a", at(1)), (2, "b", at(2)))
-        store = LocalStore(tmp_path / str(changes), HastyFileSystem())
-        step.run(fm.Lake(store))
-        shop.put((2, "bb", at(3)), (3, "c", at(3)))
-        try:
-            step.run(fm.Lake(LocalStore(tmp_path / str(changes), DyingFileSystem(changes))))
-        except Crash:
-            died += 1
-        else:
-            break
-        lake = fm.Lake(store)
-        there = notes(lake)
+@pytest.mark.soak
+def test_a_poll_that_dies_at_any_change_of_a_file_is_made_good_by_the_next(lake, tmp_path, shop, step):
+    shop.put((1, "a", at(1)), (2, "b", at(2)))
+    step.run(lake)
+    shop.put((2, "bb", at(3)), (3, "c", at(3)))
+    for crashed in crashed_lakes(tmp_path / "lake", step.run, 8):
+        there = notes(crashed)
         # The rows and how far they go are there together, or neither is.
-        assert (there, str(step.plan(lake).cursor)) in (({1: "a", 2: "b"}, at(2)), (shop.rows(), at(3)))
-        step.run(lake)
-        assert notes(lake) == shop.rows()
-        assert step.run(lake).nothing
-    assert died > 3
+        assert (there, str(step.plan(crashed).cursor)) in (({1: "a", 2: "b"}, at(2)), (shop.rows(), at(3)))
+        step.run(crashed)
+        assert notes(crashed) == shop.rows()
+        assert step.run(crashed).nothing
 
 
 # Against a naive reading of the whole table
@@ -354,7 +344,7 @@ _CHANGES = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.too_slow])
 @given(changes=_CHANGES)
 def test_whatever_happens_to_the_table_the_dataset_follows(tmp_path_factory, changes):
     folder = tmp_path_factory.mktemp("history")

@@ -11,8 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import floodmark as fm
+from floodmark.storage.counting import CountingStore
+from floodmark.storage.memory import MemoryStore
 from floodmark.transform.changed.filters import canonical
-from transform.worlds import CROSS, MAP, TWO_OUTPUTS, World, in_this_process, make_world
+from transform.worlds import CROSS, MAP, TWO_OUTPUTS, Calls, World, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -28,16 +31,18 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def test_positions_move_and_the_next_run_is_nothing_by_them_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_positions_move_and_the_next_run_is_nothing_by_them_alone(tmp_path: Path) -> None:
+    store = CountingStore(MemoryStore())
+    world = World(MAP, fm.Lake(store), Calls(tmp_path))
+    MAP.create(world.lake)
+    world.write("a", (0, 9), (1, 1), (2, 2), (3, 3))
     step = world.step(filters={"id": [2, 3]})
     assert step.run(world.lake).positions == {"a": 3}
     assert step.status(world.lake).inputs[0].behind == 0
 
-    monkeypatch.setattr("floodmark.transform.changed.changelist.changed_keys", None)  # no data is read
-
-    assert step.run(world.lake).nothing
+    store.keys_read.clear()
+    assert step.run(fm.Lake(store)).nothing
+    assert [key for key in store.keys_read if "/data/" in key or "/info/keys/" in key] == []
 
 
 def test_change_of_a_key_that_is_left_out_calls_nothing_and_moves_on(world: World) -> None:

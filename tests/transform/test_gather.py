@@ -13,7 +13,6 @@ from floodmark import Lake
 from floodmark.storage.memory import MemoryStore
 from floodmark.transform.changed.shape import Shape
 from floodmark.transform.errors import InputMoved
-from floodmark.transform.rows import chunks as reading
 from floodmark.transform.rows import gather, units
 from floodmark.transform.rows.chunk import Chunk
 from floodmark.transform.rows.chunks import read_chunks
@@ -21,6 +20,7 @@ from floodmark.transform.rows.gather import cheaper, key_units, map_units, stale
 from floodmark.transform.rows.room import Room
 from floodmark.transform.rows.units import KeysUnit, RangeUnit
 from floodmark.transform.specs import InputSpec, Required
+from limits import set_limit
 from transform.changing import World, rows_of, world
 
 
@@ -123,7 +123,7 @@ def test_chunks_of_a_range_are_full_but_for_the_last(lake: Lake, room: Path, mon
     made = _map_world(lake, room)
     for n in range(5):
         lake["a"].write(_rows(id=list(range(n * 7, n * 7 + 7))))
-    monkeypatch.setattr(reading, "READ_ROWS", 8)
+    set_limit(monkeypatch, "chunks.read_rows", 8)
     [unit] = _units(made, -1)
     assert [len(chunk) for chunk in _read(made, [unit], 4)] == [4] * 8 + [3]
 
@@ -142,7 +142,7 @@ def test_a_group_larger_than_a_chunk_is_called_whole(lake: Lake, room: Path, mon
     lake.create("a", key="id")
     made = world(lake, room, ["g"], "a")
     lake["a"].write(_rows(id=list(range(50)), g=[n // 20 for n in range(50)]))
-    monkeypatch.setattr(reading, "CHUNK_ROWS", 15)
+    set_limit(monkeypatch, "chunks.chunk_rows", 15)
     _, chunks = made.run(chunk_size=2)
     assert sorted((len(chunk), chunk.rows) for chunk in chunks) == [(1, 10), (1, 20), (1, 20)]
 

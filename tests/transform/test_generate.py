@@ -17,7 +17,7 @@ from floodmark.storage.local import LocalStore
 from floodmark.transform.errors import BadResult, BadStep, FunctionFailed, NothingCame, OutputTaken
 from floodmark.transform.refresh.generate import BatchGenerate
 from floodmark.transform.specs import OutputSpec
-from transform.crashing import Crash, DyingFileSystem
+from transform.crash_points import crashed_lakes
 
 FILES = OutputSpec("files", key="id")
 
@@ -220,25 +220,15 @@ def test_a_column_of_operations_is_not_taken_for_one(lake, delete_stale):
         BatchGenerate(Source(pa.table({"id": [1], "op": [1]})), [FILES], delete_stale, name="list").run(lake)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_that_dies_at_any_change_of_a_file_is_made_good_by_the_next(tmp_path):
-    died = 0
-    for changes in range(0, 400, 5):
-        folder = tmp_path / str(changes)
-        source = Source((frame([1, 2]), frame([5])))
-        step = BatchGenerate(source, [FILES, OutputSpec("errors", key="id")], name="list")
-        step.run(fm.Lake(LocalStore(folder, HastyFileSystem())))
-        source.frames = [(frame([2], size=1), frame([5, 6]))]
-        try:
-            step.run(fm.Lake(LocalStore(folder, DyingFileSystem(changes))))
-        except Crash:
-            died += 1
-        else:
-            break
-        lake = fm.Lake(LocalStore(folder, HastyFileSystem()))
+    source = Source((frame([1, 2]), frame([5])))
+    step = BatchGenerate(source, [FILES, OutputSpec("errors", key="id")], name="list")
+    step.run(fm.Lake(LocalStore(tmp_path / "lake", HastyFileSystem())))
+    source.frames = [(frame([2], size=1), frame([5, 6]))]
+    for lake in crashed_lakes(tmp_path / "lake", step.run, 8):
         assert rows(lake) in ({1: 1, 2: 2}, {2: 3})
         step.run(lake)
         assert (rows(lake), rows(lake, "errors")) == ({2: 3}, {5: 5, 6: 6})
         assert step.run(lake).nothing
         assert lake["files"].verify().problems == ()
-    assert died > 5

@@ -17,6 +17,7 @@ from floodmark.transform.errors import DifferingFrames
 from floodmark.transform.refresh.generate import BatchGenerate
 from floodmark.transform.refresh.spool import Spool
 from floodmark.transform.specs import OutputSpec
+from profiles import examples
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ _FRAMES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(frames=_FRAMES)
 def test_a_spool_gives_back_every_row_in_order(tmp_path_factory, frames):
     spool = Spool(tmp_path_factory.mktemp("spool"), "x")

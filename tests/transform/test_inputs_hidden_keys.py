@@ -15,8 +15,8 @@ import floodmark as fm
 from floodmark.transform.changed.inputs import pin
 from floodmark.transform.changed.shape import OutputKeys, Shape, resolve_shape
 from floodmark.transform.errors import BadKeys, BadStep
-from floodmark.transform.rows import gather
 from floodmark.transform.specs import InputSpec, as_input
+from limits import set_limit
 from transform.hidden_worlds import (
     BY_GROUPS,
     BY_RECORDS,
@@ -62,8 +62,7 @@ def pending(world: World) -> list[Any]:
     return sorted(quick)
 
 
-@pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(("kind", "quick"), list(zip(KINDS, [True, False, False, True], strict=True)), ids=str)
 def test_groups_of_a_view_with_a_hidden_key_are_kept_up_to_date(tmp_path: Path, kind: Hidden, quick: bool) -> None:
     world = made(tmp_path, kind)
     world.options["use_offset_optimization"] = quick
@@ -107,8 +106,8 @@ def test_a_new_function_processes_every_group_of_the_view_once(tmp_path: Path, k
 def test_rows_are_the_same_when_all_are_looked_at(
     tmp_path: Path, kind: Hidden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "FEW_ROWS", 0)
-    monkeypatch.setattr(gather, "ROW_BY_KEY", 1000.0)
+    set_limit(monkeypatch, "gather.few_rows", 0)
+    set_limit(monkeypatch, "gather.row_by_key", 1000.0)
     world = made(tmp_path, kind)
     write(world.lake, (1, 1, 5), (2, 1, 5), (3, 2, 7), (4, 3, 1))
     world.run()

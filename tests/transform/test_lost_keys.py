@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -12,8 +13,11 @@ import pytest
 
 import floodmark as fm
 from floodmark.transform.errors import KeyFailed, WorkersKeepDying
-from floodmark.transform.tasks import rounds
+from limits import set_limit
+from profiles import IN_FULL
 from transform.apply_world import Keys, World, processed_of, rows_of
+
+pytestmark = pytest.mark.process
 
 
 def _dies(how: str) -> None:
@@ -42,76 +46,69 @@ def counting(left: pa.Table, right: pa.Table, key: int) -> pa.Table:
     return pa.table({"id": left["id"], "n": [right.num_rows] * left.num_rows})
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> fm.Lake:
-    lake = fm.Lake(tmp_path / "lake")
-    lake.create("a", key="id").write(pa.table({"id": list(range(40)), "v": list(range(40))}))
+def make_lake(folder: Path, keys: int) -> fm.Lake:
+    lake = fm.Lake(folder / "lake")
+    lake.create("a", key="id").write(pa.table({"id": range(keys), "v": range(keys)}))
     return lake
 
 
-def step(tmp_path: Path, how: str, *keys: int, **options: Any) -> fm.BatchTransform:
-    kwargs = {"how": how, "keys": list(keys), "log": str(tmp_path / "deaths")}
+def step(folder: Path, how: str, *keys: int, **options: Any) -> fm.BatchTransform:
+    kwargs = {"how": how, "keys": list(keys), "log": str(folder / "deaths")}
     return fm.BatchTransform(deadly, ["a"], ["o"], name="s", version="1", kwargs=kwargs, **options)
 
 
-@pytest.mark.parametrize(
-    ("how", "kind", "says"),
-    [
-        ("os._exit", "WorkerDied", "exit code 3"),
-        ("segfault", "WorkerDied", "killed by SIGSEGV"),
-        ("memory", "MemoryError", "10 TB"),
-        ("sys.exit", "SystemExit", "3"),
-    ],
-)
-def test_key_that_ends_its_worker_fails_alone(lake: fm.Lake, tmp_path: Path, how: str, kind: str, says: str) -> None:
-    report = step(tmp_path, how, 17).run(lake)
-    assert (report.keys, report.failed) == (40, 1)
-    assert sorted(lake["o"].to_arrow()["id"].to_pylist()) == [k for k in range(40) if k != 17]
-    [failed] = step(tmp_path, how, 17).errors(lake).to_pylist()
-    assert (failed["id"], failed["type"], failed["attempts"]) == (17, kind, 1)
-    assert says in failed["message"]
-
-    assert step(tmp_path, how, 17).run(lake).failed == 1  # a run of this key only
-    [failed] = step(tmp_path, how, 17).errors(lake).to_pylist()
-    assert failed["attempts"] == 2
-
-    assert step(tmp_path, how).run(lake).keys == 1
-    assert sorted(lake["o"].to_arrow()["id"].to_pylist()) == list(range(40))
-
-
-def test_deadly_keys_are_found_by_few_deaths(lake: fm.Lake, tmp_path: Path) -> None:
-    lake["a"].write(pa.table({"id": list(range(40, 1000)), "v": [0] * 960}))
-    assert step(tmp_path, "os._exit", 700).run(lake).failed == 1
+@pytest.mark.soak
+@pytest.mark.parametrize("keys", [3, 1000] if IN_FULL else [3])
+def test_key_that_kills_its_worker_fails_alone_after_few_deaths(tmp_path: Path, keys: int) -> None:
+    lake, bad = make_lake(tmp_path, keys), keys * 2 // 3
+    report = step(tmp_path, "os._exit", bad).run(lake)
+    assert (report.keys, report.failed) == (keys, 1)
+    assert sorted(lake["o"].to_arrow()["id"].to_pylist()) == [k for k in range(keys) if k != bad]
+    [failed] = step(tmp_path, "os._exit", bad).errors(lake).to_pylist()
+    assert (failed["id"], failed["type"], failed["attempts"]) == (bad, "WorkerDied", 1)
+    assert "exit code 3" in failed["message"]
     deaths = len((tmp_path / "deaths").read_text().split())
-    assert deaths <= 10 + 3  # ten halvings, three tries of the key itself
+    assert deaths <= math.ceil(math.log2(keys)) + 3  # halvings, and three tries of the key itself
+
+    assert step(tmp_path, "os._exit").run(lake).keys == 1
+    assert sorted(lake["o"].to_arrow()["id"].to_pylist()) == list(range(keys))
 
 
-def test_deadly_key_is_named_where_the_first_failure_ends_the_run(lake: fm.Lake, tmp_path: Path) -> None:
-    with pytest.raises(KeyFailed, match=r"failed for id=17: WorkerDied: .*exit code 3") as caught:
-        step(tmp_path, "os._exit", 17, on_error="fail_fast").run(lake)
-    assert caught.value.key == {"id": 17}
+@pytest.mark.parametrize(("how", "kind", "says"), [("memory", "MemoryError", "10 TB"), ("sys.exit", "SystemExit", "3")])
+def test_key_that_wants_to_end_its_worker_fails_alone(tmp_path: Path, how: str, kind: str, says: str) -> None:
+    lake = make_lake(tmp_path, 40)
+    for attempts in (1, 2):
+        assert step(tmp_path, how, 17).run(lake).failed == 1
+        [failed] = step(tmp_path, how, 17).errors(lake).to_pylist()
+        assert (failed["id"], failed["type"], failed["attempts"]) == (17, kind, attempts)
+        assert says in failed["message"]
+    assert sorted(lake["o"].to_arrow()["id"].to_pylist()) == [k for k in range(40) if k != 17]
 
 
-def test_deadly_key_can_be_skipped(lake: fm.Lake, tmp_path: Path) -> None:
-    step(tmp_path, "os._exit", 17, on_error="skip").run(lake)
-    assert step(tmp_path, "os._exit", 17, on_error="skip").errors(lake)["state"].to_pylist() == ["skipped"]
-    assert step(tmp_path, "os._exit", 17, on_error="skip").run(lake).nothing
+def test_deadly_key_is_named_where_the_first_failure_ends_the_run(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, 1)
+    with pytest.raises(KeyFailed, match=r"failed for id=0: WorkerDied: .*killed by SIGSEGV") as caught:
+        step(tmp_path, "segfault", 0, on_error="fail_fast").run(lake)
+    assert caught.value.key == {"id": 0}
 
 
-def test_deadly_key_of_a_join_fails_alone(lake: fm.Lake) -> None:
-    lake.create("b", key=["id", "n"]).write(pa.table({"id": [3, 3, 5], "n": [1, 2, 1]}))
-    join = fm.BatchTransform(counting, ["a", "b"], ["o"], name="j", kwargs={"key": 5}, version="1", chunk_size=1)
+def test_deadly_key_of_a_join_fails_alone_and_can_be_skipped(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, 2)
+    lake.create("b", key=["id", "n"]).write(pa.table({"id": [0, 0, 1], "n": [1, 2, 1]}))
+    options: dict[str, Any] = {"kwargs": {"key": 1}, "version": "1", "chunk_size": 1, "on_error": "skip"}
+    join = fm.BatchTransform(counting, ["a", "b"], ["o"], name="j", **options)
     report = join.run(lake)
-    assert (report.keys, report.failed) == (40, 1)
-    assert join.errors(lake)["id"].to_pylist() == [5]
-    assert lake["o"].get({"id": 3})["n"].to_pylist() == [2]
+    assert (report.keys, report.failed) == (2, 1)
+    assert join.errors(lake).select(["id", "state"]).to_pylist() == [{"id": 1, "state": "skipped"}]
+    assert lake["o"].get({"id": 0})["n"].to_pylist() == [2]
+    assert join.run(lake).nothing
 
 
 def test_function_that_kills_every_worker_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "MOST_LOST", 2)
+    set_limit(monkeypatch, "rounds.most_lost", 0)
     world = World(tmp_path, function=always_dies)
     with pytest.raises(WorkersKeepDying, match="exit code 4"):
-        world.compute(Keys(0, 4))
+        world.compute(Keys(0, 1))
 
 
 def always_dies(frame: pa.Table, folder: str, seconds: float) -> pa.Table:
@@ -119,10 +116,10 @@ def always_dies(frame: pa.Table, folder: str, seconds: float) -> pa.Table:
 
 
 def test_what_was_stored_before_the_deaths_stays(tmp_path: Path) -> None:
-    world = World(tmp_path, function=dies_at_13, target_seconds=0.0)
-    done = world.compute(Keys(0, 40, gone=frozenset({7})))
-    assert rows_of(done.stored, value="x") == {k: k for k in range(40) if k not in (7, 13)}
-    assert processed_of(done.stored, range(40)) == list(range(40))
+    world = World(tmp_path, function=dies_at_13, target_seconds=0.0, chunk_size=2)
+    done = world.compute(Keys(9, 14, gone=frozenset({10})))
+    assert rows_of(done.stored, value="x") == {k: k for k in (9, 11, 12)}
+    assert processed_of(done.stored, range(9, 14)) == list(range(9, 14))
     assert done.failed == 1
 
 

@@ -18,6 +18,7 @@ from floodmark.compute import runner
 from floodmark.engine import Session
 from floodmark.engine import run as run_on_spark
 from floodmark.ledger.merge import derive
+from limits import set_limit
 
 pytestmark = pytest.mark.spark
 
@@ -28,11 +29,11 @@ KEYS = range(3)
 @pytest.fixture
 def lake(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> fm.Lake:
     """A lake for which nothing is too little for Spark."""
-    monkeypatch.setattr(runner, "LITTLE_ROWS", -1)
-    monkeypatch.setattr(runner, "LIGHT_TASKS", -1)
-    monkeypatch.setattr(derive, "HERE_ROWS", -1)
-    monkeypatch.setattr(derive, "FEW_CORES", 0)
-    monkeypatch.setattr(derive, "SLICE_BYTES", 1)  # every row is a task
+    set_limit(monkeypatch, "runner.little_rows", -1)
+    set_limit(monkeypatch, "runner.light_tasks", -1)
+    set_limit(monkeypatch, "derive.here_rows", -1)
+    set_limit(monkeypatch, "derive.few_cores", 0)
+    set_limit(monkeypatch, "derive.slice_bytes", 1)  # every row is a task
     monkeypatch.setattr(runner, "run", partial(run_on_spark, retries=0))
     lake = fm.Lake(tmp_path / "lake", runtime=fm.Runtime(session=session))
     lake.create("a", key="id").write(pa.table({"id": KEYS, "v": KEYS}))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from profiles import sample
 from transform.oracle import assert_right
 from transform.worlds import CASES, CROSS, JOIN, MAP, Case, World, in_this_process, make_world
 
@@ -74,8 +76,8 @@ def test_plan_of_a_new_version_says_that_everything_is_stale(world: World) -> No
     assert [given.keys for given in plan.inputs] == [3, 3]
 
 
-@pytest.mark.parametrize("offsets", [True, False])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.soak
+@pytest.mark.parametrize(("case", "offsets"), sample(itertools.product(CASES, [True, False]), 5), ids=str)
 def test_run_processes_as_many_keys_as_were_planned(case: Case, offsets: bool, tmp_path: Path) -> None:
     """Also where keys went before they were ever processed, after that, or before everything was stale."""
     world = make_world(case, tmp_path)

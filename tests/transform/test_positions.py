@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.chain.hashes import SHA3_256, Multihash
@@ -45,7 +45,6 @@ def test_input_without_records_stays_before_its_first() -> None:
     assert reached({}, {"a": -1}, {}) == {"a": -1}
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=20),
     st.integers(-1, 19),

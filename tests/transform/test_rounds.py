@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.ledger.layout import derive
@@ -25,6 +24,7 @@ from floodmark.transform.tasks.rounds import Missing, shares
 from floodmark.transform.tasks.stored import Fresh, Rows, Stored
 from floodmark.transform.tasks.trim import conformed
 from floodmark.transform.tasks.work import Task
+from profiles import seeds
 from transform.apply_world import Keys, T, World, hashes, processed_of, rows_of
 from transform.driven import Driver, until, world_at
 
@@ -205,27 +205,25 @@ def test_rows_that_tasks_learnt_different_columns_from_get_the_same_ones(world):
     assert stored.id not in [s.id for s in world.store.found([wide])]
 
 
+@pytest.mark.process
+@pytest.mark.soak
 def test_run_whose_driver_is_killed_again_and_again_calls_little_twice(tmp_path):
-    chance = random.Random(5)
-    world, keys, kills = world_at(tmp_path), 600, 4
-    for _ in range(kills):
+    world, kills = world_at(tmp_path), seeds(2)
+    # A worker may lose the checkpoint in the making and the one that it was storing.
+    lost = world.runner.cores * 2 * world.chunk_size
+    keys = 2 * len(kills) * lost
+    for seed in kills:
         with Driver(tmp_path, keys):
-            enough = world.calls().total() + chance.randrange(40, 100)
+            enough = world.calls().total() + lost + random.Random(seed).randrange(lost // 2)
             until(lambda enough=enough: world.calls().total() > enough)
-            time.sleep(chance.uniform(0, 0.03))
-    time.sleep(1.2)  # the workers of the last one notice
     done = world.compute(Keys(0, keys))
-    calls = world.calls()
     assert rows_of(done.stored) == {k: 2 * k for k in range(keys)}
     assert processed_of(done.stored, range(keys)) == list(range(keys))
-    assert done.reused >= 40 * kills // 2
-    # A worker may lose the checkpoint in the making and the one that it was storing.
-    assert calls.total() - keys <= kills * world.runner.cores * 2 * world.chunk_size
+    assert world.calls().total() - keys <= len(kills) * lost
     world.store.discard(done.stored)
     world.store.discard(done.left)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), max_size=12), st.integers(1, 60))
 def test_shares_have_all_keys_in_order_and_none_is_much_too_large(sizes, each):
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]

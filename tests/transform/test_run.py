@@ -160,12 +160,13 @@ assert not heavy, heavy
 """
 
 
+@pytest.mark.process
 def test_run_with_nothing_to_do_imports_neither_spark_nor_pandas(world: World, tmp_path: Path) -> None:
     world.write("a", (1, 1))
     world.run()
 
     done = subprocess.run(
-        [sys.executable, "-c", _NO_OP, str(tmp_path / "lake")], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _NO_OP, str(tmp_path / "lake")], capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 0, done.stderr

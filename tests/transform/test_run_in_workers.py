@@ -12,6 +12,8 @@ import pytest
 import floodmark as fm
 from floodmark.transform.errors import BadFunction, BadResult, KeyFailed
 
+pytestmark = pytest.mark.process
+
 HERE = os.getpid()
 
 

@@ -13,6 +13,7 @@ import pytest
 from floodmark.ledger.keys.records import Hashes
 from floodmark.transform.changed.ordering import limited
 from floodmark.transform.changed.pending import NOT_PENDING, Pending
+from profiles import seeds
 from transform.worlds import MAP, World, in_this_process, make_world
 
 
@@ -32,8 +33,7 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
-@pytest.mark.parametrize("order_by", [None, "id"])
+@pytest.mark.parametrize(("order_by", "most"), [(None, 1), ("id", 2), ("id", 3)])
 def test_keys_that_fail_for_ever_do_not_hold_up_new_ones(order_by: str | None, most: int, world: World) -> None:
     world.write("a", *[(n, n) for n in range(10, 16)])
 
@@ -43,8 +43,7 @@ def test_keys_that_fail_for_ever_do_not_hold_up_new_ones(order_by: str | None, m
     assert sorted(world.shown("w")) == list(range(10, 16))
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 8])
-@pytest.mark.parametrize("order_by", [None, "id", "-id"])
+@pytest.mark.parametrize(("order_by", "most"), [(None, 1), ("id", 2), ("-id", 3), (None, 8)])
 def test_keys_that_would_succeed_now_are_tried_though_there_is_always_more_to_do(
     order_by: str | None, most: int, world: World
 ) -> None:
@@ -90,9 +89,13 @@ def _pending(seed: random.Random) -> Pending:
     return Pending(keys, Hashes(halves, halves), first, first, first[:, 0], failed, tried, why)
 
 
-@pytest.mark.parametrize("number", range(200))
-def test_shares_of_a_limit_are_what_they_are_said_to_be(number: int) -> None:
-    seed = random.Random(number)
+@pytest.mark.soak
+def test_shares_of_a_limit_are_what_they_are_said_to_be() -> None:
+    for number in seeds(200):
+        _check_shares(random.Random(number))
+
+
+def _check_shares(seed: random.Random) -> None:
     pending = _pending(seed)
     most, turn = seed.randrange(1, 14), seed.randrange(8)
     order = np.argsort(pending.is_failed, kind="stable")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import CommitConflict
-from floodmark.transform import publish
 from floodmark.transform.errors import BadStep, KeysChanged, OutputTaken
 from transform.oracle import assert_right
+from transform.racing import crash_before, raced_world
 from transform.worlds import MAP, TWO_OUTPUTS, World, in_this_process, make_world
 
 
@@ -99,22 +98,10 @@ def test_all_outputs_have_the_same_keys(tmp_path: Path) -> None:
     assert_right(world)
 
 
-def test_crash_between_two_outputs_is_made_good_without_calls_or_duplicates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make_world(TWO_OUTPUTS, tmp_path)
+def test_crash_between_two_outputs_is_made_good_without_calls_or_duplicates(tmp_path: Path) -> None:
+    world = raced_world(TWO_OUTPUTS, tmp_path)
     world.write("a", (1, 1), (2, 2), (3, 3))
-    derive = publish.derive
-
-    def dies(name: str, *rest: object) -> object:
-        if name == "out":
-            raise KeyboardInterrupt
-        return derive(name, *rest)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(publish, "derive", dies)
-        with pytest.raises(KeyboardInterrupt):
-            world.run()
+    crash_before(world, "out", world.run)
     records = world.lake["many"].last_offset
     assert records is not None
     assert world.lake["out"].last_offset is None
@@ -127,25 +114,13 @@ def test_crash_between_two_outputs_is_made_good_without_calls_or_duplicates(
     assert_right(world)
 
 
-def test_rows_that_a_crash_left_in_one_output_go_when_their_key_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The key was never processed, as far as anybody knows, and is not there any more."""
-    world = make_world(TWO_OUTPUTS, tmp_path)
+def test_rows_that_a_crash_left_in_one_output_go_when_their_key_does(tmp_path: Path) -> None:
+    """As far as the first output knows, the key was never processed, and it is not there any more."""
+    world = raced_world(TWO_OUTPUTS, tmp_path)
     world.write("a", (1, 1))
     world.run()
-    derive = publish.derive
-
-    def dies(name: str, *rest: object) -> object:
-        if name == "out":
-            raise KeyboardInterrupt
-        return derive(name, *rest)  # type: ignore[arg-type]
-
     world.write("a", (2, 2))
-    with monkeypatch.context() as patched:
-        patched.setattr(publish, "derive", dies)
-        with pytest.raises(KeyboardInterrupt):
-            world.run()
+    crash_before(world, "out", world.run)
     assert {row["id"] for row in world.rows("many")} == {1, 2}
     world.delete("a", 2)
 
@@ -204,39 +179,26 @@ def test_first_output_that_was_dropped_is_filled_again_and_the_second_holds_noth
     assert_right(world)
 
 
-def test_run_that_loses_every_race_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(*_: object) -> None:
-        raise CommitConflict("lost")
-
-    monkeypatch.setattr(publish, "derive", lost)
-    with pytest.raises(CommitConflict):
-        world.run()
-
-
-def test_version_that_was_given_up_half_way_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_version_that_was_given_up_half_way_leaves_nothing_behind(tmp_path: Path) -> None:
     """A run of a new version dies between two outputs, and then the old function is run again."""
-    world = make_world(TWO_OUTPUTS, tmp_path)
+    world = raced_world(TWO_OUTPUTS, tmp_path)
     world.write("a", (1, 1), (2, 2), (3, 3))
     world.run()
 
-    _die_before_the_first_output(world.step("2"), world, monkeypatch)
+    crash_before(world, "out", lambda: world.run("2"))
     world.run("1")
 
     assert_right(world)
     assert world.run("1").nothing
 
 
-def test_filters_that_were_given_up_half_way_leave_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The function is the same, so only what the step has noted tells whose results the second output has."""
-    world = make_world(TWO_OUTPUTS, tmp_path)
+def test_filters_that_were_given_up_half_way_leave_nothing_behind(tmp_path: Path) -> None:
+    """The function is the same: only the note of the second output says whose results it has."""
+    world = raced_world(TWO_OUTPUTS, tmp_path)
     world.write("a", (1, 1), (2, 2), (3, 3))
     world.run()
 
-    _die_before_the_first_output(world.step(filters={"id": [2]}), world, monkeypatch)
+    crash_before(world, "out", lambda: world.run(filters={"id": [2]}))
     assert set(world.lake["many"].to_arrow()["id"].to_pylist()) == {2}
     world.run()
 
@@ -245,47 +207,25 @@ def test_filters_that_were_given_up_half_way_leave_nothing_behind(
 
 
 @pytest.mark.parametrize("way", ["run_changelist", "retry"])
-def test_keys_that_were_asked_for_are_not_left_half_done(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_that_were_asked_for_are_not_left_half_done(way: str, tmp_path: Path) -> None:
     """They are pending nowhere, so no run would come back to them."""
-    world = make_world(TWO_OUTPUTS, tmp_path, on_error="skip")
+    world = raced_world(TWO_OUTPUTS, tmp_path, on_error="skip")
     if way == "retry":
         world.calls.fail((2,))
     world.write("a", (1, 1), (2, 2), (3, 3))
     world.run()
     world.calls.behave() if way == "retry" else world.calls.fail((2,))
 
-    process = {
-        "run_changelist": lambda step: step.run_changelist(world.lake, {"a": [2]}),
-        "retry": lambda step: step.retry(world.lake),
-    }
-    _die_before_the_first_output(world.step(), world, monkeypatch, process[way])
+    if way == "retry":
+        crash_before(world, "out", lambda: world.step().retry(world.lake))
+    else:
+        crash_before(world, "out", lambda: world.step().run_changelist(world.lake, {"a": [2]}))
     world.calls.behave()
     assert world.step().status(world.lake).stale is not None
     world.run()
 
     assert_right(world)
     assert world.run().nothing
-
-
-def _die_before_the_first_output(
-    step: fm.BatchTransform,
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-    process: Callable[[fm.BatchTransform], object] | None = None,
-) -> None:
-    derive = publish.derive
-
-    def dies(name: str, *rest: object) -> object:
-        if name == "out":
-            raise KeyboardInterrupt
-        return derive(name, *rest)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(publish, "derive", dies)
-        with pytest.raises(KeyboardInterrupt):
-            step.run(world.lake) if process is None else process(step)
 
 
 def test_step_without_its_second_output_can_be_reset(tmp_path: Path) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.storage.memory import MemoryStore
-from floodmark.transform import publish
+from floodmark.ledger.errors import CommitConflict
 from transform.oracle import assert_right
-from transform.worlds import MAP, TWO_OUTPUTS, Calls, Case, World, in_this_process, make_world
+from transform.racing import raced_world, store_of
+from transform.worlds import MAP, TWO_OUTPUTS, Case, World, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -23,21 +24,8 @@ def _here() -> Iterator[None]:
         yield
 
 
-class Hurried(MemoryStore):
-    """A store without paths that gives everyone a turn at once, as buckets do."""
-
-    def turn(self, key: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-
-def _hurried(case: Case, folder: Path) -> World:
-    lake = fm.Lake(Hurried())
-    case.create(lake)
-    return World(case, lake, Calls(folder))
-
-
 def _side_by_side(world: World, count: int = 2) -> list[Any]:
-    """The reports, or errors, of so many runs that begin together."""
+    """The reports, or errors, of runs that begin together."""
     begin = threading.Barrier(count)
     found: list[Any] = []
 
@@ -52,7 +40,7 @@ def _side_by_side(world: World, count: int = 2) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     return found
 
 
@@ -69,7 +57,7 @@ def test_second_of_two_runs_waits_and_finds_everything_done(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("case", [MAP, TWO_OUTPUTS], ids=str)
 def test_where_everyone_has_a_turn_one_commit_wins_and_nothing_is_there_twice(case: Case, tmp_path: Path) -> None:
-    world = _hurried(case, tmp_path)
+    world = raced_world(case, tmp_path)
     world.write("a", *((i, i) for i in range(10)))
 
     reports = _side_by_side(world, 3)
@@ -80,44 +68,49 @@ def test_where_everyone_has_a_turn_one_commit_wins_and_nothing_is_there_twice(ca
     assert world.run().nothing
 
 
-def test_run_that_lost_the_race_plans_again_from_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_lost_the_race_plans_again_from_what_there_is(tmp_path: Path) -> None:
     """Between the plan and the commit of one run another comes, with a newer head."""
-    world = _hurried(MAP, tmp_path)
+    world = raced_world(MAP, tmp_path)
     world.write("a", (1, 1), (2, 2))
-    derive = publish.derive
-    intruded = []
 
-    def intrude(*given: Any) -> Any:
-        if not intruded:
-            intruded.append(True)
-            world.write("a", (2, 20), (3, 3))
-            world.step().run(world.lake)
-        return derive(*given)
+    def intrude() -> None:
+        world.write("a", (2, 20), (3, 3))
+        world.step().run(world.lake)
 
-    monkeypatch.setattr(publish, "derive", intrude)
-    report = world.step().run(world.lake)
+    with store_of(world).before_next_move(intrude):
+        report = world.step().run(world.lake)
 
     assert report.nothing
     assert report.positions == world.heads()
     assert_right(world)
 
 
-def test_reset_while_a_run_is_under_way_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = _hurried(MAP, tmp_path)
+def test_run_that_loses_every_race_says_so(tmp_path: Path) -> None:
+    world = raced_world(MAP, tmp_path)
     world.write("a", (1, 1))
     world.run()
     world.write("a", (2, 2))
-    derive = publish.derive
-    intruded = []
+    versions = itertools.count(2)
 
-    def intrude(*given: Any) -> Any:
-        if not intruded:
-            intruded.append(True)
-            world.step().reset(world.lake)
-        return derive(*given)
+    def another_version() -> None:
+        fm.BatchTransform(_copied, ["a"], ["out"], name="step", version=f"{next(versions)}").run(world.lake)
 
-    monkeypatch.setattr(publish, "derive", intrude)
+    with store_of(world).before_every_move(another_version), pytest.raises(CommitConflict):
+        world.run()
+
+
+def _copied(rows: pa.Table) -> pa.Table:
+    return pa.table({"id": rows["id"], "w": rows["v"]})
+
+
+def test_reset_while_a_run_is_under_way_is_not_lost(tmp_path: Path) -> None:
+    world = raced_world(MAP, tmp_path)
+    world.write("a", (1, 1))
     world.run()
+    world.write("a", (2, 2))
+
+    with store_of(world).before_next_move(lambda: world.step().reset(world.lake)):
+        world.run()
 
     assert sorted(set(world.calls.keys())) == [(1,), (2,)]
     assert_right(world)

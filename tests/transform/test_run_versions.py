@@ -12,9 +12,9 @@ import pytest
 import floodmark as fm
 from floodmark.chain.events import SetTransform
 from floodmark.engine.progress import SilentProgress
-from floodmark.transform import publish
 from floodmark.transform.errors import BadMeta, NewVersion, OutputTaken
 from transform.oracle import assert_right
+from transform.racing import crash_before, raced_world, store_of
 from transform.worlds import MAP, World, in_this_process, make_world
 
 
@@ -41,35 +41,23 @@ def _transforms(world: World) -> int:
     return sum(isinstance(event, SetTransform) for event in _blocks(world))
 
 
-def test_new_version_processes_everything_and_names_itself_in_the_same_head_move(world: World) -> None:
+def test_new_version_processes_everything_and_names_itself_in_the_same_head_move(tmp_path: Path) -> None:
+    world = raced_world(MAP, tmp_path)
+    world.write("a", (1, 1), (2, 2), (3, 3))
+    world.run()
     before = world.lake["out"].snapshot().head_block.sequence_number
-    moves = _count_head_moves(world)
+    moves: list[str] = []
 
-    report = world.run("2")
+    with store_of(world).before_moves_of(world.lake, "out", lambda: moves.append("out")):
+        report = world.run("2")
 
     assert sorted(world.calls.keys()) == [(1,), (2,), (3,)]
     assert (report.commits, report.changed) == (1, 3)
-    assert moves == [world.lake["out"].head]
+    assert moves == ["out"]
     assert world.lake["out"].snapshot().head_block.sequence_number == before + 2
     assert _transforms(world) == 2
     assert_right(world, factor=100)
     assert world.run("2").nothing
-
-
-def _count_head_moves(world: World) -> list[Any]:
-    """The heads that the output moves to from now on."""
-    moved: list[Any] = []
-    store = world.lake.store
-    swap = store.compare_and_swap
-
-    def noting(key: str, expected: bytes | None, new: bytes) -> bool:
-        done = swap(key, expected, new)
-        if done and key.endswith("refs/head") and expected != new:
-            moved.append(world.lake["out"].head)
-        return done
-
-    store.compare_and_swap = noting  # type: ignore[method-assign]
-    return moved
 
 
 def test_new_version_commits_once_whatever_commit_every_says(world: World) -> None:
@@ -261,9 +249,10 @@ def test_new_version_may_add_columns(world: World) -> None:
     assert sorted(world.lake["out"].to_arrow()["extra"].to_pylist()) == [1, 2, 3]
 
 
-def test_new_version_with_more_columns_that_was_killed_goes_on_from_its_checkpoints(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_version_with_more_columns_that_was_killed_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
+    world = raced_world(MAP, tmp_path)
+    world.write("a", (1, 1), (2, 2), (3, 3))
+    world.run()
     calls: list[int] = []
     world.delete("a", 1)  # a key that is gone, and has no columns to learn from
 
@@ -272,20 +261,13 @@ def test_new_version_with_more_columns_that_was_killed_goes_on_from_its_checkpoi
         return pa.table({"extra": rows["v"], "id": rows["id"], "w": rows["v"]})
 
     step = fm.BatchTransform(more, ["a"], ["out"], name="step", version="2")
-    with monkeypatch.context() as patched:
-        patched.setattr(publish, "derive", _dies)
-        with pytest.raises(KeyboardInterrupt):
-            step.run(world.lake)
+    crash_before(world, "out", lambda: step.run(world.lake))
     calls.clear()
 
     step.run(world.lake)
 
     assert calls == []
     assert sorted(world.lake["out"].to_arrow()["extra"].to_pylist()) == [2, 3]
-
-
-def _dies(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_new_version_that_drops_a_column_is_refused(world: World) -> None:

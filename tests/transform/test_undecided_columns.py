@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floodmark as fm
-from floodmark.compute import runner
-from floodmark.engine import run_here
+from floodmark.storage.memory import MemoryStore
 from floodmark.transform.errors import BadResult, UndecidedColumn
 from floodmark.transform.tasks.apply import apply
 from floodmark.transform.tasks.work import Task
+from limits import set_limit
+from profiles import examples
 from transform.apply_world import Keys, World, processed_of, rows_of
+from transform.worlds import in_this_process
 
 LATE = 25
 
@@ -59,7 +62,7 @@ def test_empty_lists_stay_empty_lists(tmp_path: Path) -> None:
 
 
 def test_tasks_that_saw_no_value_get_the_type_of_those_that_did(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("floodmark.transform.tasks.rounds.LEAST_ROWS", 10)
+    set_limit(monkeypatch, "rounds.least_rows", 10)
     world = World(tmp_path, function=late_text, target_seconds=0.0)  # nobody waits long for what one task learns
     done = world.compute(Keys(0, 10), Keys(10, 20), Keys(30, 40), Keys(20, 30))
     assert rows_of(done.stored, value="c") == wanted(range(40))
@@ -104,11 +107,11 @@ def test_rows_that_do_not_go_together_are_refused(tmp_path: Path, function: Any,
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fm.Lake:
-    monkeypatch.setattr(runner, "run_in_processes", lambda tasks, function, **_: run_here(tasks, function, retries=0))
-    lake = fm.Lake(tmp_path / "lake")
+def lake() -> Iterator[fm.Lake]:
+    lake = fm.Lake(MemoryStore())
     lake.create("a", key="id").write(pa.table({"id": [1, 2, 3, 4], "v": [3, 4, 5, 6]}))
-    return lake
+    with in_this_process():
+        yield lake
 
 
 def _from_3_on(rows: pa.Table) -> pa.Table:
@@ -144,7 +147,7 @@ def test_new_version_may_add_a_column_whose_first_rows_have_no_value(lake: fm.La
     assert lake["o"].to_arrow().sort_by("id")["c"].to_pylist() == [None, None, "x", "x"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(8))
 @given(
     values=st.lists(st.sampled_from([None, 1, 2, 0.5]), min_size=1, max_size=12),
     cuts=st.sets(st.integers(1, 11), max_size=3),
@@ -162,9 +165,8 @@ def test_rows_are_what_they_would_be_had_they_been_seen_at_once(
         return pa.table({"k": frame["k"], "y": [values[k] for k in frame["k"].to_pylist()]})
 
     world = World(tmp_path_factory.mktemp("w"), function=function, target_seconds=seconds, chunk_size=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "run_in_processes", lambda tasks, f, **_: run_here(tasks, f, retries=0))
-        patch.setattr("floodmark.transform.tasks.rounds.LEAST_ROWS", 1)
+    with in_this_process(), pytest.MonkeyPatch.context() as patch:
+        set_limit(patch, "rounds.least_rows", 1)
         if known is None:
             with pytest.raises(UndecidedColumn):
                 world.compute(*units)

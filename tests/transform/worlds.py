@@ -7,31 +7,25 @@ case says by a formula over plain rows: the oracle uses the same one, and nothin
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 
 import floodmark as fm
-from faults.recording import HastyFileSystem
-from floodmark.compute import runner
-from floodmark.engine import run_here
-from floodmark.storage.local import LocalStore
+from histories import disks
+from histories.calls import CallLog, until
+from histories.calls import in_this_process as in_this_process
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
 Formula = Callable[[Key, tuple[list[Row], ...], int], tuple[list[Row], ...]]
 """A key, its rows in each input, and the factor of the version: its rows in each output."""
 
-PATIENCE = 60.0
 FACTORS = {"1": 10, "2": 100, "3": 1000}
 
 
@@ -42,20 +36,12 @@ class ToldToFail(Exception):
 # What functions were called with, and what they are told
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(CallLog):
     """What the functions of one world have been called with, and which keys are to fail."""
-
-    folder: Path
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "calls"
 
     def all(self) -> list[list[tuple[Key, bool]]]:
         """Every call since the last `forget`: its keys, and whether they were to fail."""
-        lines = self.log.read_text().splitlines() if self.log.exists() else []
-        return [[(tuple(key), bad) for key, bad in json.loads(line)] for line in lines]
+        return [[(tuple(key), bad) for key, bad in json.loads(line)] for line in self.lines()]
 
     def keys(self) -> list[Key]:
         """The key of every group of rows handed to a function since the last `forget`, repeats included."""
@@ -68,28 +54,22 @@ class Calls:
         """Whether a key was to fail when it was last called."""
         return {key: bad for call in self.all() for key, bad in call}
 
-    def forget(self) -> None:
-        self.log.unlink(missing_ok=True)
-
-    # Told by the test
-
     def fail(self, *keys: Key) -> None:
         """These keys, and no others, fail from now on."""
-        _put(self.folder / "fail", json.dumps(keys))
+        self.order("fail", json.dumps(keys))
 
     def failing(self) -> set[Key]:
-        path = self.folder / "fail"
-        return {tuple(key) for key in json.loads(path.read_text())} if path.exists() else set()
+        return {tuple(key) for key in json.loads(self.ordered("fail") or "[]")}
 
     def behave(self) -> None:
         self.fail()
 
     def wait(self) -> None:
         """Calls last until `go_on`."""
-        (self.folder / "wait").touch()
+        self.order("wait")
 
     def go_on(self) -> None:
-        (self.folder / "wait").unlink(missing_ok=True)
+        self.cancel("wait")
 
     def await_calls(self, count: int) -> None:
         until(lambda: len(self.all()) >= count)
@@ -97,34 +77,13 @@ class Calls:
     # Used by the functions
 
     def note(self, keys: Sequence[Key]) -> None:
-        """Write down a call before anything can go wrong with it, then do as told."""
+        """Write down a call before anything can go wrong with it, then obey the orders."""
         bad = self.failing()
-        line = json.dumps([(key, key in bad) for key in keys]) + "\n"
-        descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
-        until(lambda: not (self.folder / "wait").exists())
+        self.add(json.dumps([(key, key in bad) for key in keys]) + "\n")
+        until(lambda: self.ordered("wait") is None)
         for key in keys:
             if key in bad:
                 raise ToldToFail(f"told to fail for {key}")
-
-
-def _put(path: Path, text: str) -> None:
-    """Whoever reads meanwhile sees the old text or the new one."""
-    beside = path.with_suffix(".new")
-    beside.write_text(text)
-    beside.rename(path)
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for something, and give up when it does not come."""
-    ends = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > ends:
-            raise TimeoutError("it never happened")
-        time.sleep(0.005)
 
 
 # What a case is
@@ -438,7 +397,7 @@ def in_order(rows: Iterable[Row], key: Sequence[str]) -> list[Row]:
 
 
 def open_lake(folder: Path, runtime: fm.Runtime | None = None) -> fm.Lake:
-    return fm.Lake(LocalStore(folder / "lake", HastyFileSystem()), runtime=runtime)
+    return disks.open_lake(folder / "lake", runtime=runtime)
 
 
 def make_world(case: Case, folder: Path, runtime: fm.Runtime | None = None, **options: Any) -> World:
@@ -447,14 +406,3 @@ def make_world(case: Case, folder: Path, runtime: fm.Runtime | None = None, **op
     lake = open_lake(folder, runtime)
     case.create(lake)
     return World(case, lake, Calls(folder), options)
-
-
-@contextmanager
-def in_this_process() -> Iterator[None]:
-    """Tasks run one after the other in this process: quick, and file systems that cannot travel need not."""
-
-    def here(tasks: Sequence[Any], function: Callable[[Any], Any], **_: Any) -> list[Any]:
-        return run_here(tasks, function, threads=1, retries=0)
-
-    with mock.patch.object(runner, "run_in_processes", here), mock.patch.object(runner, "run_here", here):
-        yield

@@ -7,15 +7,16 @@ import pyarrow as pa
 import pytest
 
 from floodmark.ledger.errors import DuplicateKeys
-from floodmark.ledger.merge import buckets, slices
+from floodmark.ledger.merge import slices
+from limits import set_limit
 
 ROWS = 300
 
 
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch):
-    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 1000)
-    monkeypatch.setattr(buckets.grouped, "__defaults__", (2000,))
+    set_limit(monkeypatch, "parts.part_bytes", 1000)
+    set_limit(monkeypatch, "buckets.part_bytes", 16_000)
 
 
 @pytest.fixture

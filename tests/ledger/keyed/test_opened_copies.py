@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from floodmark.ledger.keys import rows
+import floodmark as fm
+from faults.recording import HastyFileSystem
+from floodmark.storage.local import LocalStore
+from limits import set_limit
 
 
 def people(ids, value) -> pa.Table:
@@ -15,20 +18,31 @@ def values(dataset) -> list[str]:
     return dataset.to_arrow().sort_by("id")["name"].to_pylist()
 
 
-def test_a_copy_is_opened_once(lake, monkeypatch):
-    opened = []
-    mapped = rows._mapped
-    monkeypatch.setattr(rows, "_mapped", lambda objects, name: opened.append(name) or mapped(objects, name))
+class CountingFolder(LocalStore):
+    """A folder that notes which row copies are opened."""
+
+    def __init__(self, root):
+        super().__init__(root, HastyFileSystem())
+        self.opened = []
+
+    def local_path(self, key):
+        if "/info/rows/" in key:
+            self.opened.append(key)
+        return super().local_path(key)
+
+
+def test_a_copy_is_opened_once(tmp_path):
+    lake = fm.Lake(CountingFolder(tmp_path / "lake"))
     dataset = lake.create("people", key="id")
     dataset.write(people(range(50), "first"))
     for i in range(5):
         dataset.write(people([i], "second"))
-    assert len(opened) == 1
+    assert len(lake.store.opened) == 1
     assert values(dataset) == [*(f"second {i}" for i in range(5)), *(f"first {i}" for i in range(5, 50))]
 
 
 def test_more_copies_than_stay_open_are_still_read(lake, monkeypatch):
-    monkeypatch.setattr(rows, "OPEN_COPIES", 4)
+    set_limit(monkeypatch, "rows.open_copies", 4)
     dataset = lake.create("people", key="id")
     for i in range(12):
         dataset.write(people([i], "first"))

@@ -11,17 +11,18 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger import fold as folding
-from floodmark.ledger.keys import rows as row_copies
-from floodmark.ledger.merge import buckets, intake
-from floodmark.ledger.merge import write as merging
+from faults.recording import HastyFileSystem
+from floodmark.storage.counting import CountingStore
 from floodmark.storage.errors import StorageError
 from floodmark.storage.local import LocalStore
+from floodmark.storage.memory import MemoryStore
+from ledger.worlds import InterleavingStore, keys, racing
+from limits import set_limit
 
 
 @pytest.fixture
 def lake(tmp_path):
-    return fm.Lake(tmp_path / "lake")
+    return fm.Lake(LocalStore(tmp_path / "lake", HastyFileSystem()))
 
 
 def stream(**columns):
@@ -29,41 +30,35 @@ def stream(**columns):
     return pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
 
 
-def lose_the_first_race(monkeypatch):
-    commit, lost = merging.Merge._commit, []
-
-    def losing(self, snapshot, prepared):
-        if lost:
-            return commit(self, snapshot, prepared)
-        lost.append(True)
-        return None
-
-    monkeypatch.setattr(merging.Merge, "_commit", losing)
+@pytest.fixture
+def racing_lake():
+    """A lake whose next commit of `d` loses a race."""
+    lake = fm.Lake(racing(MemoryStore)(), runtime=fm.Runtime(sleep=lambda _: None))
+    lake.create("d", key="id").write(pa.table({"id": [1, 2, 3]}))
+    lake.store.rivals = (lambda: lake["d"].advance_watermark("2030-01-01"),)
+    return lake
 
 
-def test_keys_of_a_stream_are_deleted_after_a_lost_race(lake, monkeypatch):
-    d = lake.create("d", key="id")
-    d.write(pa.table({"id": [1, 2, 3]}))
-    lose_the_first_race(monkeypatch)
+def test_keys_of_a_stream_are_deleted_after_a_lost_race(racing_lake):
+    d = racing_lake["d"]
     assert d.delete(stream(id=[1, 2])).retracted == 2
+    assert racing_lake.store.rivals == ()
     assert d.to_arrow().to_pylist() == [{"id": 3}]
 
 
-def test_processed_keys_of_a_stream_are_retracted_after_a_lost_race(lake, monkeypatch):
-    d = lake.create("d", key="id")
-    d.write(pa.table({"id": [1, 2, 3]}))
-    lose_the_first_race(monkeypatch)
+def test_processed_keys_of_a_stream_are_retracted_after_a_lost_race(racing_lake):
+    d = racing_lake["d"]
     assert d.store_chunk(pa.table({"id": [1]}), processed_idx=stream(id=[1, 2])).retracted == 1
+    assert racing_lake.store.rivals == ()
 
 
 def test_column_of_any_name_survives_a_large_batch(lake, monkeypatch):
-    monkeypatch.setattr("floodmark.ledger.parts.PART_BYTES", 500)
-    monkeypatch.setattr(buckets, "PART_BYTES", 500)
-    monkeypatch.setattr(intake, "PART_BYTES", 500)
-    monkeypatch.setattr(buckets.grouped, "__defaults__", (500,))
+    set_limit(monkeypatch, "parts.part_bytes", 2000)
+    set_limit(monkeypatch, "buckets.part_bytes", 8000)
+    set_limit(monkeypatch, "intake.part_bytes", 2000)
     names = ["floodmark.dev/x", "floodmark.dev/key_high", "floodmark.dev/op", "0", "1"]
     d = lake.create("d", key="id")
-    d.write(pa.table({"id": range(200), **{name: range(200) for name in names}}))
+    d.write(pa.table({"id": range(100), **{name: range(100) for name in names}}))
     assert d.snapshot().slices.num_rows > 1
     assert d.to_arrow().select(names).to_pydict() == {name: d.to_arrow()["id"].to_pylist() for name in names}
     assert d.verify().ok
@@ -72,7 +67,7 @@ def test_column_of_any_name_survives_a_large_batch(lake, monkeypatch):
 def test_rows_that_are_repeated_are_divided_among_slices(lake, monkeypatch):
     d = lake.create("d", key="id")
     d.write(pa.table({"id": range(1000), "text": ["x" * 50] * 1000}))
-    monkeypatch.setattr(merging, "_REPEATED_BYTES", 1000)
+    set_limit(monkeypatch, "write.repeated_bytes", 1000)
     commit = d.delete(range(900))
     assert commit.retracted == 900
     assert commit.slices > 3
@@ -83,7 +78,7 @@ def test_rows_that_are_repeated_are_divided_among_slices(lake, monkeypatch):
 def test_small_snapshot_of_a_large_dataset_is_divided_too(lake, monkeypatch):
     d = lake.create("d", key="id", merge="snapshot")
     d.write(pa.table({"id": range(1000), "text": ["x" * 50] * 1000}))
-    monkeypatch.setattr(merging, "_REPEATED_BYTES", 1000)
+    set_limit(monkeypatch, "write.repeated_bytes", 1000)
     commit = d.write(pa.table({"id": [5, 2000], "text": ["x" * 50, "new"]}))
     assert (commit.new, commit.changed, commit.retracted, commit.unchanged) == (1, 0, 999, 1)
     assert commit.slices > 3
@@ -91,74 +86,76 @@ def test_small_snapshot_of_a_large_dataset_is_divided_too(lake, monkeypatch):
 
 
 def test_records_that_are_purged_do_not_make_every_write_fold(lake, monkeypatch):
-    monkeypatch.setattr(folding, "WORTH_ROWS", 10)
+    set_limit(monkeypatch, "fold.worth_rows", 10)
     d = lake.create("d", key="id")
     for value in range(5):
         d.write(pa.table({"id": range(100), "v": [value] * 100}))
     kept = d.write(pa.table({"id": range(1000, 2000), "v": [0] * 1000}))
     d.purge(before=kept.start)
-    folds = []
-    monkeypatch.setattr(folding, "_fold_some", lambda *given: folds.append(given))
+    folded = keys(d, "info/fold/files")
     d.write(pa.table({"id": [5000], "v": [0]}))
-    assert folds == []
+    assert keys(d, "info/fold/files") == folded
     d.write(pa.table({"id": range(1000, 1200), "v": [1] * 200}))
-    assert len(folds) == 1
+    assert len(keys(d, "info/fold/files")) == len(folded) + 1
 
 
-def test_lake_that_cannot_be_written_to_can_be_read_by_key(lake, monkeypatch):
-    d = lake.create("d", key="id")
-    d.write(pa.table({"id": range(200), "v": range(200)}))
-    for info in list(d.snapshot().objects.store.list(d.snapshot().objects.folder + "/info/rows")):
-        lake.store.delete(info.key)
+class ReadOnlyFolder(LocalStore):
+    """A folder in which no file can be staged."""
 
-    def refuse(self):
+    def staging(self):
         raise PermissionError(13, "read-only")
 
-    monkeypatch.setattr(LocalStore, "staging", refuse)
-    monkeypatch.setattr(row_copies, "COPY_ROWS", 10)
-    assert fm.Lake(lake.store)["d"].get(range(100)).num_rows == 100
+
+def test_lake_that_cannot_be_written_to_can_be_read_by_key(tmp_path, monkeypatch):
+    lake = fm.Lake(tmp_path / "lake")
+    d = lake.create("d", key="id")
+    d.write(pa.table({"id": range(200), "v": range(200)}))
+    forget_row_copies(d)
+    set_limit(monkeypatch, "rows.copy_rows", 10)
+    assert fm.Lake(ReadOnlyFolder(tmp_path / "lake"))["d"].get(range(100)).num_rows == 100
 
 
-def test_purge_under_a_write_makes_it_begin_again(lake, monkeypatch):
+def forget_row_copies(dataset):
+    for key in keys(dataset, "info/rows"):
+        dataset.snapshot().objects.store.delete(key)
+
+
+@pytest.fixture
+def twenty():
+    """Two slices of ten keys each, in a store that other writers can interleave with."""
+    lake = fm.Lake(InterleavingStore())
     d = lake.create("d", key="id")
     d.write(pa.table({"id": range(10), "v": [0] * 10}))
     d.write(pa.table({"id": range(10, 20), "v": [0] * 10}))
-    prepared, purged = merging.Merge._prepared, []
+    return lake
 
-    def overtaken(self, *given):
-        if not purged:
-            purged.append(fm.Lake(lake.store)["d"].purge(before=10))
-            for info in list(lake.store.list(d.snapshot().objects.folder + "/info/rows")):
-                lake.store.delete(info.key)
-        return prepared(self, *given)
 
-    monkeypatch.setattr(merging.Merge, "_prepared", overtaken)
+def test_purge_under_a_write_makes_it_begin_again(twenty):
+    def purge():
+        twenty["d"].purge(before=10)
+        forget_row_copies(twenty["d"])
+
+    d = fm.Lake(twenty.store)["d"]
+    twenty.store.at("before get", purge, "/info/keys/")
     commit = d.write(pa.table({"id": [1, 11], "v": [1, 1]}))
     assert (commit.new, commit.changed) == (1, 1)
 
 
-def test_state_that_a_rival_brought_during_a_purge_is_not_written_again(lake, monkeypatch):
-    d = lake.create("d", key="id")
-    d.write(pa.table({"id": range(10), "v": [0] * 10}))
-    d.write(pa.table({"id": range(10, 20), "v": [0] * 10}))
-    prepared, rival = merging.Merge._prepared, []
+def test_state_that_a_rival_brought_during_a_purge_is_not_written_again(twenty):
+    rival = []
 
-    def overtaken(self, *given):
-        if not rival:
-            rival.append(None)
-            other = fm.Lake(lake.store)["d"]
-            rival[0] = other.write(pa.table({"id": [1], "v": [5]}), source="s", state="1")
-            other.purge(before=10)
-            for info in list(lake.store.list(d.snapshot().objects.folder + "/info/rows")):
-                lake.store.delete(info.key)
-        return prepared(self, *given)
+    def overtake():
+        rival.append(twenty["d"].write(pa.table({"id": [1], "v": [5]}), source="s", state="1"))
+        twenty["d"].purge(before=10)
+        forget_row_copies(twenty["d"])
 
-    monkeypatch.setattr(merging.Merge, "_prepared", overtaken)
+    d = fm.Lake(twenty.store)["d"]
+    twenty.store.at("before get", overtake, "/info/keys/")
     assert d.write(pa.table({"id": [1], "v": [7]}), source="s", state="1") == rival[0]
     assert d.get([1])["v"].to_pylist() == [5]
 
 
-def test_folds_that_were_thrown_away_are_made_again_in_the_same_process(lake, tmp_path):
+def test_folds_that_were_deleted_are_written_again_in_the_same_process(lake, tmp_path):
     d = lake.create("d", key="id")
     d.write(pa.table({"id": range(10), "v": [0] * 10}))
     d.write(pa.table({"id": range(10), "v": [1] * 10}))
@@ -221,16 +218,18 @@ def test_rows_by_another_part_of_the_key_leave_out_what_is_purged(lake):
     assert d.get({"b": 7}).to_pylist() == [{"a": 3, "b": 7}]
 
 
-def test_reader_goes_on_while_writers_replace_the_files_of_the_index(lake, monkeypatch):
-    d = lake.create("d", key="id")
+def test_reader_goes_on_while_writers_replace_the_files_of_the_index():
+    store = CountingStore(MemoryStore())
+    d = fm.Lake(store).create("d", key="id")
     d.write(pa.table({"id": range(50), "v": [0] * 50}))
-    slow = fm.Lake(lake.store)["d"]
+    slow = fm.Lake(store)["d"]
     slow.snapshot()
     numbers = np.random.default_rng(1)
     for value in range(1, 40):
         d.write(pa.table({"id": numbers.choice(50, 5, replace=False), "v": [value] * 5}))
-    monkeypatch.setattr("floodmark.ledger.keys.index.rebuild", lambda *_: pytest.fail("made anew"))
+    before = len(store.keys_read)
     assert slow.get(range(50)).num_rows == 50
+    assert not any("/data/" in key for key in store.keys_read[before:])  # so the index was not rebuilt
 
 
 def full(*_args, **_options):
@@ -252,19 +251,35 @@ def test_disk_that_is_full_before_the_commit_leaves_the_dataset_as_it_was(lake, 
     assert (commit.new, commit.changed) == (1, 1)
 
 
-def test_disk_that_is_full_after_the_commit_does_not_undo_it(lake, monkeypatch):
+class FullFolder(LocalStore):
+    """A folder without room for derived files while `is_full`."""
+
+    is_full = False
+
+    def put_derived(self, key, data):
+        if self.is_full:
+            full()
+        super().put_derived(key, data)
+
+    def put_derived_file(self, key, path):
+        if self.is_full:
+            full()
+        super().put_derived_file(key, path)
+
+
+def test_disk_that_is_full_after_the_commit_does_not_undo_it(tmp_path):
+    lake = fm.Lake(FullFolder(tmp_path / "lake"))
     d = lake.create("d", key="id")
     d.write(pa.table({"id": [1, 2], "v": [0, 0]}))
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "put_derived_file", full)
-        patch.setattr(LocalStore, "put_derived", full)
-        assert d.write(pa.table({"id": [2, 3], "v": [1, 1]})).rows == 3
-        assert d.count() == 3
+    lake.store.is_full = True
+    assert d.write(pa.table({"id": [2, 3], "v": [1, 1]})).rows == 3
+    assert d.count() == 3
+    lake.store.is_full = False
     assert (d.write(pa.table({"id": [2, 3], "v": [1, 2]})).unchanged, d.count()) == (1, 3)
     assert fm.Lake(lake.store)["d"].verify().ok
 
 
-def test_fold_removes_copies_of_rows_that_nobody_can_ask_for(lake):
+def test_fold_removes_copies_of_rows_that_are_no_longer_current(lake):
     d = lake.create("d", key="id")
     for value in range(5):
         d.write(pa.table({"id": [1, 2], "v": [value] * 2}))

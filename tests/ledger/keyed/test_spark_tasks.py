@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import floodmark as fm
-from floodmark.ledger import stage
-from floodmark.ledger.merge import buckets, intake
+from floodmark.ledger.merge import intake
+from limits import set_limit
 
 pytestmark = pytest.mark.spark
 
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def by_tasks(monkeypatch):
     """Everything is large, and no core is near enough for threads."""
-    monkeypatch.setattr(stage, "HERE_BYTES", 0)
-    monkeypatch.setattr(stage, "FEW_CORES", 0)
-    for module in ("floodmark.ledger.parts", "floodmark.ledger.merge.buckets", "floodmark.ledger.merge.intake"):
-        monkeypatch.setattr(f"{module}.PART_BYTES", 1 << 12)
-    monkeypatch.setattr(buckets.grouped, "__defaults__", (1 << 12,))
+    set_limit(monkeypatch, "stage.here_bytes", 0)
+    set_limit(monkeypatch, "stage.few_cores", 0)
+    set_limit(monkeypatch, "parts.part_bytes", 1 << 12)
+    set_limit(monkeypatch, "intake.part_bytes", 1 << 12)
+    set_limit(monkeypatch, "buckets.part_bytes", 1 << 15)  # few slices: each is a task
     here = []
     monkeypatch.setattr(intake, "here", lambda: here.append(True) or pytest.fail("not a task of Spark's"))
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from histories.machines import reopened
 from ledger.keyed.naive import Counts, Key, Naive, Outcome, Refused, Row, exact
 
 SYSTEM = ("offset", "op", "system_time")
@@ -53,7 +54,7 @@ class Twin:
 
     def reopen(self) -> None:
         """As another process would see it."""
-        self.lake = fm.Lake(self.lake.store, runtime=self.lake._runtime)
+        self.lake = reopened(self.lake)
         self.dataset = self.lake["d"]
 
     def _both(self, real: Callable[[], fm.Commit], naive: Callable[[], Outcome], always: bool = False):

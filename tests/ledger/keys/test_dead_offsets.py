@@ -14,6 +14,7 @@ from floodmark.ledger.keys.entries import order_columns, stable_order, starts_of
 from floodmark.ledger.keys.records import Records
 from ledger.keys.entry_worlds import hashes, spread
 from ledger.keys.ledgers import ADD, NEW, OLD, RETRACT, Naive
+from limits import set_limit
 
 KEYS = [(7, 7), (7, 9), (0, 0), (2**64 - 1, 1)]
 one_record = st.tuples(st.sampled_from([ADD, RETRACT, OLD, NEW]), st.sampled_from(KEYS))
@@ -67,7 +68,7 @@ def test_two_rows_of_one_key_in_one_batch_end_each_other_in_order():
 def test_merged_kills_are_sorted_and_complete_whatever_the_bound(part_of, limit):
     offsets = [np.array(sorted(o for o, part in part_of.items() if part == number), np.int64) for number in range(5)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dead_offsets, "_SAMPLE", 4)
+        set_limit(patched, "dead.sample", 4)
         chunks = list(dead_offsets.merged([Kills(o, o + 5) for o in offsets], limit))
     assert [kill for chunk in chunks for kill in as_list(chunk)] == [(offset, offset + 5) for offset in sorted(part_of)]
     assert all(len(chunk) <= limit + 4 * 6 for chunk in chunks)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.ledger.errors import BadIndex
-from floodmark.ledger.keys import run, shelf, tiers
+from floodmark.ledger.keys import run, tiers
 from floodmark.ledger.keys.addition import Addition, install, write_addition
 from floodmark.ledger.keys.files import KeyFiles
 from floodmark.ledger.keys.key_index import KeyIndex, empty, opened
@@ -27,6 +27,8 @@ from floodmark.storage.memory import MemoryStore
 from floodmark.storage.store import Store
 from ledger.keys.entry_worlds import TOP, Hash, hash_values, hashes, pairs, spread
 from ledger.keys.ledgers import ADD, NEW, OLD, RETRACT, Naive
+from limits import set_limit
+from profiles import examples
 
 BLOCK = b"\x07" * 32
 ops = st.sampled_from([ADD, ADD, NEW, OLD, RETRACT])
@@ -95,19 +97,19 @@ def small_tiers(monkeypatch):
 
 def with_small_tiers(patched: pytest.MonkeyPatch) -> None:
     """Merge early, in chunks of a few entries, with pages of two."""
-    patched.setattr(tiers, "FAN_OUT", 2)
-    patched.setattr(tiers, "SMALLEST_TIER", 4)
-    patched.setattr(tiers, "CHUNK", 6)
-    patched.setattr(run, "PAGE_ROWS", 2)
+    set_limit(patched, "tiers.fan_out", 2)
+    set_limit(patched, "tiers.smallest_tier", 4)
+    set_limit(patched, "tiers.chunk", 6)
+    set_limit(patched, "run.page_rows", 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(st.lists(batches, min_size=1, max_size=8), st.sampled_from([2, 3]), st.sampled_from([4, 1000]))
 def test_index_answers_as_a_dictionary_after_every_commit(history, fan_out, smallest):
     with pytest.MonkeyPatch.context() as patched:
         with_small_tiers(patched)
-        patched.setattr(tiers, "FAN_OUT", fan_out)
-        patched.setattr(tiers, "SMALLEST_TIER", smallest)
+        set_limit(patched, "tiers.fan_out", fan_out)
+        set_limit(patched, "tiers.smallest_tier", smallest)
         index, naive = new_index(), Naive()
         for number, records in enumerate(history):
             made = additions(index, records, naive, cut=2**63)
@@ -120,8 +122,8 @@ def test_index_answers_as_a_dictionary_after_every_commit(history, fan_out, smal
 
 
 def test_many_hashes_over_many_pages_and_merges(small_tiers, tmp_path, monkeypatch):
-    monkeypatch.setattr(tiers, "CHUNK", 300)
-    monkeypatch.setattr(run, "PAGE_ROWS", 16)
+    set_limit(monkeypatch, "tiers.chunk", 300)
+    set_limit(monkeypatch, "run.page_rows", 16)
     index, naive = new_index(LocalStore(tmp_path)), Naive()
     keys = pairs(spread(600))
     random = np.random.default_rng(3)
@@ -177,7 +179,7 @@ def test_eight_segments_of_a_size_are_merged_and_larger_ones_left(sizes, expecte
 
 
 def test_entries_are_rewritten_as_often_as_there_are_tiers(monkeypatch):
-    monkeypatch.setattr(tiers, "SMALLEST_TIER", 8)
+    set_limit(monkeypatch, "tiers.smallest_tier", 8)
     sizes: list[int] = []
     rewritten = most = 0
     commits = 8**4
@@ -192,7 +194,7 @@ def test_entries_are_rewritten_as_often_as_there_are_tiers(monkeypatch):
 
 
 def test_retracted_key_is_forgotten_only_when_nothing_older_is_left(small_tiers, monkeypatch):
-    monkeypatch.setattr(tiers, "SMALLEST_TIER", 4)
+    set_limit(monkeypatch, "tiers.smallest_tier", 4)
     index, naive = new_index(), Naive()
     first = [(ADD, (number, 0)) for number in range(20)]
     index = index.extended((0, BLOCK), 20, additions(index, first, naive, cut=0))
@@ -209,8 +211,8 @@ def test_retracted_key_is_forgotten_only_when_nothing_older_is_left(small_tiers,
 
 
 def test_merge_takes_about_a_chunk_at_a_time(monkeypatch, tmp_path):
-    monkeypatch.setattr(tiers, "CHUNK", 1000)
-    monkeypatch.setattr(tiers, "FAN_OUT", 2)
+    set_limit(monkeypatch, "tiers.chunk", 1000)
+    set_limit(monkeypatch, "tiers.fan_out", 2)
     index, naive = new_index(LocalStore(tmp_path)), Naive()
     sizes: list[int] = []
     real = tiers.newest
@@ -295,8 +297,8 @@ def test_addition_can_be_put_into_the_store_where_it_was_made(tmp_path):
 
 
 def test_replaced_files_stay_for_some_commits_and_then_go(small_tiers, monkeypatch):
-    monkeypatch.setattr(shelf, "HISTORY", 3)
-    monkeypatch.setattr(tiers, "CHUNK", 1000)
+    set_limit(monkeypatch, "shelf.history", 3)
+    set_limit(monkeypatch, "tiers.chunk", 1000)
     index, naive = new_index(), Naive()
     objects = index.files.objects
     for number in range(40):
@@ -413,7 +415,7 @@ def test_merge_that_finds_no_room_waits_and_leaves_nothing_behind(tmp_path, monk
 
 def test_files_of_a_remote_store_are_copied_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("floodmark.ledger.keys.files.SMALL_BYTES", 100)
+    set_limit(monkeypatch, "files.small_bytes", 100)
     store = CountingStore(MemoryStore())
     index, naive = new_index(store), Naive()
     index = commit(index, naive, 0, *range(50))
@@ -426,7 +428,7 @@ def test_files_of_a_remote_store_are_copied_once(monkeypatch, tmp_path):
 
 def test_damaged_copy_of_a_remote_file_is_fetched_again(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("floodmark.ledger.keys.files.SMALL_BYTES", 100)
+    set_limit(monkeypatch, "files.small_bytes", 100)
     index, naive = new_index(), Naive()
     index = commit(index, naive, 0, *range(50))
     again = opened(KeyFiles(index.files.objects, {}), index.manifest)
@@ -440,7 +442,7 @@ def test_damaged_copy_of_a_remote_file_is_fetched_again(monkeypatch, tmp_path):
 
 
 def test_what_lost_races_left_is_swept_up_when_it_is_old(monkeypatch):
-    monkeypatch.setattr(shelf, "SWEEP_EVERY", 2)
+    set_limit(monkeypatch, "shelf.sweep_every", 2)
     index, naive = new_index(), Naive()
     objects = index.files.objects
     for key in (objects.key_file_key("left"), objects.key_manifest_key("0-left")):
@@ -448,7 +450,7 @@ def test_what_lost_races_left_is_swept_up_when_it_is_old(monkeypatch):
     for number in range(2):
         index = commit(index, naive, number, number)
     assert [info.key for info in objects.key_files() if info.key.endswith("left")]
-    monkeypatch.setattr(shelf, "ORPHANED_AFTER", -1.0)
+    set_limit(monkeypatch, "shelf.orphaned_after", -1.0)
     for number in range(2, 4):
         index = commit(index, naive, number, number)
     assert not [info.key for info in objects.key_files() if info.key.endswith("left")]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.errors import BadIndex, UnreadableSlice
-from floodmark.ledger.keys import catch_up, index, run, tiers
+from floodmark.ledger.keys import catch_up, index
 from floodmark.ledger.keys.addition import write_addition
 from floodmark.ledger.keys.check import index_problems
 from floodmark.ledger.keys.files import KeyFiles
@@ -25,6 +25,8 @@ from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from ledger.keys.ledgers import ADD, COLUMNS, NEW, OLD, RETRACT, Ledger, Row, newest_block, table, wrong
+from limits import set_limit
+from profiles import examples
 
 rows = st.tuples(
     st.sampled_from([ADD, ADD, RETRACT, OLD, NEW]), st.integers(0, 2), st.integers(0, 9), st.integers(0, 3)
@@ -113,8 +115,8 @@ def test_append_dataset_has_no_key_index(ledger):
 
 @pytest.mark.parametrize("lookup", [None, ["area"]], ids=["key", "prefix"])
 def test_records_are_read_in_groups_that_cut_slices_and_join_them(lookup, monkeypatch):
-    monkeypatch.setattr(catch_up, "GROUP_ROWS", 7)
-    monkeypatch.setattr(catch_up, "_BATCH_ROWS", 3)
+    set_limit(monkeypatch, "catch_up.group_rows", 7)
+    set_limit(monkeypatch, "catch_up.batch_rows", 3)
     ledger = Ledger(MemoryStore(), lookup=lookup)
     snapshot, _ = ledger.commit(*(some_rows(n, n + 1) for n in range(12)))
     groups = list(catch_up.hashed_since(snapshot, index.load(snapshot, {}).manifest.shape, 0))
@@ -266,7 +268,7 @@ swaps = st.tuples(st.just("swap"), st.integers(0, 99), st.integers(0, 99))
 returns = st.tuples(st.just("return"), st.integers(0, 99))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(13))
 @given(
     st.lists(st.one_of(commits, commits, harms, swaps, returns), min_size=2, max_size=14),
     st.sampled_from([None, ["area"]]),
@@ -274,10 +276,10 @@ returns = st.tuples(st.just("return"), st.integers(0, 99))
 def test_whatever_becomes_of_the_files_the_answers_are_right(steps, lookup):
     """Commits that keep the index or not, and between them files that are damaged, lost, swapped or come back."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tiers, "FAN_OUT", 2)
-        patched.setattr(tiers, "SMALLEST_TIER", 8)
-        patched.setattr(tiers, "CHUNK", 10)
-        patched.setattr(run, "PAGE_ROWS", 4)
+        set_limit(patched, "tiers.fan_out", 2)
+        set_limit(patched, "tiers.smallest_tier", 8)
+        set_limit(patched, "tiers.chunk", 10)
+        set_limit(patched, "run.page_rows", 4)
         ledger = Ledger(MemoryStore(), lookup=lookup)
         past: dict[str, bytes] = {}
         for step in steps:
@@ -355,7 +357,7 @@ def test_damage_that_a_merge_meets_is_mended_by_the_next_who_asks(ledger, monkey
     index.load(snapshot, {})
     key = next(key for key in key_objects(ledger) if key.endswith(".arrow"))
     ledger.store.put_derived(key, zeros_from(ledger.store.get(key), 0.2))
-    monkeypatch.setattr(tiers, "FAN_OUT", 2)
+    set_limit(monkeypatch, "tiers.fan_out", 2)
     cache: index.Cache = {}
     snapshot, records = ledger.commit(some_rows(2))
     broken = ledger.extended(index.load(ledger_before(ledger, snapshot), cache), snapshot, records)
@@ -374,7 +376,7 @@ def test_damage_that_catching_up_meets_sends_it_further_back(ledger, monkeypatch
     key = max(info.key for info in ledger.objects.key_files() if info.key.endswith(".dead"))
     ledger.store.put_derived(key, flip(ledger.store.get(key), 0.95))
     snapshot, _ = ledger.commit(some_rows(2))
-    monkeypatch.setattr(tiers, "FAN_OUT", 3)  # so that it merges, which reads what no lookup reads
+    set_limit(monkeypatch, "tiers.fan_out", 3)  # so that it merges, which reads what no lookup reads
     assert wrong(index.load(snapshot, {}), ledger) is None
     assert "going further back" in caplog.text
 

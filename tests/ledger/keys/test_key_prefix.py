@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.ledger.keys import run, tiers
 from floodmark.ledger.keys.addition import write_addition
 from floodmark.ledger.keys.files import KeyFiles
 from floodmark.ledger.keys.key_index import KeyIndex, empty
@@ -19,6 +18,8 @@ from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.memory import MemoryStore
 from ledger.keys.entry_worlds import Hash, hash_values, hashes, pairs, spread
 from ledger.keys.ledgers import ADD, NEW, OLD, RETRACT, Naive
+from limits import set_limit
+from profiles import examples
 
 BLOCK = b"\x07" * 32
 PREFIXES: list[Hash] = [(0, 0), (0, 9), (9, 0), (2**64 - 1, 2**64 - 1)]
@@ -52,13 +53,13 @@ def extended(index: KeyIndex, number: int, records: list[tuple[int, Key]], naive
 
 
 def with_small_tiers(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(tiers, "FAN_OUT", 2)
-    patched.setattr(tiers, "SMALLEST_TIER", 4)
-    patched.setattr(tiers, "CHUNK", 6)
-    patched.setattr(run, "PAGE_ROWS", 2)
+    set_limit(patched, "tiers.fan_out", 2)
+    set_limit(patched, "tiers.smallest_tier", 4)
+    set_limit(patched, "tiers.chunk", 6)
+    set_limit(patched, "run.page_rows", 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(st.lists(batches, min_size=1, max_size=6))
 def test_prefix_gives_all_its_current_rows_and_no_others(history):
     with pytest.MonkeyPatch.context() as patched:
@@ -92,8 +93,8 @@ def test_same_key_hash_under_two_prefixes_is_two_keys():
 
 
 def test_group_that_fills_many_pages_and_chunks_is_given_whole(monkeypatch):
-    monkeypatch.setattr(tiers, "CHUNK", 700)
-    monkeypatch.setattr(tiers, "FAN_OUT", 2)
+    set_limit(monkeypatch, "tiers.chunk", 700)
+    set_limit(monkeypatch, "tiers.fan_out", 2)
     index, naive = new_index(), Naive()
     members = pairs(spread(2000))
     large, small = (7, 7), (8, 8)

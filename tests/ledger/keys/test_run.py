@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.ledger.errors import BadIndex
-from floodmark.ledger.keys import run as runs
 from floodmark.ledger.keys.entries import Entries, newest, stable_order, starts_of_groups
 from floodmark.ledger.keys.run import PAGE_ROWS, open_run, write_run
 from floodmark.ledger.keys.search import BEFORE, UP_TO, Probes
 from ledger.keys.entry_worlds import TOP, hash_values, hashes, pairs, reopened, sorted_entries, spread
+from limits import set_limit
 
 SIZES = [1, 2, PAGE_ROWS - 1, PAGE_ROWS, PAGE_ROWS + 1, 3 * PAGE_ROWS, 1000]
 
@@ -47,7 +47,7 @@ def test_places_are_those_of_a_sorted_list_though_halves_are_equal(values, queri
     in_order = sorted(values)
     asked = hashes(queries)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(runs, "PAGE_ROWS", 4)
+        set_limit(patched, "run.page_rows", 4)
         run = reopened(Path(folder), write_run(Path(folder), 0, len(values), entries))
         assert pairs(run.slice(0, len(run)).key) == in_order
         before = run.place([asked.high, asked.low], BEFORE).tolist()

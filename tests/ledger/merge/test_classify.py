@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.ledger.keys.records import NOT_THERE, Hashes
 from floodmark.ledger.merge import classify
 from floodmark.ledger.merge.classify import Conflict, Known
+from profiles import examples
 
 KEYS = st.integers(0, 6)
 VALUES = st.integers(0, 2)
@@ -128,6 +129,7 @@ def naive_changelog(batch, state):
     return None
 
 
+@settings(max_examples=examples(75))
 @given(CHANGELOGS, STATES)
 def test_a_changelog_passes_what_continues_the_present_rows_and_refuses_the_rest(batch, state):
     key, row = hashes(k for k, _, _ in batch), hashes(v for _, v, _ in batch)

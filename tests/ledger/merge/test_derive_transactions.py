@@ -14,10 +14,10 @@ from floodmark.engine import SilentProgress
 from floodmark.ledger.commit import to_nanos
 from floodmark.ledger.errors import CommitConflict, DuplicateKeys, NullKey, ReadOnlyDataset, UnfitResult
 from floodmark.ledger.incoming import Frame
-from floodmark.ledger.merge import derive as deriving
 from floodmark.ledger.merge.derive import Moves, Results, derive_snapshot, evolved_layout
 from ledger.merge.derived_worlds import COLUMNS, World, row, transform
 from ledger.worlds import START, blocks, keys, untouched
+from limits import set_limit
 
 MANY = range(40)
 
@@ -29,7 +29,7 @@ def world(lake, tmp_path):
 
 @pytest.fixture
 def in_many_slices(monkeypatch):
-    monkeypatch.setattr(deriving, "SLICE_BYTES", 300)
+    set_limit(monkeypatch, "derive.slice_bytes", 300)
 
 
 def checkpoint(world: World, text: str, **others) -> Moves:

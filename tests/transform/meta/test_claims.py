@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.transform.meta.claims import MOST_RUNS, RunInfo, collapsed
@@ -13,7 +13,6 @@ RUNS = (st.lists(OFFSETS, max_size=9) | st.lists(OFFSETS, min_size=60, max_size=
 )
 
 
-@settings(deadline=None)
 @given(RUNS, OFFSETS)
 def test_claim_lies_between_the_positions_and_what_was_seen(runs, positions):
     result = collapsed(runs, positions, len(runs))
@@ -28,7 +27,6 @@ def test_claim_lies_between_the_positions_and_what_was_seen(runs, positions):
             assert claim.up_to(dataset) >= min(run.up_to(dataset), position)
 
 
-@settings(deadline=None)
 @given(RUNS, OFFSETS)
 def test_a_number_that_stays_means_the_run_that_it_meant(runs, positions):
     for number, run in collapsed(runs, positions, len(runs)).runs.items():
@@ -40,6 +38,15 @@ def test_run_that_is_beyond_the_positions_in_one_input_keeps_what_it_saw_in_all(
     result = collapsed(runs, {"a": 4, "b": 4}, 2)
     assert result.number_of == {0: 0, 1: 2}
     assert result.runs == {0: runs[0], 2: RunInfo("", 1, {"a": 4, "b": 4})}
+
+
+def test_runs_that_must_share_a_number_claim_what_all_of_them_saw():
+    runs = {n: RunInfo(str(n), n, {"a": 10 + n, "b": 99 - n}) for n in range(MOST_RUNS + 2)}
+    result = collapsed(runs, {"a": 3}, len(runs))
+    assert len(result.runs) == MOST_RUNS
+    crowd = [number for number in runs if result.number_of[number] == result.number_of[0]]
+    assert crowd == [0, 1, 2]
+    assert result.runs[result.number_of[0]].pinned == {"a": 10, "b": 97}
 
 
 def test_input_without_a_position_has_none():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from floodmark.ledger.keys.records import Hashes
-from floodmark.transform.meta import entries
 from floodmark.transform.meta.entries import Entries, distinct
-from floodmark.transform.meta.entry_file import OpenEntries, write_entries
+from floodmark.transform.meta.entry_file import PAGE_ROWS, OpenEntries, write_entries
+from limits import set_limit
 
 
 def some_hashes(count, bits, seed):
@@ -31,8 +31,10 @@ def test_few_and_many_are_found_alike(tmp_path, bits, count):
     opened = OpenEntries.of(file, memoryview((tmp_path / file.name).read_bytes()))
     asked = Hashes.joined([some_hashes(500, bits, 2), there.take(slice(None, None, -1))])
     known = {pair: row for row, pair in enumerate(pairs(there))}
-    for find in (opened._find_few, opened._find_many):
-        rows, seen = find(asked)
+    few = -(-len(there) // PAGE_ROWS)  # more hashes than there are pages are looked up in another way
+    parts = [asked, *(asked.take(slice(at, at + few)) for at in range(0, len(asked), few))]
+    for asked in parts[:50]:
+        rows, seen = opened.find(asked)
         assert seen.tolist() == [pair in known for pair in pairs(asked)]
         assert rows[seen].tolist() == [known[pair] for pair in pairs(asked) if pair in known]
         assert np.broadcast_to(opened.process_ts(rows[seen]), seen.sum()).tolist() == rows[seen].tolist()
@@ -42,7 +44,7 @@ def test_few_and_many_are_found_alike(tmp_path, bits, count):
 @pytest.mark.parametrize("bits", [1, 7, 64 - 1])
 @pytest.mark.parametrize("many", [1, 1 << 16])
 def test_hashes_come_out_sorted_and_each_once(monkeypatch, bits, many):
-    monkeypatch.setattr(entries, "_MANY", many)
+    set_limit(monkeypatch, "entries.many", many)
     given = some_hashes(2000, bits, 3)
     assert pairs(distinct(given)) == sorted(set(pairs(given)))
     assert pairs(distinct(distinct(given))) == sorted(set(pairs(given)))

@@ -15,6 +15,7 @@ from floodmark.storage.memory import MemoryStore
 from floodmark.transform.errors import BadMeta
 from floodmark.transform.meta import TransformMeta, files, no_failures
 from floodmark.transform.meta.manifest import encode
+from limits import set_limit
 from transform.meta.meta_worlds import INPUTS, KEYS, committed, failures, hashes, run
 
 
@@ -127,7 +128,7 @@ def test_reset_works_when_the_meta_is_damaged(objects):
 
 def test_damaged_copy_of_a_remote_file_is_fetched_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(files, "SMALL_BYTES", 0)
+    set_limit(monkeypatch, "meta.files.small_bytes", 0)
     objects = DatasetObjects(MemoryStore(), "features")
     meta = two_commits(objects)
     right = everything(meta)

@@ -16,6 +16,7 @@ from floodmark.transform.views.analysed.identity import register, with_identity
 from floodmark.transform.views.analysed.settings import isolated
 from floodmark.transform.views.defined.definition import Definition
 from floodmark.transform.views.local_frame import local_frame
+from profiles import sample
 from transform.views.analysed_queries import IN_PARTS, SOURCES, Case, world
 
 if TYPE_CHECKING:
@@ -42,9 +43,15 @@ def quick(spark: SparkSession) -> SparkSession:
 
 
 @pytest.mark.parametrize("case", IN_PARTS, ids=lambda case: case.sql)
-def test_query_over_some_rows_gives_some_rows_of_the_result(quick: SparkSession, case: Case) -> None:
+def test_query_is_refreshed_in_parts(quick: SparkSession, case: Case) -> None:
     analysis = analyse(quick, Definition(sql=case.sql), SOURCES)
     assert (analysis.kind, analysis.t, analysis.key) == (case.kind, case.t, case.whole_key), analysis.why
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", sample(IN_PARTS, 20), ids=lambda case: case.sql)
+def test_query_over_some_rows_gives_some_rows_of_the_result(quick: SparkSession, case: Case) -> None:
+    analysis = analyse(quick, Definition(sql=case.sql), SOURCES)
     seed = sum(case.sql.encode())
     tables = world(seed)
     full = _result(quick, analysis, tables)
@@ -60,7 +67,7 @@ def test_query_over_some_rows_gives_some_rows_of_the_result(quick: SparkSession,
 
 
 def test_query_that_is_run_has_the_result_of_the_users_query(quick: SparkSession) -> None:
-    for case in IN_PARTS[::7]:
+    for case in sample(IN_PARTS, 5):
         analysis = analyse(quick, Definition(sql=case.sql), SOURCES)
         tables = world(1)
         names = analysis.columns.names

@@ -14,6 +14,7 @@ from floodmark.ledger.keys.key_index import NEWEST
 from floodmark.transform.views import attempt
 from floodmark.transform.views.errors import NeverRefreshed
 from floodmark.transform.views.publish import Publisher
+from limits import set_limit
 from transform.views.refresh_worlds import COLUMNS, Answers, delete, lake_without_spark, orders, shown, view_of, write
 
 
@@ -88,7 +89,7 @@ def test_plan_says_what_a_refresh_then_does(tmp_path: Path) -> None:
 
 
 def test_when_most_rows_are_new_everything_is_derived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt, "FEW_RECORDS", 3)
+    set_limit(monkeypatch, "attempt.few_records", 3)
     lake, answers = lake_without_spark(tmp_path), Answers()
     source = orders(lake)
     write(source, {n: n for n in range(10)})

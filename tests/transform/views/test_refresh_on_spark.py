@@ -14,11 +14,11 @@ import floodmark as fm
 from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.ledger.runtime import Runtime
-from floodmark.transform.views import attempt, evaluate
+from floodmark.transform.views import attempt
 from floodmark.transform.views.errors import QueryFailed
 from floodmark.transform.views.evaluate import IsolatedSession
 from floodmark.transform.views.local_frame import local_frame
-from floodmark.transform.views.reading import rows
+from limits import set_limit
 
 pytestmark = pytest.mark.spark
 
@@ -40,9 +40,9 @@ def orders(lake: fm.Lake) -> Dataset:
 @pytest.fixture
 def much(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a handful of rows were too many for memory."""
-    monkeypatch.setattr(rows, "SMALL_ROWS", 2)
-    monkeypatch.setattr(rows, "FEW_ROWS", 2)
-    monkeypatch.setattr(evaluate, "HELD_ROWS", 2)
+    set_limit(monkeypatch, "rows.small_rows", 2)
+    set_limit(monkeypatch, "rows.few_rows", 2)
+    set_limit(monkeypatch, "evaluate.held_rows", 2)
 
 
 def change(orders: Dataset) -> None:
@@ -194,7 +194,7 @@ def test_source_that_is_purged_while_spark_reads_it_is_read_again(
 def test_answer_that_a_few_rows_explode_into_is_not_held(
     lake: fm.Lake, orders: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluate, "HELD_ROWS", 100)
+    set_limit(monkeypatch, "evaluate.held_rows", 100)
     view = lake.view("v", sql="select a.id, b.id as other from orders a cross join orders b")
     assert view.way == "whole"
     assert view.refresh().new == 1600

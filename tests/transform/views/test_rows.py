@@ -15,10 +15,9 @@ from floodmark import Lake, Runtime
 from floodmark.dataset import Dataset
 from floodmark.engine import Session
 from floodmark.ledger.keys.key_index import KeyIndex
-from floodmark.transform.rows import gather
-from floodmark.transform.views.reading import found as finding
 from floodmark.transform.views.reading.rows import Small, rows_at, rows_of, whole_of
 from floodmark.transform.views.reading.touched import keys_at
+from limits import set_limit
 from transform.views.sourcing import analysis, as_rows, naive_rows, naive_touched, small_rows, touched_in, use
 
 INT, TEXT = pa.int64(), pa.string()
@@ -63,9 +62,9 @@ def test_rows_of_other_columns_than_the_key_are_found(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, way: str, columns: list[str]
 ):
     source, position = _history(lake, random.Random(5), **({} if way == "append" else {"key": ["part", "id"]}))
-    monkeypatch.setattr(finding, "ROW_BY_KEY", 0.0 if way == "copies" else 1e9)
-    monkeypatch.setattr(finding, "PIECE_BYTES", 2_000)
-    monkeypatch.setattr(finding, "LOOKED_AT", 8)
+    set_limit(monkeypatch, "found.row_by_key", 0.0 if way == "copies" else 1000000000.0)
+    set_limit(monkeypatch, "found.piece_bytes", 2000)
+    set_limit(monkeypatch, "found.looked_at", 8)
     if way == "folded":
         assert source.fold().files
     shown = ["id", "v"]
@@ -84,8 +83,8 @@ def test_rows_of_other_columns_than_the_key_are_found(
 def test_rows_of_a_key_or_its_prefix_are_found(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int, columns: list[str]
 ):
-    monkeypatch.setattr(gather, "FEW_ROWS", few)
-    monkeypatch.setattr(finding, "PIECE_BYTES", 2_000)
+    set_limit(monkeypatch, "gather.few_rows", few)
+    set_limit(monkeypatch, "found.piece_bytes", 2000)
     source, position = _history(lake, random.Random(6), key=["part", "id"], lookup=["part"])
     known = analysis("join", {f"t_{c}": INT for c in columns}, [use(source, {f"t_{c}": c for c in columns}, ["v"])])
     [found] = small_rows(lake, known, {"s": position})
@@ -134,7 +133,7 @@ def test_column_that_came_later_is_null_in_older_rows(lake: Lake, monkeypatch: p
     source.write(pa.table({"id": [3], "g": [7], "h": ["x"]}))
     known = analysis("groups", {"h": TEXT}, [use(source, {"h": "h"}, ["id", "h"])])
     for row_by_key in (0.0, 1e9):
-        monkeypatch.setattr(finding, "ROW_BY_KEY", row_by_key)
+        set_limit(monkeypatch, "found.row_by_key", row_by_key)
         [found] = small_rows(lake, known, {})
         assert as_rows(found) == [(1, None), (2, None), (3, "x")]
 
@@ -142,7 +141,7 @@ def test_column_that_came_later_is_null_in_older_rows(lake: Lake, monkeypatch: p
 def test_damaged_copy_is_not_believed(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     source = lake.create("s", key="id")
     source.write(pa.table({"id": list(range(100)), "g": [n % 5 for n in range(100)], "v": list(range(100))}))
-    monkeypatch.setattr(finding, "ROW_BY_KEY", 0.0)
+    set_limit(monkeypatch, "found.row_by_key", 0.0)
     copies = [f for f in tmp_path.rglob("*") if "/rows/" in str(f) and f.is_file()]
     for copy in copies:
         held = bytearray(copy.read_bytes())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from floodmark.ledger.keys import hashing
 from floodmark.transform.views.reading.matching import Wanted
+from profiles import examples
 
 FEW = {
     pa.int8(): [-128, -1, 0, 5, 127],
@@ -48,7 +49,7 @@ def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(c.to_pylist() for c in table.columns), strict=True))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(100))
 @given(_cases(), st.integers(0, 3))
 def test_rows_are_those_whose_tuples_are_wanted(case: tuple[pa.Table, pa.Table], skipped: int):
     rows, values = case

@@ -9,8 +9,8 @@ import pytest
 
 from floodmark import Lake
 from floodmark.engine import Session
-from floodmark.transform.views.reading import rows as reading
 from floodmark.transform.views.reading.rows import Large, Small, rows_of, whole_of
+from limits import set_limit
 from transform.views.sourcing import analysis, naive_rows, naive_touched, touched_in, use
 
 pytestmark = pytest.mark.spark
@@ -20,8 +20,8 @@ INT, TEXT = pa.int64(), pa.string()
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setattr(reading, "SMALL_ROWS", 1)
-    monkeypatch.setattr(reading, "FEW_ROWS", 1)
+    set_limit(monkeypatch, "rows.small_rows", 1)
+    set_limit(monkeypatch, "rows.few_rows", 1)
     found = Lake(tmp_path / "lake")
     source = found.create("s", key="id")
     first = {"id": [1, 2, 3, 4], "a b": [7, None, None, 9], "h": ["x", "x", None, "y"], "v": [1, 2, 3, 4]}
@@ -43,8 +43,8 @@ def test_many_rows_are_joined_with_what_was_touched_and_null_equals_null(lake: L
 
 
 def test_few_rows_among_many_are_left_to_a_cluster(lake: Lake, session: Session, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reading, "SMALL_ROWS", 100)
-    monkeypatch.setattr(reading, "MANY_ROWS", 4)
+    set_limit(monkeypatch, "rows.small_rows", 100)
+    set_limit(monkeypatch, "rows.many_rows", 4)
     known = analysis("groups", {"h": TEXT}, [use(lake["s"], {"h": "h"}, ["id"])])
     [pinned], touched = touched_in(lake, known, {"s": 5})
     assert isinstance(rows_of(pinned, known, touched, session), Small)
@@ -55,8 +55,8 @@ def test_few_rows_among_many_are_left_to_a_cluster(lake: Lake, session: Session,
 
 
 def test_much_is_left_to_spark_though_it_is_few_rows(lake: Lake, session: Session, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reading, "SMALL_ROWS", 100)
-    monkeypatch.setattr(reading, "SMALL_BYTES", 40)
+    set_limit(monkeypatch, "rows.small_rows", 100)
+    set_limit(monkeypatch, "rows.small_bytes", 40)
     source = lake["s"]
     for columns, expected in ((["id"], Small), (["id", "h"], Large)):
         known = analysis("groups", {"g": INT}, [use(source, {"g": "a b"}, columns)])

@@ -13,9 +13,9 @@ from compute.counting import Calls
 from compute.worlds import HUNDREDFOLD, World
 from floodmark.engine import Session
 from floodmark.transform.views.analysed.analysis import Analysis
-from floodmark.transform.views.reading import rows as reading
 from floodmark.transform.views.reading.rows import Large, rows_at, rows_of, whole_of
 from floodmark.transform.views.reading.sources import PinnedSource, pin_sources
+from limits import set_limit
 from transform.views.sourcing import analysis, as_rows, small_rows, touched_in, use
 
 INT = pa.int64()
@@ -120,7 +120,7 @@ def test_rows_at_offsets_have_what_was_computed_of_them(world: World):
 
 @pytest.mark.spark
 def test_spark_reads_as_far_as_everything_is_computed(world: World, session: Session, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reading, "FEW_ROWS", 0)
+    set_limit(monkeypatch, "rows.few_rows", 0)
     world.write([1, 5], [100, 5])
     known = by_v(world, "a")
     rows = whole_of(pinned(world, known), known, session)

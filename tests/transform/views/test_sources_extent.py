@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
@@ -17,10 +17,10 @@ from floodmark import Lake, Runtime
 from floodmark.compute.stored.manifest import Fragment, Manifest
 from floodmark.dataset import Dataset
 from floodmark.ledger.keys.records import NOT_THERE
-from floodmark.ledger.merge import derive as deriving
 from floodmark.transform.changed.inputs import pin_dataset
 from floodmark.transform.views.reading.extent import Computed, complete, extent
 from ledger.merge.derived_worlds import World, row
+from limits import set_limit
 
 ROWS = 4
 
@@ -91,7 +91,7 @@ def test_rows_that_died_before_they_were_computed_hold_nothing_up(tmp_path: Path
 
 
 def test_part_of_a_transaction_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(deriving, "SLICE_BYTES", 300)
+    set_limit(monkeypatch, "derive.slice_bytes", 300)
     world = World(Lake(tmp_path / "lake"), tmp_path / "results", ("k",))
     world.derive([row(1, "a", 1)], [1], world.moved_input())
     written = world.derive([row(k, "a", k + 1) for k in range(40)], range(40)).commit
@@ -109,7 +109,6 @@ class Life:
     ended_by: int
 
 
-@settings(deadline=None)
 @given(
     st.sets(st.integers(1, 30), min_size=1),
     st.lists(st.tuples(st.integers(0, 29), st.one_of(st.just(NOT_THERE), st.integers(0, 30)))),

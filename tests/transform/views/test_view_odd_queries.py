@@ -6,13 +6,15 @@ from random import Random
 
 import pytest
 
-from transform.views.view_histories import History
+from histories.views import History
+from profiles import sample
 from transform.views.view_oracle import Scratch, assert_same
 from transform.views.view_worlds import ODD, make_view_world
 from transform.worlds import in_this_process
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_query_that_is_odd_shows_what_it_gives_from_scratch(tmp_path, session):
     with in_this_process():
         world = make_view_world(tmp_path, session)
@@ -21,7 +23,8 @@ def test_query_that_is_odd_shows_what_it_gives_from_scratch(tmp_path, session):
         world.source("events", ("a", 0, 1), ("b", 1, 5), (None, 1, 2))
         world.source("notes", (1, "a", 1), (2, "b", 2), (3, None, 3), (4, "a", 4))
         world.source("weather", ("a", 10), ("c", 30))
-        for case in ODD:
+        cases = sample(ODD, 12)
+        for case in cases:
             world.declare(case.name)
             world.refresh(case.name)
             assert case.kind in ("", world.lake.view(case.name).way), case.name
@@ -33,7 +36,7 @@ def test_query_that_is_odd_shows_what_it_gives_from_scratch(tmp_path, session):
         world.source("flights", (4, "a", 1, 6), (6, "c", 1, 2))
         world.lake["flights"].delete([1])
         world.source("events", ("b", 2, 2))
-        for case in ODD:
+        for case in cases:
             before = history.shown(case.name)
             world.refresh(case.name)
             assert_same(history.shown(case.name), history.right(case.name), f"{case.name}, which was {before}")

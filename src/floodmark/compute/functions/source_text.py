@@ -32,7 +32,7 @@ def function_source(function: FunctionType) -> Source:
     """The source of exactly this function: not of what it wraps, and not of a file changed since it was loaded."""
     code = function.__code__
     file = _read(code.co_filename, function.__globals__)
-    nodes = [node for node in file.functions() if _name(node) == code.co_name and _line(node) == code.co_firstlineno]
+    nodes = [node for node in file.functions if _name(node) == code.co_name and _line(node) == code.co_firstlineno]
     if len(nodes) > 1:
         nodes = _innermost([node for node in nodes if _holds(node, code)])
     if len(nodes) != 1 or not _is_unchanged(file, code, function.__globals__):
@@ -93,8 +93,9 @@ class _File:
     text: str
     name: str
 
-    def functions(self) -> Iterator[_Function]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, _Function))
+    @functools.cached_property
+    def functions(self) -> list[_Function]:
+        return [node for node in ast.walk(self.tree) if isinstance(node, _Function)]
 
     def classes(self) -> Iterator[tuple[str, ast.ClassDef]]:
         return _classes(self.tree, "")

@@ -169,15 +169,16 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def grouped(files: Sequence[SortedFile], largest: int = PART_BYTES) -> list[FileBucket]:
+def grouped(files: Sequence[SortedFile], largest: int | None = None) -> list[FileBucket]:
     """Neighbouring buckets taken together until they are large enough for a slice; all buckets belong to one."""
     rows = np.sum([f.rows for f in files], axis=0)
     width = sum(f.size for f in files) / max(int(rows.sum()), 1)
+    most = PART_BYTES if largest is None else largest
     groups: list[FileBucket] = []
     first, held = 0, 0.0
     for bucket in range(BUCKETS):
         weight = float(rows[bucket]) * width
-        if held and held + weight > largest:
+        if held and held + weight > most:
             groups.append(FileBucket(tuple(files), first, bucket))
             first, held = bucket, 0.0
         held += weight

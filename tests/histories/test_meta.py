@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from floodmark.transform.meta import NEVER, Tiers, TransformMeta, failed_column, failed_keys, no_failures
 from floodmark.transform.meta.claims import MOST_RUNS
+from profiles import examples
 from transform.meta.meta_worlds import INPUTS, KEYS, committed, failures, hashes, objects_in_memory, run
 
 ALL = range(40)
@@ -77,7 +78,7 @@ def check_table(meta, oracle):
     assert len(rows) == len(said)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(st.lists(COMMIT, max_size=14), TIERS)
 def test_meta_says_after_any_history_what_a_dictionary_says(history, tiers):
     objects, oracle = objects_in_memory(), Oracle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from floodmark import Lake
-from floodmark.transform.rows import gather
 from floodmark.transform.specs import InputSpec, Required
+from limits import set_limit
+from profiles import IN_FULL, sample, seeds
 from transform.changing import World, choices, world
 
 Step = Callable[[random.Random], None]
@@ -50,6 +52,7 @@ def _appends(lake: Lake, name: str, **types: pa.DataType) -> Step:
 
 
 INT, SHORT = pa.int64(), pa.int32()
+STEPS = 60 if IN_FULL else 9
 
 
 def _map(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
@@ -127,18 +130,22 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("way", ["index", "scan"])
-@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__.strip("_"))
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("make", "way"),
+    sample(itertools.product(KINDS, ["index", "scan"]), 4),
+    ids=lambda one: one if isinstance(one, str) else one.__name__.strip("_"),
+)
 def test_whatever_happens_both_changelists_list_what_changed_and_chunks_hold_it(
     tmp_path: Path, make: Callable[..., tuple[World, list[Step]]], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "scan":
-        monkeypatch.setattr(gather, "FEW_ROWS", -1)
-        monkeypatch.setattr(gather, "ROW_BY_KEY", 1e9)
-    seed = random.Random(f"{make.__name__}{way}")
+        set_limit(monkeypatch, "gather.few_rows", -1)
+        set_limit(monkeypatch, "gather.row_by_key", 1000000000.0)
+    seed = random.Random(f"{make.__name__}{way}{seeds(1)[0]}")
     made, steps = make(Lake(tmp_path / "lake"), tmp_path / "room")
     runs = choices(made.names, seed)
-    for number in range(14):
+    for number in range(STEPS):
         (steps[number] if number < len(steps) else seed.choice(steps))(seed)
         if seed.random() < 0.5 and made.shape() is not None:
             made.run(next(runs), chunk_size=seed.choice([1, 2, 3, 100]))

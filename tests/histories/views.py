@@ -1,13 +1,7 @@
-"""Random histories of sources and views, checked against the oracle step by step.
-
-A history is told by its seed: `python -m transform.views.view_histories THEME SEED STEPS` in `tests` lives it again.
-"""
+"""Random histories of sources and views, checked against the oracle step by step."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -24,7 +18,9 @@ from compute.worlds import TENFOLD
 from floodmark.dataset import Dataset
 from floodmark.transform.views import evaluate
 from floodmark.transform.views.reading import rows as touched_rows
-from transform.crashing import Crash, DyingFileSystem
+from histories.calls import in_this_process
+from histories.disks import Crash, DyingFileSystem
+from histories.machines import reopened
 from transform.views.view_oracle import (
     APPEND,
     CORRECT_TO,
@@ -55,7 +51,6 @@ from transform.views.view_worlds import (
     some_rows,
     write,
 )
-from transform.worlds import in_this_process
 
 THEMES = {
     "rows": [one.name for one in ROWS],
@@ -172,7 +167,7 @@ class History:
         return f"define {case.name} as number {number}"
 
     def reopen(self) -> str:
-        self.world.lake = fm.Lake(self.world.lake.store, runtime=self.world.lake.runtime)
+        self.world.lake = reopened(self.world.lake)
         return "reopen"
 
     def kill(self) -> str:
@@ -410,23 +405,3 @@ def weights(of: History) -> dict[Callable[[], str], int]:
         of.refresh_all: 3,
         **own,
     }
-
-
-if __name__ == "__main__":
-    from floodmark.engine import ArchiveUse, Profile, Session
-
-    theme, first, last, steps = sys.argv[1], *map(int, sys.argv[2:5])
-    options = {"spark.master": "local[2,3]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
-    with Session(settings=options, profile=Profile.SHORT, archive=ArchiveUse.USE) as session:
-        for seed in range(first, last):
-            root = Path(tempfile.mkdtemp())
-            try:
-                with history(theme, seed, root, session) as lived:
-                    try:
-                        lived.live(steps, weights(lived))
-                    except BaseException:
-                        print(f"seed {seed}", *lived.story, sep="\n", flush=True)
-                        raise
-            finally:
-                shutil.rmtree(root)
-            print(f"seed {seed} is fine", flush=True)

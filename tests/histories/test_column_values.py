@@ -14,8 +14,10 @@ import floodmark as fm
 from compute.counting import Plan
 from compute.value_worlds import ValueWorld, taken, value_world
 from compute.worlds import checkpoint_path
-from floodmark.compute import merging, runner
 from floodmark.compute.errors import FunctionFailed
+from histories.calls import in_this_process
+from limits import set_limit
+from profiles import seeds
 
 STEPS = ["write", "write", "delete", "fold", "ask", "ask", "ask", "sparse", "sparse", "retry", "fail", "lose", "harm"]
 SIZES: list[dict[str, int]] = [{}, {"max_checkpoint_size": 3}, {"task_size": 4}, {"checkpoint_size": 1}]
@@ -117,11 +119,11 @@ class History:
         self.known = found
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(3))
 def test_every_row_is_computed_once_and_has_its_own_value(seed: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runner, "run_in_processes", lambda tasks, function, **_: [function(t) for t in tasks])
-    monkeypatch.setattr(merging, "MANY", 5)
-    with tempfile.TemporaryDirectory() as folder:
+    set_limit(monkeypatch, "merging.many", 5)
+    with tempfile.TemporaryDirectory() as folder, in_this_process():
         world = value_world(Path(folder))
         world.fragment_rows = 16
         history = History(world, seed)

@@ -1,14 +1,9 @@
-"""Rounds of writes, corrections, folds and failures in any order: after each the timeline is the sorted ledger.
-
-More of it: python -m timeline.test_timeline_fuzz SEEDS [ROUNDS] (in the folder of the tests).
-"""
+"""Rounds of writes, corrections, folds and failures in any order: after each the timeline is the sorted ledger."""
 
 from __future__ import annotations
 
 import itertools
 import random
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,8 +13,9 @@ import pytest
 
 import floodmark as fm
 from floodmark.timeline.order import partitions as units
+from histories.time_oracle import assert_right
+from profiles import IN_FULL, sample, seeds
 from timeline.layouts import assert_folded, assert_sound, purge_problems
-from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEFORE_1970, BEGIN, TIMES, UNITS, Shape, World, moment
 
 # What can happen in a round
@@ -270,10 +266,10 @@ SHAPES = [
     Shape(unit="month", time="us berlin", kind="ledger", begin=BEFORE_1970),
     Shape(unit="year", time="date64", kind="upsert"),
     Shape(unit="hour", time="s", late_merge="always"),
-    Shape(row_group_size=1, kind="upsert"),
+    Shape(row_group_size=2, kind="upsert"),
     Shape(row_group_size=7, time="ns", unit="month"),
 ]
-ROUNDS = 14
+ROUNDS = 28 if IN_FULL else 8
 
 
 def run(shape: Shape, seed: int, rounds: int, folder: Path) -> None:
@@ -286,20 +282,15 @@ def run(shape: Shape, seed: int, rounds: int, folder: Path) -> None:
         raise
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_timeline_is_the_sorted_ledger_after_each_round(shape, tmp_path):
-    run(shape, 1, ROUNDS, tmp_path / "lake")
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1))
+@pytest.mark.parametrize("shape", sample(SHAPES, 3), ids=str)
+def test_timeline_is_the_sorted_ledger_after_each_round(shape, seed, tmp_path):
+    run(shape, seed, ROUNDS, tmp_path / "lake")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 6))
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_timeline_is_the_sorted_ledger_after_many_rounds(shape, seed, tmp_path):
-    run(shape, seed, 2 * ROUNDS, tmp_path / "lake")
-
-
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.soak
+@pytest.mark.parametrize(("unit", "time"), sample(itertools.product(UNITS, TIMES), 6))
 def test_every_unit_goes_with_every_type_of_event_time(unit, time, tmp_path):
     """Before 1970, where remainders are easily got wrong, and after it."""
     shape = Shape(unit, time, begin=BEFORE_1970 - UNITS[unit])
@@ -322,20 +313,7 @@ def any_shape(chance: random.Random) -> Shape:
     )
 
 
-def main(seeds: int, rounds: int) -> int:
-    failed = 0
-    for seed in itertools.islice(itertools.count(100), seeds):
-        shape = any_shape(random.Random(seed))
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                run(shape, seed, rounds, Path(folder) / "lake")
-                print(f"seed {seed}: {shape}: right", flush=True)
-            except Exception as error:
-                failed += 1
-                notes = "\n".join(getattr(error, "__notes__", []))
-                print(f"seed {seed}: {shape}: {type(error).__name__}: {error}\n{notes}", flush=True)
-    return failed
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 2 * ROUNDS))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1))
+def test_timeline_of_any_shape_is_the_sorted_ledger(seed, tmp_path):
+    run(any_shape(random.Random(seed)), seed, ROUNDS, tmp_path / "lake")

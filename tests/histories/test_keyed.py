@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
@@ -30,6 +18,7 @@ from floodmark.ledger.keys import catch_up, tiers
 from floodmark.ledger.merge import buckets
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from histories.machines import Machine, begins, precondition, rule, run_histories
 from ledger.keyed.harm import HARM, go_back, harm, lose_all, saved
 from ledger.keyed.naive import ADD, NEW, OLD, RETRACT, Row
 from ledger.keyed.twins import Twin
@@ -62,7 +51,7 @@ SCATTERED = [
 ]
 
 
-class Histories(RuleBasedStateMachine):
+class Histories(Machine):
     """One dataset of one strategy, done to by chance."""
 
     kind: ClassVar[str]
@@ -70,13 +59,12 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder: tempfile.TemporaryDirectory[str] | None = None
         self.saved: dict[str, bytes] = {}
         self.harmed = False
         self.steps = 0
         self.patched = ExitStack()
 
-    @initialize(
+    @begins(
         shape=st.sampled_from(sorted(KEYS)),
         memory=st.booleans(),
         fold_at=st.sampled_from([None, 0.1, 0.5]),
@@ -86,8 +74,7 @@ class Histories(RuleBasedStateMachine):
         if memory:
             store: Any = MemoryStore()
         else:
-            self.folder = tempfile.TemporaryDirectory(prefix="floodmark-")
-            store = LocalStore(Path(self.folder.name) / "lake", HastyFileSystem())
+            store = LocalStore(self.root / "lake", HastyFileSystem())
         self.clock = Clock()
         runtime = fm.Runtime(clock=self.clock, sleep=lambda _: None, fold_at=fold_at)
         if scattered:
@@ -238,42 +225,31 @@ class Histories(RuleBasedStateMachine):
         expected = [r for _, r in self.twin.model.current() if r[name] == row[name]]
         assert sorted(map(self.twin.exact, found), key=repr) == sorted(map(self.twin.exact, expected), key=repr)
 
-    @invariant()
-    def agrees(self) -> None:
+    def check(self) -> None:
         """The present, one moment of the past and one key; all of both in the end."""
-        if hasattr(self, "twin"):
-            self.twin.check()
-            self.steps += 1
-            self.twin.check_past(self.steps * 7 % (len(self.twin.model.records) + 1))
-            if self.twin.model.key and self.twin.model.records:
-                _, row = self.twin.model.records[self.steps * 5 % len(self.twin.model.records)]
-                self.twin.check_key(self.twin.model.key_of(row))
+        self.twin.check()
+        self.steps += 1
+        self.twin.check_past(self.steps * 7 % (len(self.twin.model.records) + 1))
+        if self.twin.model.key and self.twin.model.records:
+            _, row = self.twin.model.records[self.steps * 5 % len(self.twin.model.records)]
+            self.twin.check_key(self.twin.model.key_of(row))
 
-    def teardown(self) -> None:
+    def check_end(self) -> None:
+        self.twin.check_all()
+        if not self.harmed:
+            assert self.twin.dataset.verify().problems == ()
+
+    def close(self) -> None:
         self.patched.close()
-        if hasattr(self, "twin") and sys.exc_info()[0] is None:
-            self.twin.check_all()
-            if not self.harmed:
-                assert self.twin.dataset.verify().problems == ()
-        if self.folder is not None:
-            self.folder.cleanup()
+        super().close()
 
 
-QUICK = settings(
-    max_examples=25,
-    stateful_step_count=20,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],  # twenty steps can be read as they are; to make them fewer takes minutes
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
-
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["append", "ledger", "snapshot", "changelog", "upsert"])
 def test_dataset_agrees_with_a_dictionary_whatever_happens(kind):
-    run_state_machine_as_test(type(kind, (Histories,), {"kind": kind}), settings=QUICK)
+    run_histories(Histories, ci=2, steps=15, kind=kind)
 
 
+@pytest.mark.soak
 def test_snapshot_that_compares_chosen_columns_agrees_with_a_dictionary():
-    compares = type("compares", (Histories,), {"kind": "snapshot", "compare": ("s", "v")})
-    run_state_machine_as_test(compares, settings=QUICK)
+    run_histories(Histories, ci=1, steps=15, kind="snapshot", compare=("s", "v"))

@@ -1,4 +1,4 @@
-"""Graphs of steps, computed columns and views in which everything looks alike, and what they come to, told naively.
+"""Graphs of sources, steps, computed columns and views in which everything looks alike, and a naive oracle of them.
 
 All datasets have a key `id`, a group `g` and a number `n`. Functions add a number that a file says, fail when a file
 says so, and write down for which ids they were called. Queries of views are answered by a few lines of Python instead
@@ -7,6 +7,8 @@ of Spark, from an analysis that is written by hand.
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,11 +20,8 @@ from unittest import mock
 import pyarrow as pa
 
 import floodmark as fm
-from faults.recording import HastyFileSystem
 from floodmark.ledger.errors import BadQuery
 from floodmark.ledger.incoming import Frame
-from floodmark.ledger.runtime import Runtime
-from floodmark.storage.local import LocalStore
 from floodmark.transform.views.analysed import analyse
 from floodmark.transform.views.analysed.analysis import OFFSET, Analysis, SourceUse, schemas_digest
 from floodmark.transform.views.defined import declare
@@ -30,7 +29,7 @@ from floodmark.transform.views.defined.definition import Definition
 from floodmark.transform.views.evaluate import Evaluator
 from floodmark.transform.views.reading.rows import Small
 from floodmark.transform.views.reading.sources import schema_of
-from transform.crashing import Crash, DyingFileSystem
+from histories.disks import Crash, DyingFileSystem, open_lake
 from transform.views.refresh_worlds import NoSession
 
 Row = tuple[int, int]
@@ -38,8 +37,11 @@ Rows = dict[int, Row]
 """By id: the group and the number."""
 
 KEYED = ("a", "b")
-LOG = "log"  # append-only: nobody changes what is there
-SOURCES = (*KEYED, LOG)
+LOG = "log"  # append-only
+DATASETS = (*KEYED, LOG)  # that are written to directly
+FILES, FRAME = "files", "frame"  # that the pipeline takes in
+SOURCES = (*DATASETS, FILES, FRAME)
+IDS_PER_FILE = 3
 SCHEMA = pa.schema([("id", pa.int64()), ("g", pa.int64()), ("n", pa.int64())])
 
 
@@ -66,6 +68,10 @@ def joined(more: int, one: Rows, other: Rows) -> Rows:
     return found
 
 
+def added_up(more: int, *all_of: Rows) -> Rows:
+    return {number: (len(rows), sum(n for _, n in rows.values()) + more) for number, rows in enumerate(all_of)}
+
+
 def grouped(more: int, one: Rows) -> Rows:
     """`more` plays no part: a query has no function."""
     members: dict[int, list[int]] = defaultdict(list)
@@ -85,6 +91,7 @@ def raised(more: int, one: Rows) -> Rows:
 KINDS: dict[str, Callable[..., Rows]] = {
     "map": mapped,
     "join": joined,
+    "table": added_up,
     "groups": grouped,
     "rows": kept,
     "function": raised,
@@ -151,8 +158,10 @@ class Drawn:
             more = told([key])
             return None if n is None else n + more
 
+        func, output = one if len(self.reads) == 1 else two, [fm.Dataset(name, key="id", schema=SCHEMA)]
+        if self.kind == "table":
+            return fm.DatatableTransform(func, list(self.reads), output, name=self.called, version=version)
         if self.kind in ("map", "join"):
-            func, output = one if self.kind == "map" else two, [fm.Dataset(name, key="id", schema=SCHEMA)]
             return fm.BatchTransform(func, list(self.reads), output, name=self.called, version=version, chunk_size=3)
         if self.kind in ("groups", "rows"):
             return fm.View(name, sql=self.sql)
@@ -244,7 +253,7 @@ def without_spark(nodes: Sequence[Drawn], folder: Path) -> Iterator[None]:
 
 @dataclass
 class World:
-    """A lake in a folder, the rows that its sources have, and a graph over them."""
+    """A lake in a folder, files and a frame to take in, the rows that all sources have, and a graph over them."""
 
     folder: Path
     nodes: Sequence[Drawn]
@@ -254,19 +263,31 @@ class World:
     written: list[tuple[str, int, Row]] = field(default_factory=list)  # all that sources were given, in its order
 
     def __post_init__(self) -> None:
-        for name in SOURCES:
+        for name in DATASETS:
             self.lake().create(name, key="id" if name in KEYED else None, schema=SCHEMA)
+        self._seconds = itertools.count(1_700_000_000)
 
-    def lake(self, files: Any = None) -> fm.Lake:
-        store = LocalStore(self.folder / "lake", fs=HastyFileSystem() if files is None else files)
-        return fm.Lake(store, runtime=Runtime(session=NoSession()))
+    def lake(self, disk: Any = None) -> fm.Lake:
+        return open_lake(self.folder / "lake", disk, fm.Runtime(session=NoSession()))
+
+    def taken_in(self) -> list[fm.Source]:
+        """Sources of the pipeline that nodes read."""
+        every = {
+            FILES: fm.Source(fm.Dataset(FILES, key="id", schema=SCHEMA), files=str(self.folder / "*.csv")),
+            FRAME: fm.Source(
+                fm.Dataset(FRAME, key="id", schema=SCHEMA),
+                frame=lambda: as_frame(self.rows[FRAME]) if self.rows[FRAME] else None,
+            ),
+        }
+        read = {name for node in self.nodes for name in node.reads}
+        return [source for name, source in every.items() if name in read]
 
     @property
     def pipeline(self) -> fm.Pipeline:
         """As it is declared now, in an order of no use."""
         versions = [str(self.versions.get(node.name, 0)) for node in self.nodes]
         made = [node.declared(self.folder, version) for node, version in zip(self.nodes, versions, strict=True)]
-        return fm.Pipeline(reversed(made))
+        return fm.Pipeline([*reversed(made), *self.taken_in()])
 
     # What happens to it
 
@@ -275,7 +296,18 @@ class World:
             rows = {len(self.rows[LOG]) + number: row for number, row in enumerate(rows.values())}
         self.rows[source].update(rows)
         self.written += [(source, key, row) for key, row in rows.items()]
-        self.lake()[source].write(as_frame(rows))
+        if source in DATASETS:
+            self.lake()[source].write(as_frame(rows))
+        elif source == FILES:
+            for number in sorted({key // IDS_PER_FILE for key in rows}):
+                self._put(number)
+
+    def _put(self, number: int) -> None:
+        """Write a file with all rows of its ids; its time is never that of another."""
+        found = {key: row for key, row in self.rows[FILES].items() if key // IDS_PER_FILE == number}
+        path = self.folder / f"{number}.csv"
+        path.write_text("id,g,n\n" + "".join(f"{key},{g},{n}\n" for key, (g, n) in found.items()))
+        os.utime(path, (next(self._seconds),) * 2)
 
     def delete(self, source: str, ids: Sequence[int]) -> None:
         there = [key for key in ids if self.rows[source].pop(key, None) is not None]
@@ -289,7 +321,7 @@ class World:
             self.fail(node, "")
 
     def change(self, node: Drawn, more: int) -> None:
-        """The function of a node adds another number, and nobody is told."""
+        """The function of a node adds another number; its version stays."""
         self.more[node.name] = more
         (self.folder / f"{node.name}.added").write_text(str(more))
 
@@ -297,7 +329,11 @@ class World:
         return self.pipeline.run(self.lake(), [node.called for node in nodes], workers=workers, **options)
 
     def killed_run(self, changes: int) -> None:
-        """A run whose process ends after so many changes of the disk; in one thread, as others would be interrupted."""
+        """A run whose process ends after this many changes of the disk.
+
+        It has one thread: an interrupt of others may come where a file was just opened, and Python warns of files that
+        are not closed.
+        """
         disk = DyingFileSystem(changes)
         try:
             self.pipeline.run(self.lake(disk), workers=1)

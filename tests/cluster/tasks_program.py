@@ -1,4 +1,4 @@
-"""Run by test_cluster.py in a process of its own: tasks on a cluster whose workers do not have this file."""
+"""Run tasks whose workers do not have this file: run by test_cluster.py as a driver of its own."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ class Refused(FloodmarkError):
 @dataclass(frozen=True)
 class Numbered:
     number: int
+    meeting: Path
 
 
 def where(task: Numbered) -> tuple[int, str]:
-    """The folder a task runs in, which on a standalone cluster is its worker's."""
-    time.sleep(0.2)
+    """The folder a task runs in, which on a standalone cluster is its worker's; both tasks run at the same time."""
+    (task.meeting / str(task.number)).touch()
+    while len(list(task.meeting.iterdir())) < 2:
+        time.sleep(0.02)
     return task.number, str(Path.cwd())
 
 
@@ -34,12 +37,12 @@ def refuse(task: Numbered) -> None:
     raise Refused("refused", number=task.number)
 
 
-def main(settings: dict[str, str]) -> None:
+def main(settings: dict[str, str], meeting: Path) -> None:
     """Print what the tasks saw, as JSON."""
     with Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE) as session:
-        seen = run([Numbered(n) for n in range(8)], where, session=session)
+        seen = run([Numbered(n, meeting) for n in range(2)], where, session=session)
         try:
-            run([Numbered(5)], refuse, session=session)
+            run([Numbered(5, meeting)], refuse, session=session)
         except Refused as error:
             refused = error.number
         print(json.dumps({"seen": seen, "refused": refused, "pid": os.getpid()}))
@@ -53,4 +56,4 @@ if __name__ == "__main__":
     module = importlib.util.module_from_spec(spec)
     sys.modules["pipeline_of_a_user"] = module
     spec.loader.exec_module(module)
-    module.main(json.loads(sys.argv[1]))
+    module.main(json.loads(sys.argv[1]), Path(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Run by test_cluster.py in a process of its own: a lake that is written and read by the workers of a cluster."""
+"""Write and read a lake by the workers of a cluster: run by test_cluster.py as a driver of its own."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from floodmark.ledger.merge import buckets, intake
 def main(folder: Path, settings: dict[str, str]) -> None:
     """Print what came of it, as JSON."""
     stage.HERE_BYTES = 0  # all files are work for the cluster
-    parts.PART_BYTES = buckets.PART_BYTES = intake.PART_BYTES = 1 << 13
-    buckets.grouped.__defaults__ = (1 << 13,)
+    parts.PART_BYTES = intake.PART_BYTES = 1 << 13
+    buckets.PART_BYTES = 1 << 15  # few slices: each is a task
     with Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE) as session:
         lake = fm.Lake(folder / "lake", runtime=fm.Runtime(session=session))
         spark = session.get()
         computed = lake.create("computed")
-        first = computed.write(spark.range(0, 1000, 1, 4).selectExpr("id", "id * 2 as twice"))
+        first = computed.write(spark.range(0, 1000, 1, 2).selectExpr("id", "id * 2 as twice"))
         for i in range(3):
             ids = list(range(1000 + 500 * i, 1500 + 500 * i))
             table = pa.table({"id": ids, "twice": [2 * n for n in ids]})
@@ -35,8 +35,8 @@ def main(folder: Path, settings: dict[str, str]) -> None:
         tasks = computed.read().selectExpr("sum(id)", "sum(twice)", "count(*)").collect()[0]
         changes = [row["offset"] for row in computed.changes(since=1990).collect()]
         people = lake.create("people", key="id")
-        loaded = people.write(spark.range(0, 1000, 1, 4).selectExpr("id", "id * 2 as twice"))
-        upserted = people.write(spark.range(500, 1500, 1, 4).selectExpr("id", "id * if(id % 2 = 0, 2, 3) as twice"))
+        loaded = people.write(spark.range(0, 1000, 1, 2).selectExpr("id", "id * 2 as twice"))
+        upserted = people.write(spark.range(500, 1500, 1, 2).selectExpr("id", "id * if(id % 2 = 0, 2, 3) as twice"))
         filed = people.write(str(folder / "*.parquet"))
         print(
             json.dumps(

@@ -1,4 +1,4 @@
-"""Whatever happened before, one good run makes steps, computed columns and views what the sources come to.
+"""Whatever happened before, one good run makes steps, computed columns and views what the sources lead to.
 
 After it a further run does nothing, and when some rows change, functions are called with what these led to alone.
 """
@@ -9,13 +9,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from pipeline.graph_worlds import KEYED, LOG, SOURCES, Drawn, Row, Rows, World, without_spark
-from transform.worlds import in_this_process
+from histories.calls import in_this_process
+from histories.pipelines import FILES, FRAME, KEYED, LOG, SOURCES, Drawn, Row, Rows, World, without_spark
+from profiles import examples
 
 MOST_NODES = 5
+STEPS = ("map", "join", "table")
 
 
 @st.composite
@@ -24,12 +26,13 @@ def graphs(draw: st.DrawFn) -> tuple[Drawn, ...]:
     nodes: list[Drawn] = []
     for number in range(draw(st.integers(2, MOST_NODES))):
         made = [node.name for node in nodes if node.kind != "column"]
-        kind = draw(st.sampled_from(["column", "groups", "map", "join", "rows", "function"]))
-        there = [*KEYED, *made, *([LOG] if kind in ("column", "groups") else [])]
-        count = 2 if kind == "join" else 1
+        kind = draw(st.sampled_from(["column", "groups", "map", "join", "rows", "function", "table"]))
+        others = [LOG] if kind in ("column", "groups") else [FILES, FRAME] if kind in STEPS else []
+        there = [*KEYED, *made, *others]
+        count = 2 if kind == "join" else draw(st.integers(1, 2)) if kind == "table" else 1
         reads = tuple(draw(st.lists(st.sampled_from(there), min_size=count, max_size=count, unique=True)))
         columns = [node.name for node in nodes if node.kind == "column" and node.reads == reads]
-        taken = "n" if kind in ("map", "join") else draw(st.sampled_from([*columns, "n"]))
+        taken = "n" if kind in STEPS else draw(st.sampled_from([*columns, "n"]))
         nodes.append(Drawn(f"d{number}", kind, reads, taken, kind == "column" and draw(st.booleans())))
     return tuple(nodes)
 
@@ -120,7 +123,9 @@ def assert_called_for_changes(world: World, before: dict[str, Rows], given: list
         versions = [before[read].items() | after[read].items() for read in each.reads]
         written = {(key, row) for source, key, row in given if source in each.reads}
         ids = {key for read in each.reads for key in differing(before[read], after[read])} | {key for key, _ in written}
-        if each.kind == "groups":
+        if each.kind == "table":  # is called with all rows, if any has changed
+            assert ids or not called[each.name], each
+        elif each.kind == "groups":
             groups = {g for key, (g, _) in written.union(*versions) if key in ids}
             assert set(called[each.name]) <= groups, each
         else:
@@ -128,13 +133,7 @@ def assert_called_for_changes(world: World, before: dict[str, Rows], given: list
             assert len(called[each.name]) == len(set(called[each.name])), each
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(max_examples=examples(5), phases=[Phase.explicit, Phase.generate])
 @given(
     graphs(),
     st.dictionaries(ids, row, min_size=3, max_size=6),
@@ -142,7 +141,7 @@ def assert_called_for_changes(world: World, before: dict[str, Rows], given: list
     st.lists(changes, min_size=1, max_size=3),
     st.sampled_from([1, 3]),
 )
-def test_after_any_history_a_good_run_makes_what_the_sources_come_to(
+def test_after_any_history_a_good_run_makes_what_the_sources_lead_to(
     nodes: tuple[Drawn, ...],
     first: Rows,
     history: list[tuple[Any, ...]],

@@ -17,7 +17,7 @@ from floodmark.engine.cache import user_cache
 from floodmark.engine.java import find_java, spark_java_home
 from floodmark.engine.launch import spark_home
 
-_PATIENCE = 120.0
+_PATIENCE = 240.0
 DRIVER = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
