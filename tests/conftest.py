@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from floodmark.engine import ArchiveUse, Profile, Session
+from inline import choose_where_functions_run
 from profiles import PROFILE, SEED, load_hypothesis_profile
 from scheduling import FileScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TESTS = Path(__file__).parent
 MEMORY_DISK = Path("/dev/shm")
 MEMORY_DISK_BYTES = 2 << 30  # what a run with all its workers may need
 
@@ -112,6 +114,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("no time left")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    choose_where_functions_run(item)
+
+
 # Spark
 
 
@@ -125,8 +132,12 @@ def session() -> Iterator[Session]:
         # Compiling a plan takes longer than running it on a few rows.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.python.daemon.module": "spark_daemon",
     }
     with Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE) as ours:
+        with pytest.MonkeyPatch.context() as patch:  # the JVM passes it on to the daemon
+            patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]))
+            ours.get()
         yield ours
 
 

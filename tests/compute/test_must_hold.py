@@ -315,6 +315,7 @@ def test_filter_on_the_column_itself_sees_what_is_there_when_the_backfill_begins
 # Stragglers and others at the same time
 
 
+@pytest.mark.process
 def test_straggler_does_not_hold_up_what_is_stored_and_is_all_that_is_left(world: World):
     world.write(range(40))
     world.add()

