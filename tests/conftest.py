@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TESTS = Path(__file__).parent
+LONG_FOLDERS = (TESTS / "faults", TESTS / "histories")  # crashes, races and random histories: not for `make test-fast`
 MEMORY_DISK = Path("/dev/shm")
 MEMORY_DISK_BYTES = 2 << 30  # what a run with all its workers may need
 
@@ -60,6 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.soak)
+        if item.path.parent in LONG_FOLDERS:
+            item.add_marker(pytest.mark.slow)
     if config.getoption("soak_until") is not None:
         choose(config, items, [item for item in items if item.get_closest_marker("soak")])
         random.Random(SEED).shuffle(items)

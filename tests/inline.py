@@ -1,4 +1,4 @@
-"""Users' functions run in the test's process: starting a worker costs a second of CPU, and most tests are not about it."""
+"""Users' functions run in the process of the test: a worker costs a second of CPU, and few tests are about it."""
 
 from __future__ import annotations
 

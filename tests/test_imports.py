@@ -120,6 +120,7 @@ def problems(source: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_imports_point_downwards_and_never_in_a_circle():
     assert problems(SOURCE) == []
 
@@ -197,6 +198,7 @@ for module in pkgutil.walk_packages([{str(SOURCE / "chain")!r}], "floodmark.chai
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["import floodmark", "import floodmark.cli", ALL_MODULES])
 def test_importing_floodmark_imports_no_spark(program: str):
     assert loaded_by(program, "pyspark", "py4j") == []

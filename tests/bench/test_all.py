@@ -51,6 +51,7 @@ def test_one_that_fails_is_noted_and_the_others_are_there(benches, tmp_path):
     assert (out / "curves" / "bench-k.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.slow
 def test_the_exit_code_is_of_what_was_run(benches, tmp_path, capsys):
     out = str(tmp_path / "out")
     assert benches.main(["--output", out]) == 2

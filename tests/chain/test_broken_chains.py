@@ -26,6 +26,7 @@ def broken_blocks(model: Model, mutation: Mutation):
         state = advance(state, hash_, block)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.name}-{m.kind.name.lower()}")
 @given(data=st.data())
 @settings(max_examples=examples(8), suppress_health_check=[HealthCheck.filter_too_much])

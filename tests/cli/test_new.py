@@ -22,6 +22,7 @@ def test_new_project_runs_at_once_and_then_has_nothing_to_do(run, folder, steps,
     assert all("nothing to do" in line for line in run("run").lines)
 
 
+@pytest.mark.slow
 def test_every_command_of_its_readme_works(run, folder, steps, monkeypatch):
     import shlex
 

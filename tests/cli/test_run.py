@@ -197,6 +197,7 @@ pipeline = fm.Pipeline([fm.UpdateExternalTable("goods", "sqlite:///goods.db#good
 """
 
 
+@pytest.mark.slow
 def test_full_run_of_an_external_table_retracts_what_is_gone(run, orders, folder):
     import sqlite3
 

@@ -104,6 +104,7 @@ def test_what_failed_and_what_was_skipped_is_done_by_the_next_run(run, flow):
     ]
 
 
+@pytest.mark.slow
 def test_json_has_every_node_with_what_became_of_it(run, flow):
     answer = run("run", "--json")
     assert (answer.code, answer.err) == (1, "")

@@ -70,6 +70,7 @@ class Weighty(ValueError):
     """An error that can be looked for, when nobody should have it any more."""
 
 
+@pytest.mark.slow
 def test_watch_forgets_what_went_wrong_when_it_has_said_it(run, orders, asked):
     run(*ONCE)
     error = Weighty("no good")

@@ -61,6 +61,7 @@ def check_plain(text: str) -> None:
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", LOOKING)
 def test_answer_in_a_pipe_is_plain_text(shop, run, verb):
     said = run(*LOOKING[verb])

@@ -68,6 +68,7 @@ def test_run_shows_a_bar_per_step_and_leaves_a_line_for_each(shop):
     assert terminal.received.rindex("\x1b[?25h") > terminal.received.rindex("\x1b[?25l")  # the cursor is back
 
 
+@pytest.mark.slow
 def test_answers_fit_on_a_terminal(run, shop, on_terminal):
     with project(shop):
         assert run("run").code == 0

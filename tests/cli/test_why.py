@@ -125,6 +125,7 @@ def test_replay_without_a_pipeline_knows_no_steps(run, project):
     assert "no step of the pipeline writes 'totals'" in answer.lines[-1]
 
 
+@pytest.mark.slow
 def test_replay_names_rows_that_were_never_written_though_the_step_is_behind(run, project):
     fixed = PIPELINE.replace('transform_keys=["g"]', 'transform_keys=["g"], version="1"')
     (project / "pipeline.py").write_text(fixed)

@@ -95,6 +95,7 @@ moves = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(moves)
 def test_one_identity_never_stands_for_two_inputs(moves):

@@ -310,6 +310,7 @@ def checkpoints(draw: st.DrawFn) -> list[tuple[int, int, set[int]]]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10))
 @given(checkpoints(), st.sets(st.integers(0, ROWS - 1)), st.integers(1, 100), st.integers(1, 100))
 def test_any_checkpoints_come_out_as_their_addresses_say(

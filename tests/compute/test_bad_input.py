@@ -271,6 +271,7 @@ def test_what_is_no_function_is_refused(world: World):
 # Backfills
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["v >", "v = 'x' and", "nothing = 1", "1; drop table d", pc.field("nothing") > 1])
 def test_filter_that_does_not_parse_is_refused(where, world: World):
     world.write(range(20))

@@ -320,6 +320,7 @@ def test_values_of_an_array_function_are_not_copied():
     assert values.buffers()[1].address == rows.column(0).buffers()[1].address
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["scalar", "array"])
 @pytest.mark.parametrize("times", [1, 2, 9])
 def test_rows_that_fail_leave_nothing_that_waits_for_the_collector(kind, times):

@@ -41,6 +41,7 @@ def test_a_dataset_without_columns_has_no_problems(tmp_path):
     assert column_problems(objects_at("folder", tmp_path)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("harm", HARM)
 @pytest.mark.parametrize("folder", ["files", "manifests", "errors"])

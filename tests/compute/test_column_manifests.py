@@ -41,6 +41,7 @@ def test_a_manifest_comes_back_as_it_was(manifest):
     assert decode(encode(manifest)) == manifest
 
 
+@pytest.mark.slow
 @given(some, some)
 def test_replaced_fragments_take_the_place_of_those_of_their_number(before, new):
     oracle = {f.number: f for f in before} | {f.number: f for f in new}

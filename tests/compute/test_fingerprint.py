@@ -278,6 +278,7 @@ def test_value_that_contains_itself_asks_for_a_version(versions: Versions):
         versions("A = []\nA.append(A)\ndef f(x): return A\n")
 
 
+@pytest.mark.slow
 def test_value_nested_too_deeply_asks_for_a_version(versions: Versions):
     with pytest.raises(NoVersion, match="nested too deeply"):
         versions("A = []\nfor _ in range(100_000): A = [A]\ndef f(x): return A\n")

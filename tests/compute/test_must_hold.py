@@ -121,6 +121,7 @@ def test_crash_in_the_middle_of_a_version_bump_keeps_old_values_and_resumes(worl
 # The source and its files
 
 
+@pytest.mark.slow
 def test_fold_of_the_source_computes_nothing(world: World):
     for i in range(20):
         world.write([i])

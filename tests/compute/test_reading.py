@@ -154,6 +154,7 @@ def dataset(request, tmp_path):
     return made
 
 
+@pytest.mark.slow
 def test_every_way_to_read_shows_computed_columns(dataset):
     rows = shown(dataset)
     assert {type(r["w"]) for r in rows} == {float, type(None)}
@@ -183,6 +184,7 @@ def test_sql_shows_computed_columns(tmp_path):
     assert lake.sql(query).to_pylist() == [{"s": sum(there), "n": len(there), "c": len(rows)}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [10, 60, -20])
 def test_damaged_file_says_which_records_and_what_to_do(dataset, at):
     rows = shown(dataset)

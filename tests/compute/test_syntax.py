@@ -58,6 +58,7 @@ def pieces() -> Iterator[ast.AST]:
         yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.expr | ast.stmt))
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_digests_are_equal_exactly_if_the_printed_syntax_is():
     by_digest: dict[bytes, str] = {}
@@ -70,6 +71,7 @@ def test_digests_are_equal_exactly_if_the_printed_syntax_is():
     assert len(by_digest) > 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_printing_and_parsing_again_changes_nothing(module):

@@ -269,6 +269,7 @@ def test_given_version_stands_for_the_code_of_a_udf_that_another_one_calls():
     assert made(None, 1) != made(None, 2)
 
 
+@pytest.mark.slow
 def test_known_finds_a_udf_by_name_and_version_while_it_is_around():
     old, new = (udf(returns="int64", name="known_test", version=v)(_scalar) for v in ("1", "2"))
     assert known("known_test", "1") is old

@@ -48,6 +48,7 @@ def test_every_tenth_row_makes_one_checkpoint_for_each_fragment(world: ValueWorl
     assert taken(got, rows) == tens(rows)
 
 
+@pytest.mark.slow
 def test_other_rows_between_them_are_computed_without_repeating_any(world: ValueWorld):
     world.dataset.write(table(0, 1000))
     world.ask(range(0, 1000, 10))
@@ -58,6 +59,7 @@ def test_other_rows_between_them_are_computed_without_repeating_any(world: Value
     assert world.ask(range(1000)).called == 0
 
 
+@pytest.mark.slow
 def test_rows_scattered_over_many_fragments_cost_a_call_each_and_few_files(world: ValueWorld):
     world.fragment_rows = 10_000
     world.dataset.write(table(0, 100_000))
@@ -81,6 +83,7 @@ def test_only_files_with_wanted_rows_are_read(world: ValueWorld):
     assert taken(got, [310, 395, 777]) == tens([310, 395, 777])
 
 
+@pytest.mark.slow
 def test_computed_inputs_of_scattered_rows_are_their_own(world: ValueWorld):
     world.dataset.write(table(0, 200))
     world.add()
@@ -109,6 +112,7 @@ def test_new_rows_read_no_older_checkpoint(world: ValueWorld, tmp_path: Path):
     assert any("/frag-10/" in key for key in store.keys_read[before:])
 
 
+@pytest.mark.slow
 def test_many_fragments_are_listed_at_once(world: ValueWorld, tmp_path: Path):
     counting, store = counted(tmp_path)
     counting.dataset.write(table(0, 5000))
@@ -127,6 +131,7 @@ def test_many_fragments_are_listed_at_once(world: ValueWorld, tmp_path: Path):
 # Merging
 
 
+@pytest.mark.slow
 def test_rows_that_come_one_by_one_leave_few_checkpoints_and_none_is_computed_twice(world: ValueWorld, monkeypatch):
     set_limit(monkeypatch, "merging.many", 8)
     world.write(range(50))
@@ -186,6 +191,7 @@ def test_only_checkpoints_of_about_one_size_are_merged():
     assert crowd([*small[1:], *medium, *large]) == medium
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_rows_of_a_long_trickle_are_written_again_a_few_times_only():
     """Sizes alone: each row has 20 bytes and each checkpoint 900 more."""

@@ -47,17 +47,20 @@ def test_keyed_page(folder: Path, spark):
     run_page(DOCS / "keyed.md")
 
 
+@pytest.mark.slow
 def test_columns_page(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     monkeypatch.setenv("COLUMNS", "80")
     run_page(DOCS / "columns.md")
 
 
+@pytest.mark.slow
 def test_transforms_page(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     run_page(DOCS / "transforms.md")
 
 
+@pytest.mark.slow
 def test_provenance_page(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     run_page(DOCS / "provenance.md")

@@ -25,6 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_pipelines_page(folder: Path):
     (folder / "data").mkdir()
     (folder / "data" / "monday.csv").write_text("id,price\n1,1.5\n2,12.0\n")

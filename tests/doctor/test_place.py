@@ -148,6 +148,7 @@ def test_a_bucket_without_conditional_puts_is_bad(kind: type[MemoryStore]):
     assert "conditional puts" in finding.remedy
 
 
+@pytest.mark.slow
 def test_a_bucket_of_s3_lets_one_writer_win():
     with running_s3() as address:
         options = {"access_key_id": "key", "secret_access_key": "secret", "region": "us-east-1"}

@@ -13,6 +13,7 @@ from examples.here import run_file
 EXAMPLE = ROOT / "examples" / "timeline"
 
 
+@pytest.mark.slow
 def test_the_page_of_the_example_tells_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for file in EXAMPLE.iterdir():
         if file.is_file():

@@ -53,6 +53,7 @@ def test_the_demo_plays_to_its_end(demo, tmp_path, monkeypatch, capsys, spark):
     assert (tmp_path / "demo-lake" / "names" / "trips").is_file()
 
 
+@pytest.mark.slow
 def test_the_data_is_the_same_every_time(demo, tmp_path):
     from make_data import main
 

@@ -186,6 +186,7 @@ def deletions(seen: list[tuple[str, str]]) -> list[int]:
     return sorted({at for numbers in found.values() for at in (numbers[0], numbers[-1])})
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("name", WRITERS)
 def test_writer_between_the_looking_and_the_removing_of_a_collection_loses_nothing(long_ago: MemoryStore, name: str):
@@ -208,6 +209,7 @@ def crossroads(seen: list[tuple[str, str]]) -> set[int]:
     return swaps | set(sample(range(len(seen)), 4))
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("name", WRITERS)
 def test_collections_before_operations_of_a_writer_leave_what_later_runs_need(long_ago: MemoryStore, name: str):

@@ -81,6 +81,7 @@ def old_world(old: World, tmp_path: Path) -> World:
     return old.copied(tmp_path / "lake")
 
 
+@pytest.mark.slow
 def test_everything_reads_the_same_before_and_after(old_world: World):
     world = old_world
     lake = world.lake()
@@ -114,6 +115,7 @@ def test_what_is_left_of_old_things_is_what_the_chain_needs(old_world: World):
     assert len(stored(dataset, "info/keys/manifests")) == 1
 
 
+@pytest.mark.slow
 def test_nothing_that_is_younger_than_a_week_goes(world: World):
     long_ago(world, days=6.9)
     before = world.files()
@@ -185,6 +187,7 @@ def test_a_manifest_that_cannot_be_read_keeps_what_it_names(old_world: World):
     assert sorted(people_now.to_arrow().column("city").unique().to_pylist()) == ["Ulm"]
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_a_crash_in_the_middle_harms_nothing_and_the_next_one_goes_on(old_world: World):
     world = old_world
@@ -200,6 +203,7 @@ def test_a_crash_in_the_middle_harms_nothing_and_the_next_one_goes_on(old_world:
         assert set(other.files()) == set(done.files())
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", seeds(3))
 def test_any_history_reads_the_same_and_only_old_things_go(world: World, seed: int):

@@ -94,6 +94,7 @@ def left(lake: fm.Lake) -> dict[str, set[str]]:
     return {f"{name} {part}": stored(lake[name], part) for name in ("first", "second") for part in ALL_PARTS}
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_put_goes_and_nothing_reads_otherwise(world: World):
     lake = world.lake()
     before, told, there = everything(lake), said(lake), left(lake)
@@ -162,6 +163,7 @@ def test_a_manifest_that_cannot_be_read_keeps_everything(world: World):
     assert meta.find(objects, world.now) == ()
 
 
+@pytest.mark.slow
 def test_a_collection_that_is_killed_harms_nothing(world: World):
     lake = world.lake()
     before, told = everything(lake), said(lake)

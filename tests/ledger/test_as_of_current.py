@@ -25,6 +25,7 @@ def check_every_past(dataset):
         assert dataset.to_arrow(as_of=offset).to_pylist() == rows(dataset, offset + 1), offset
 
 
+@pytest.mark.slow
 def test_every_past_is_what_a_replay_of_the_records_gives(dataset):
     check_every_past(lived_in(dataset, seed=7, writes=6, keys=12))
 
@@ -45,6 +46,7 @@ def test_deleted_row_is_there_in_the_past_and_by_block_and_time_too(dataset, clo
         assert dataset.to_arrow(as_of=point).num_rows == 2
 
 
+@pytest.mark.slow
 def test_every_past_is_the_same_after_folds(dataset):
     lived_in(dataset, seed=8, writes=4, keys=12)
     folded_at = dataset.last_offset

@@ -151,6 +151,7 @@ def plain(tmp_path, clock):
     return wide(made)
 
 
+@pytest.mark.slow
 def test_every_way_to_read_shows_them_after_the_data(dataset):
     rows = only(expected(dataset), *DATA)
     assert dataset.to_arrow().to_pylist() == rows
@@ -216,6 +217,7 @@ WHERES = {
 SHOWN = [DATA, ("id",), ("said",), ("offset", "v"), ("said",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "columns"), list(zip(WHERES, cycle(SHOWN), strict=False)), ids=list(WHERES))
 def test_filters_look_at_both_kinds_of_columns(dataset, name, columns):
     text, expression, keeps = WHERES[name]

@@ -27,6 +27,7 @@ def dataset(request, tmp_path, clock):
     return lived_in(made, seed=5, writes=12)
 
 
+@pytest.mark.slow
 def test_every_way_to_read_gives_the_current_rows_in_offset_order(dataset):
     expected = rows(dataset)
     assert dataset.last_offset > len(expected)  # or nothing is dead here
@@ -56,6 +57,7 @@ def test_filters_see_only_current_rows(dataset, where):
     assert [(r["offset"], r["id"]) for r in found] == expected
 
 
+@pytest.mark.slow
 def test_a_question_inside_a_filter_sees_only_current_rows(dataset):
     dataset.write(people([1000], "largest"))
     dataset.delete([1000])

@@ -141,6 +141,7 @@ def test_slices_of_dead_records_only_are_not_read(lake):
 # What is lost or damaged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["missing file", "short file", "no manifest", "torn manifest", "flipped manifest"])
 def test_slices_are_read_when_the_fold_is_of_no_use(dataset, harm):
     dataset.fold()

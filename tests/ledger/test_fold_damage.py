@@ -94,6 +94,7 @@ def found_by(dataset, expected: pa.Table) -> str:
     return "a page's checksum"
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(4))
 def test_no_flipped_byte_of_a_folded_file_gives_a_wrong_row(tmp_path, clock, part):

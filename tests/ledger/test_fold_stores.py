@@ -31,6 +31,7 @@ def lake(request, tmp_path, clock):
     return fm.Lake(CloudStore(f"{url}/lake-{time.time_ns()}", **options), runtime=runtime)
 
 
+@pytest.mark.slow
 def test_life_of_a_fold(lake):
     dataset = lived_in(lake.create("p", key=["id"], merge="upsert"), seed=21, writes=3, keys=10)
     middle = dataset.last_offset

@@ -28,6 +28,7 @@ def schemas(draw):
     return pa.schema(fields), "happened"
 
 
+@pytest.mark.slow
 @given(schemas())
 def test_layout_survives_the_way_through_the_chain(world):
     schema, event_time = world

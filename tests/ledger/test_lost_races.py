@@ -91,6 +91,7 @@ def test_watermark_is_planned_again_after_a_lost_race(racing_lake):
     assert dataset.verify().ok
 
 
+@pytest.mark.slow
 def test_race_that_is_lost_for_good_did_not_happen(racing_lake):
     dataset = racing_lake.create("d", schema={"n": "int64"})
     rival = racing_lake["d"]

@@ -142,6 +142,7 @@ def test_dataset_without_columns_says_what_to_do(memory_lake):
         assert "write data" in refused.value.hint
 
 
+@pytest.mark.slow
 @given(sizes=st.lists(st.integers(0, 5), max_size=8), data=st.data())
 @settings(max_examples=examples(13))
 def test_every_way_to_read_agrees_with_a_list_of_the_records(sizes, data):

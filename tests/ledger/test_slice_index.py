@@ -85,6 +85,7 @@ def assert_right(dataset):
     assert indexed(dataset, expected[3]) == expected
 
 
+@pytest.mark.slow
 def test_index_says_what_the_chain_says_at_every_step():
     dataset = world()
     for step in range(80):
@@ -103,6 +104,7 @@ def test_chain_of_n_blocks_has_few_segments():
     assert_right(reopened(dataset))
 
 
+@pytest.mark.slow
 def test_segments_of_many_sizes_stay_few(monkeypatch):
     set_limit(monkeypatch, "parts.part_bytes", 8)
     dataset = world()
@@ -183,6 +185,7 @@ HARM = {
 }
 
 
+@pytest.mark.slow
 @given(
     harm=st.lists(
         st.tuples(st.integers(0), st.sampled_from(sorted(HARM)), st.integers(0, 10**6)), min_size=1, max_size=6

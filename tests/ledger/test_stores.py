@@ -35,6 +35,7 @@ def lake(request, tmp_path, clock):
     return fm.Lake(CloudStore(f"{url}/lake-{time.time_ns()}", **options), runtime=runtime)
 
 
+@pytest.mark.slow
 def test_life_of_a_dataset(lake, clock, tmp_path, monkeypatch):
     set_limit(monkeypatch, "parts.part_bytes", 200)
     trips = lake.create("trips", event_time="at")

@@ -118,6 +118,7 @@ def year_of_empty_events():
     return store
 
 
+@pytest.mark.slow
 def test_next_commit_is_prepared_from_the_newest_blocks_alone(year_of_empty_events):
     store = year_of_empty_events
     dataset = fm.Lake(store)["iot"]

@@ -119,6 +119,7 @@ def test_a_mistyped_input_is_a_did_you_mean(lake):
     assert "did you mean 'orders'?" in error.hint
 
 
+@pytest.mark.slow
 def test_what_was_computed_cannot_become_a_source_nor_the_other_way_round(lake):
     fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
     error = problems(lake, fm.Source("prices", frame=lambda: ROWS), fm.BatchTransform(same, ["prices"], ["orders"]))

@@ -60,6 +60,7 @@ def faults(shop: Shop, folder: Path, error: Callable[[], BaseException]) -> Iter
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("error", [Crash, _full_disk])
 def test_file_that_became_again_what_it_was_is_not_lost_by_a_fault(tmp_path, error):
@@ -74,6 +75,7 @@ def test_file_that_became_again_what_it_was_is_not_lost_by_a_fault(tmp_path, err
         assert cut.run().nothing
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_file_that_changes_back_after_a_fault_is_not_lost(tmp_path):
     """Nobody can say then whether the rows of the run that was cut short are there: they must not stay."""
@@ -89,6 +91,7 @@ def test_file_that_changes_back_after_a_fault_is_not_lost(tmp_path):
         assert cut.run().nothing
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_file_that_becomes_what_another_becomes_wins_over_those_before_it_after_a_fault(tmp_path):
     shop = Shop(tmp_path / "shop", KEYED)
@@ -103,6 +106,7 @@ def test_file_that_becomes_what_another_becomes_wins_over_those_before_it_after_
         assert cut.run().nothing
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_nothing_is_taken_in_twice_after_a_fault_without_a_key(tmp_path):
     shop = Shop(tmp_path / "shop", PLAIN)

@@ -181,6 +181,7 @@ def test_what_stands_under_main_is_not_run(project: Path):
     assert load(project).names == ["one"]
 
 
+@pytest.mark.slow
 def test_steps_defined_in_the_file_travel_to_processes_that_do_not_have_it(project: Path, tmp_path: Path):
     write(project / "pipeline.py", "")
     step = load(project)["one"]

@@ -84,6 +84,7 @@ def test_a_row_that_a_filtered_run_has_lost_is_missing_as_of_what_that_run_saw(w
     assert found[-1].compared.differences[0].replayed == {"id": 3, "w": 30}  # of 3, not of 30
 
 
+@pytest.mark.slow
 def test_a_row_is_missing_in_the_block_of_the_run_that_has_lost_it(world: World) -> None:
     world.write("a", (1, 1), (2, 2))
     _spoiling(world, lost=[2]).run(world.lake)
@@ -228,6 +229,7 @@ def _cut_short(world: World, commits: int, **options: Any) -> None:
             world.run(**options)
 
 
+@pytest.mark.slow
 def test_outputs_that_a_run_of_another_version_was_cut_short_between_are_never_passed(tmp_path: Path) -> None:
     world = make_world(TWO_OUTPUTS, tmp_path)
     world.write("a", (1, 1), (2, 2))
@@ -240,6 +242,7 @@ def test_outputs_that_a_run_of_another_version_was_cut_short_between_are_never_p
     assert _wrong(_replayed(world, "1", "2")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("commits", "said"), [(0, []), (1, []), (3, [("many", "not replayable")])])
 def test_what_a_run_has_written_before_it_was_cut_short_is_not_called_different(
     commits: int, said: list[tuple[str, str]], tmp_path: Path
@@ -290,6 +293,7 @@ def test_keys_that_are_null_are_computed_again_alike(tmp_path: Path) -> None:
     assert {one.outcome for one in replay(lake, ["out"], [step])} == {"same"}
 
 
+@pytest.mark.slow
 def test_a_function_without_rows_for_most_keys_lacks_none(world: World) -> None:
     def large(a: pa.Table) -> pa.Table:
         return a.filter(pc.greater(a["v"], 2))

@@ -186,6 +186,7 @@ ALL = [(turn, spoil) for turn in range(TURNS) for spoil in (_lost, _nulled)]
 IN_SOAK = [(case, seed, ALL) for case in CASES for seed in seeds(1)[:2]]
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("case", "seed", "spoils"),

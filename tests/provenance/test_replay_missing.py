@@ -68,6 +68,7 @@ def test_a_row_that_is_lost_by_a_run_that_writes_nothing_is_missing(tmp_path: Pa
     assert [one.outcome for one in _replayed(world)] == ["same", "differs"]
 
 
+@pytest.mark.slow
 def test_keys_that_failed_lost_their_rows_and_are_not_missing(tmp_path: Path) -> None:
     world = make_world(JOIN, tmp_path)
     world.write("a", (1, 1), (2, 2))
@@ -89,6 +90,7 @@ def test_keys_that_failed_lost_their_rows_and_are_not_missing(tmp_path: Path) ->
     assert not why(world.lake, "out", {"id": 2}).failed
 
 
+@pytest.mark.slow
 def test_keys_that_failed_in_a_step_of_several_outputs_are_not_missing_in_any(tmp_path: Path) -> None:
     world = make_world(TWO_OUTPUTS, tmp_path)
     world.write("a", (1, 1), (2, 2))

@@ -95,6 +95,7 @@ def test_code_that_is_gone_is_never_passed(tmp_path: Path) -> None:
     assert [one.outcome for one in nobody] == ["not replayable"] * 2
 
 
+@pytest.mark.slow
 def test_purged_inputs_are_never_passed(tmp_path: Path) -> None:
     world = make_world(MAP, tmp_path)
     world.write("a", (1, 1), (2, 2))

@@ -68,6 +68,7 @@ def replayed(world: World, *versions: str) -> list[str]:
     return [one.outcome for one in replay(world.lake, [output.name for output in world.case.outputs], steps)]
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("case", WITH_HISTORY, ids=str)
 def test_every_record_is_traced_to_the_rows_that_its_run_had_read(case: Case, history: Callable[[Case], Naive]) -> None:
@@ -86,6 +87,7 @@ def test_every_record_is_traced_to_the_rows_that_its_run_had_read(case: Case, hi
     assert checked
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("case", WITH_HISTORY, ids=str)
 def test_forward_finds_the_records_that_name_a_record_and_no_others(
@@ -110,6 +112,7 @@ def test_forward_finds_the_records_that_name_a_record_and_no_others(
     assert names
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("case", WITH_HISTORY, ids=str)
 def test_every_transaction_is_computed_again_alike(case: Case, history: Callable[[Case], Naive]) -> None:
@@ -119,6 +122,7 @@ def test_every_transaction_is_computed_again_alike(case: Case, history: Callable
     assert set(outcomes) == {"same"}
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("case", WITH_FAILURES, ids=str)
 def test_a_history_of_failures_and_versions_is_computed_again_alike(case: Case, tmp_path: Path) -> None:
@@ -135,6 +139,7 @@ def test_a_history_of_failures_and_versions_is_computed_again_alike(case: Case, 
     assert set(replayed(world, "1", "2")) == {"same"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [TWO_OUTPUTS, MOVING_GROUPS], ids=str)
 def test_old_records_are_traced_and_replayed_when_their_meta_is_long_gone(case: Case, tmp_path: Path) -> None:
     naive = Naive(memory_world(case, tmp_path))

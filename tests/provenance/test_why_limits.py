@@ -154,6 +154,7 @@ def test_columns_under_another_name_are_known_from_the_declaration(tmp_path: Pat
     assert made_of(found) == [{0}, {0}]
 
 
+@pytest.mark.slow
 def test_a_transaction_of_many_blocks_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_limit(monkeypatch, "derive.slice_bytes", 1)
     world = make_world(MAP, tmp_path)
@@ -170,6 +171,7 @@ def test_a_transaction_of_many_blocks_is_one(tmp_path: Path, monkeypatch: pytest
     assert [(t.start, t.end) for t in Datasets(world.lake).named("out").transactions()] == [(0, 6), (6, 18)]
 
 
+@pytest.mark.slow
 def test_an_output_that_a_killed_run_has_committed_is_traced_to_what_that_run_had_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

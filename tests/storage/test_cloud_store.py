@@ -255,6 +255,7 @@ def test_unknown_option_is_refused_by_name():
         CloudStore("s3://bucket/lake", reigon="us-east-1")
 
 
+@pytest.mark.slow
 def test_staging_folder_goes_with_the_store():
     store = CloudStore("s3://bucket/lake", endpoint="http://127.0.0.1:9", **CREDENTIALS)
     folder = store.staging()

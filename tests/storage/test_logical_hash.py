@@ -175,6 +175,7 @@ def columns(draw, rows, typed=TYPED):
     return pa.chunked_array([array.slice(before, cut - before), array.slice(cut, before + rows - cut)], t)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", SIMPLE, ids=lambda typed: str(typed[0]))
 @given(data=st.data())
 @settings(max_examples=examples(6))

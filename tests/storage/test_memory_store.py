@@ -46,6 +46,7 @@ def test_only_one_thread_has_the_turn():
     assert all(at_once(5, take))
 
 
+@pytest.mark.slow
 def test_staging_folder_goes_with_the_store():
     store = MemoryStore()
     folder = store.staging()
@@ -55,6 +56,7 @@ def test_staging_folder_goes_with_the_store():
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_forgotten_store_cannot_be_unpickled():
     pickled = pickle.dumps(MemoryStore())
     gc.collect()

@@ -58,6 +58,7 @@ def test_in_order_rows_are_never_written_a_second_time_until_pieces_are_many() -
     assert len(model.partition.settled) == 60
 
 
+@pytest.mark.slow
 def test_drip_of_in_order_rows_is_written_a_few_times_at_most() -> None:
     model = Model(1000)
     for i in range(1500):
@@ -67,6 +68,7 @@ def test_drip_of_in_order_rows_is_written_a_few_times_at_most() -> None:
     assert model.rows_written < 6 * len(model.times)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [10, 1000])
 def test_late_rows_cost_about_ten_times_themselves(width: int) -> None:
     """As late_narrow in small: row groups of 1,000, commits of 10 rows inside one row group's span."""

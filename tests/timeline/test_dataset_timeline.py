@@ -36,6 +36,7 @@ def timeline_files(made: World) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_an_eager_timeline_is_up_to_date_after_each_write(tmp_path):
     made = written(tmp_path)
     assert made.dataset.timeline_stats().behind == 0
@@ -53,6 +54,7 @@ def test_a_lazy_one_is_brought_up_to_date_on_demand(tmp_path):
     assert_right(made.dataset)
 
 
+@pytest.mark.slow
 def test_deletions_are_followed_too(tmp_path):
     made = written(tmp_path, kind="upsert")
     made.dataset.delete([{"id": i} for i in range(0, 400, 5)])
@@ -128,6 +130,7 @@ def _newest(made: World) -> float:
     return max(path.stat().st_mtime for path in made.folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_verify_finds_a_damaged_file_of_the_timeline_and_fold_makes_it_anew(tmp_path):
     made = written(tmp_path, kind="upsert")
     assert made.dataset.verify().problems == ()

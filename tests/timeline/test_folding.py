@@ -53,6 +53,7 @@ def test_nothing_waits_after_a_fold_and_row_groups_without_late_rows_stay(tmp_pa
     _check(made)
 
 
+@pytest.mark.slow
 def test_second_fold_writes_nothing(tmp_path: Path) -> None:
     made = world(tmp_path)
     for i in range(30):
@@ -76,6 +77,7 @@ def test_only_the_partition_that_is_named_is_folded(tmp_path: Path) -> None:
     _check(made, "2026-11-02")
 
 
+@pytest.mark.slow
 def test_fold_of_small_pieces_leaves_at_most_one_that_is_small(tmp_path: Path) -> None:
     made = world(tmp_path)
     for i in range(25):

@@ -39,6 +39,7 @@ PARTITIONS = st.builds(Partition, NUMBERS, MANY, st.lists(RUNS, max_size=3).map(
 BUNDLES = st.builds(Bundle, st.lists(PARTITIONS, max_size=4).map(tuple))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(13))
 @given(BUNDLES)
 def test_any_bundle_comes_back_as_it_was(bundle):

@@ -53,6 +53,7 @@ PLACES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(
     rows=PLACES,

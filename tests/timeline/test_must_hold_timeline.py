@@ -121,6 +121,7 @@ def test_timeline_is_a_spark_frame_in_event_time_order(session, tmp_path):
     assert [row["id"] for row in frame.collect()] == right["id"].to_pylist()
 
 
+@pytest.mark.slow
 def test_only_pieces_that_can_match_are_read():
     store = CountingStore(MemoryStore())
     dataset = made(fm.Lake(store))
@@ -303,6 +304,7 @@ def test_late_rows_in_a_small_part_of_a_large_row_group_cut_it_by_reference(lake
     assert waiting(dataset) == 0
 
 
+@pytest.mark.slow
 def test_late_rows_spread_thin_lie_over_row_groups_until_merging_pays(lake):
     dataset = made(lake, row_group_size=400)
     dataset.write(rows([n / 4 for n in range(4000)]))
@@ -350,6 +352,7 @@ def test_merging_runs_as_spark_tasks_touched_row_groups_in_parallel(session, tmp
     assert_sound(dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("late_merge", "fold"), [("auto", True), ("always", False)])
 def test_equal_timestamps_keep_existing_rows_first_then_arrival_order(late_merge, fold, lake):
     dataset = made(lake, late_merge=late_merge, row_group_size=10)
@@ -404,6 +407,7 @@ def test_identical_rows_of_a_keyed_dataset_write_nothing():
 # Fold
 
 
+@pytest.mark.slow
 def test_fold_happens_by_itself_before_pieces_grow_many(lake):
     dataset = made(lake, row_group_size=16)
     dataset.write(rows([float(n) for n in range(64)]))
@@ -415,6 +419,7 @@ def test_fold_happens_by_itself_before_pieces_grow_many(lake):
     assert_right(dataset)
 
 
+@pytest.mark.slow
 def test_files_are_removed_by_gc_after_a_grace_period(tmp_path):
     dataset = made(lake_on(LocalStore(tmp_path / "lake")))
     dataset.write(a_day())
@@ -496,6 +501,7 @@ def test_write_whose_timeline_fails_has_succeeded_and_a_warning_says_so(tmp_path
 # How fast, by counts
 
 
+@pytest.mark.slow
 def test_spread_rows_rewrite_exactly_their_row_groups():
     """late_merge="always": 10 of 100 row groups; bytes at most 1.2 times theirs."""
     dataset = made(fm.Lake(MemoryStore()), late_merge="always", row_group_size=500)
@@ -515,6 +521,7 @@ def test_spread_rows_rewrite_exactly_their_row_groups():
     assert_right(dataset)
 
 
+@pytest.mark.slow
 def test_row_groups_never_exceed_one_and_a_half_times_their_size(lake):
     dataset = made(lake, row_group_size=50)
     for number in range(30):

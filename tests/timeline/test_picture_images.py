@@ -90,6 +90,7 @@ def test_five_thousand_pieces_are_a_small_file():
     assert len(png.render(drawing)) < 200_000
 
 
+@pytest.mark.slow
 def test_pillow_is_imported_only_to_paint():
     program = "import sys, floodmark.cli.app, floodmark.timeline.picture.png; print('PIL' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

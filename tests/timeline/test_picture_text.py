@@ -57,6 +57,7 @@ def test_shades_differ_in_character_and_in_colour():
     assert len(shades) == len({style for style, _ in shades}) == len({mark for _, mark in shades}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 133])
 @pytest.mark.parametrize("count", [1, 7, 5000])
 def test_it_fits_the_terminal(width: int, count: int):

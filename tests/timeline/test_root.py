@@ -173,6 +173,7 @@ def test_partitions_are_found_by_their_starts_and_only_their_manifests_are_read(
     assert roots.partitions_at(objects, root, []) == {}
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_commit_does_not_grow_with_the_number_of_partitions():
     costs = []
     for days in (10, 200):

@@ -69,6 +69,7 @@ def own_files(made: World) -> dict[str, int]:
     return {info.key: info.size for info in timeline_objects(made).files()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late_merge", ["auto", "always"])
 def test_late_rows_thin_over_many_partitions_cost_a_few_files_per_commit(tmp_path, late_merge):
     made = many_hours(tmp_path, late_merge=late_merge)
@@ -83,6 +84,7 @@ def test_late_rows_thin_over_many_partitions_cost_a_few_files_per_commit(tmp_pat
     assert made.dataset.verify().problems == ()
 
 
+@pytest.mark.slow
 def test_a_fold_of_many_small_partitions_writes_a_few_files_and_the_next_one_none(tmp_path):
     made = thin(tmp_path)
     late(made, range(HOURS), 20)
@@ -96,6 +98,7 @@ def test_a_fold_of_many_small_partitions_writes_a_few_files_and_the_next_one_non
     assert own_files(made) == after
 
 
+@pytest.mark.slow
 def test_a_shared_file_stays_while_one_partition_needs_it_and_goes_after_the_last(tmp_path):
     made = thin(tmp_path)
     made.dataset.fold()
@@ -138,6 +141,7 @@ PARTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(
     parts=PARTS,

@@ -116,6 +116,7 @@ COMMITS = 1000 if IN_FULL else 90
 CASES = [("auto", NARROW), ("always", NARROW), ("auto", 1.0), ("always", 1.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize(("late_merge", "width"), CASES if IN_FULL else CASES[:2])
 def test_commits_into_one_row_group_stay_bounded(late_merge, width):
@@ -127,6 +128,7 @@ def test_commits_into_one_row_group_stay_bounded(late_merge, width):
         assert_level(moments, window=COMMITS // 3 if COMMITS < 600 else 200)
 
 
+@pytest.mark.slow
 def test_waiting_costs_a_fraction_of_merging_at_once():
     """What `auto` is for: it rewrites a fraction of the rows that one merge per commit rewrites."""
     merged = {mode: sum(m.merged for m in snowball(40, 1.0, mode)[1]) for mode in ("auto", "always")}

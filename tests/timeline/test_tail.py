@@ -90,6 +90,7 @@ def test_where_no_file_can_be_written_a_large_tail_is_read_all_the_same(tmp_path
     assert max(reads.count(piece) for piece in set(reads)) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "upsert"])
 def test_a_span_is_bounded_however_skewed_the_times_are(kind, tmp_path, monkeypatch):
     made = world(tmp_path, mode="lazy", kind=kind)

@@ -88,6 +88,7 @@ RANGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "upsert", "ledger"])
 def test_settled_waiting_and_tail_come_out_in_one_order(kind, tmp_path):
     made = laid_over(tmp_path, kind)
@@ -97,6 +98,7 @@ def test_settled_waiting_and_tail_come_out_in_one_order(kind, tmp_path):
     assert_right(made.dataset, *RANGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [0, 5])
 @pytest.mark.parametrize("kind", ["append", "upsert"])
 def test_order_does_not_depend_on_how_much_is_merged_at_once(kind, apart, tmp_path, monkeypatch):
@@ -256,6 +258,7 @@ def own_files(made: World) -> list[Path]:
     return sorted((made.folder / made.dataset._objects.folder / "info/timeline/files").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("at", [0.1, 0.5, 0.95])
 def test_a_damaged_file_of_the_timeline_is_made_up_for_by_the_ledger(at, tmp_path, caplog, monkeypatch):
@@ -271,6 +274,7 @@ def test_a_damaged_file_of_the_timeline_is_made_up_for_by_the_ledger(at, tmp_pat
         path.write_bytes(right)
 
 
+@pytest.mark.slow
 def test_a_file_of_the_timeline_that_is_gone_is_made_up_for_by_the_ledger(tmp_path, caplog):
     made = laid_over(tmp_path, "upsert")
     own_files(made)[2].unlink()

@@ -70,6 +70,7 @@ def driven(dataset, monkeypatch, least=500, start=None, end=None, **changed) -> 
     return spark_frame.spark_frame(reading, Driven())
 
 
+@pytest.mark.slow
 def test_tasks_one_after_the_other_give_all_rows_in_order(ticks, monkeypatch):
     frame = driven(ticks.dataset, monkeypatch)
     assert frame.tasks > 3

@@ -93,6 +93,7 @@ def test_manifests_that_are_known_are_not_read_again_unless_somebody_else_change
     assert_right(ticks)
 
 
+@pytest.mark.slow
 def test_late_rows_wait_until_merging_pays_and_are_read_in_their_place(tmp_path: Path) -> None:
     made = world(tmp_path, row_group_size=1000)
     _write(made, range(0, 8000, 2))

@@ -136,6 +136,7 @@ def test_slow_task_gives_back_what_it_has_not_begun_and_nothing_is_called_twice(
     assert rows_of(done.stored) == {k: 2 * k for k in range(200)}
 
 
+@pytest.mark.slow
 def test_gone_keys_of_a_unit_that_was_given_back_are_processed_once(world):
     gone = frozenset(range(0, 200, 7))
     done = replace(world, seconds=0.02, target_seconds=0.01).compute(Keys(0, 200, gone=gone))
@@ -182,6 +183,7 @@ class Bar:
         pass
 
 
+@pytest.mark.slow
 def test_progress_ends_at_its_total(world):
     bar = Bar()
     replace(world, seconds=0.02, target_seconds=0.01).compute(Keys(0, 150, gone=frozenset({1, 2})), progress=bar)

@@ -64,6 +64,7 @@ def test_nan_and_null_are_counted_apart(values: list[float | None], function, kn
     assert counted(call(function, chunk_of(rows(values), ["f"]), shape)) == wanted
 
 
+@pytest.mark.slow
 @given(values=st.lists(st.sampled_from([NAN, None, 1.0, -0.0, 2.5]), min_size=1, max_size=12), cut=st.integers(0, 12))
 def test_result_does_not_depend_on_how_chunks_are_cut(values: list[float | None], cut: int):
     shape = output({"f": pa.float64(), "n": pa.int64()}, key=("f",), keys=FLOATS)

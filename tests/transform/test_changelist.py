@@ -109,6 +109,7 @@ def test_an_int32_key_meets_the_same_int64_key_and_values_too_large_for_it_meet_
     assert sum(len(chunk) for chunk in chunks) == 3
 
 
+@pytest.mark.slow
 def test_a_deleted_partner_changes_what_it_was_joined_to(lake: Lake, room: Path) -> None:
     lake.create("orders", key="id")
     lake.create("users", key="user")

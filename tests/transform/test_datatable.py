@@ -401,6 +401,7 @@ def test_a_row_written_while_the_function_runs_is_in_the_next_run(lake):
     assert totals(lake) == {"a": 10, "b": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_a_run_that_dies_at_any_change_of_a_file_is_made_good_by_the_next(lake, tmp_path):
     totalled = step(Totals())

@@ -323,6 +323,7 @@ def test_two_polls_at_once_write_every_row_once(lake, shop, step):
     assert notes(lake) == shop.rows()
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_a_poll_that_dies_at_any_change_of_a_file_is_made_good_by_the_next(lake, tmp_path, shop, step):
     shop.put((1, "a", at(1)), (2, "b", at(2)))
@@ -344,6 +345,7 @@ _CHANGES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8), suppress_health_check=[HealthCheck.too_slow])
 @given(changes=_CHANGES)
 def test_whatever_happens_to_the_table_the_dataset_follows(tmp_path_factory, changes):

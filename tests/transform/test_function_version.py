@@ -139,6 +139,7 @@ def test_given_version_is_the_version():
     assert StepFunction(print, version="seven", inputs=1, outputs=1).version == "seven"
 
 
+@pytest.mark.slow
 def test_version_is_the_same_in_another_process(tmp_path: Path, version: Versions):
     text = "K = {'b', 'a', 'c'}\n" + PLAIN.replace("2", "len(K)")
     (tmp_path / "their_job.py").write_text(text)

@@ -90,6 +90,7 @@ def test_a_key_retracted_twice_is_gone_once_and_one_that_came_back_is_not(lake: 
     assert (_called(chunks), _gone(chunks)) == ([2], [1])
 
 
+@pytest.mark.slow
 def test_ranges_cut_in_any_way_come_to_the_same_keys(lake: Lake, room: Path) -> None:
     made = _map_world(lake, room)
     for n in range(4):

@@ -220,6 +220,7 @@ def test_a_column_of_operations_is_not_taken_for_one(lake, delete_stale):
         BatchGenerate(Source(pa.table({"id": [1], "op": [1]})), [FILES], delete_stale, name="list").run(lake)
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_a_run_that_dies_at_any_change_of_a_file_is_made_good_by_the_next(tmp_path):
     source = Source((frame([1, 2]), frame([5])))

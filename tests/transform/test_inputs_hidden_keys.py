@@ -62,6 +62,7 @@ def pending(world: World) -> list[Any]:
     return sorted(quick)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "quick"), list(zip(KINDS, [True, False, False, True], strict=True)), ids=str)
 def test_groups_of_a_view_with_a_hidden_key_are_kept_up_to_date(tmp_path: Path, kind: Hidden, quick: bool) -> None:
     world = made(tmp_path, kind)
@@ -127,6 +128,7 @@ def test_groups_that_are_asked_for_are_processed(tmp_path: Path, kind: Hidden) -
     assert world.calls.keys() == [(2,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_view_is_joined_with_other_inputs(tmp_path: Path, kind: Hidden) -> None:
     lake = make_lake(tmp_path, kind)

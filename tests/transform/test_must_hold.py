@@ -197,6 +197,7 @@ def test_key_of_a_filtered_run_that_changed_after_it_is_processed_by_the_full_ru
     assert_right(lake)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [STAR, CROSS, GROUP_JOIN], ids=str)
 def test_change_of_any_input_is_processed_once_by_a_filtered_run_and_the_full_run_after_it(case, world):
     lake = world(case)
@@ -267,6 +268,7 @@ def test_limited_run_takes_the_earliest_changes_first_and_then_in_the_order_of_k
     assert lake.changelist() == [(1,)], "the second change of 8 was read with its first"
 
 
+@pytest.mark.slow
 def test_first_of_several_pending_changes_of_a_key_says_when_its_turn_is_and_how_far_the_position_goes(world):
     lake = world(MAP)
     lake.write("a", (1, 1), (8, 8))
@@ -284,6 +286,7 @@ def test_first_of_several_pending_changes_of_a_key_says_when_its_turn_is_and_how
     assert_right(lake)
 
 
+@pytest.mark.slow
 def test_limited_runs_that_updates_keep_overtaking_lose_nothing(world):
     lake = world(JOIN)
     lake.write("a", *[(i, i) for i in range(6)])
@@ -371,6 +374,7 @@ def test_key_deleted_and_written_again_between_two_runs_is_one_call(offsets, wor
     assert_right(lake)
 
 
+@pytest.mark.slow
 def test_deleted_join_partner_changes_the_result_of_its_key(world):
     lake = world(JOIN)
     lake.write("a", (1, 1), (2, 2))
@@ -386,6 +390,7 @@ def test_deleted_join_partner_changes_the_result_of_its_key(world):
     assert_right(lake)
 
 
+@pytest.mark.slow
 def test_deleted_required_partner_takes_the_output_away_and_its_return_brings_it_back(world):
     lake = world(REQUIRED)
     lake.write("a", (1, 1), (2, 2))
@@ -402,6 +407,7 @@ def test_deleted_required_partner_takes_the_output_away_and_its_return_brings_it
     assert_right(lake)
 
 
+@pytest.mark.slow
 def test_deleted_lookup_row_changes_every_key_that_looked_it_up(world):
     lake = world(LOOKUP)
     lake.write("a", (1, 7, 1), (2, 7, 2), (3, 8, 3))
@@ -414,6 +420,7 @@ def test_deleted_lookup_row_changes_every_key_that_looked_it_up(world):
     assert_right(lake)
 
 
+@pytest.mark.slow
 def test_changed_lookup_row_changes_every_key_that_looks_it_up_now(world):
     lake = world(LOOKUP)
     lake.write("a", (1, 7, 1), (2, 7, 2), (3, 8, 3))
@@ -429,6 +436,7 @@ def test_changed_lookup_row_changes_every_key_that_looks_it_up_now(world):
 # Joins, cross joins, groups
 
 
+@pytest.mark.slow
 def test_change_on_one_side_of_a_cross_join_meets_all_of_the_other(world):
     lake = world(CROSS)
     lake.write("a", (1, 1), (2, 2))
@@ -481,6 +489,7 @@ def test_group_larger_than_a_chunk_is_still_one_call(world):
     assert_right(lake)
 
 
+@pytest.mark.slow
 def test_row_that_moves_to_another_group_changes_both(world):
     lake = world(MOVING_GROUPS)
     lake.write("a", (1, 1, 5), (2, 1, 6), (3, 2, 7), (4, 3, 8))
@@ -569,6 +578,7 @@ def test_null_in_a_transform_key_that_goes_away_takes_its_output_along(world):
     assert lake.shown("n") == {2: 2}
 
 
+@pytest.mark.slow
 def test_null_in_one_of_two_transform_keys_looks_up_what_has_null_and_no_other(world):
     lake = world(LOOKUP)
     lake.write("a", (1, None, 1), (2, 7, 2))
@@ -598,6 +608,7 @@ def test_output_rows_that_a_key_no_longer_yields_vanish(world):
     assert_right(lake)
 
 
+@pytest.mark.slow
 def test_output_that_vanishes_and_comes_back_is_right_in_both_outputs(world):
     lake = world(TWO_OUTPUTS)
     lake.write("a", (1, 3), (2, 2))
@@ -759,6 +770,7 @@ def test_failing_keys_of_a_cross_join_stand_alone(size, world):
     assert_right(lake)
 
 
+@pytest.mark.slow
 @BOTH
 def test_failed_keys_are_always_in_the_changelist_and_tried_without_end(offsets, world):
     lake = world(MAP, use_offset_optimization=offsets)
@@ -1127,6 +1139,7 @@ def _another(calls: Calls, case: Case) -> Any:
     return first_name
 
 
+@pytest.mark.slow
 def test_renaming_the_function_or_the_step_processes_nothing_and_changing_it_everything(world):
     lake = world(MAP)
     lake.write("a", (1, 1), (2, 2))
@@ -1190,6 +1203,7 @@ def test_reset_makes_everything_stale_and_readers_keep_the_output(world):
     assert lake.run().nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "how"),
     [(MAP, "new version"), (CROSS, "new version"), (JOIN, "reset"), (LOOKUP, "reset"), (AGGREGATION, "reset")],
@@ -1244,6 +1258,7 @@ def test_purge_of_records_that_were_read_changes_no_output(world):
 # All cases
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize(("case", "offsets"), each_case_either_way(), ids=str)
 def test_every_case_is_right_at_first_and_after_each_kind_of_change(case, offsets, world):
@@ -1268,6 +1283,7 @@ def test_every_case_is_right_at_first_and_after_each_kind_of_change(case, offset
     assert lake.run().nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [STAR, TWO_OUTPUTS], ids=str)
 def test_v1_and_v2_may_take_turns(case, world):
     lake = world(case)

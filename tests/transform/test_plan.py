@@ -76,6 +76,7 @@ def test_plan_of_a_new_version_says_that_everything_is_stale(world: World) -> No
     assert [given.keys for given in plan.inputs] == [3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize(("case", "offsets"), sample(itertools.product(CASES, [True, False]), 5), ids=str)
 def test_run_processes_as_many_keys_as_were_planned(case: Case, offsets: bool, tmp_path: Path) -> None:

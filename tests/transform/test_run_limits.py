@@ -33,6 +33,7 @@ def world(tmp_path: Path) -> World:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order_by", "most"), [(None, 1), ("id", 2), ("id", 3)])
 def test_keys_that_fail_for_ever_do_not_hold_up_new_ones(order_by: str | None, most: int, world: World) -> None:
     world.write("a", *[(n, n) for n in range(10, 16)])
@@ -43,6 +44,7 @@ def test_keys_that_fail_for_ever_do_not_hold_up_new_ones(order_by: str | None, m
     assert sorted(world.shown("w")) == list(range(10, 16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order_by", "most"), [(None, 1), ("id", 2), ("-id", 3), (None, 8)])
 def test_keys_that_would_succeed_now_are_tried_though_there_is_always_more_to_do(
     order_by: str | None, most: int, world: World
@@ -56,6 +58,7 @@ def test_keys_that_would_succeed_now_are_tried_though_there_is_always_more_to_do
     assert {0, 1} <= set(world.shown("w"))
 
 
+@pytest.mark.slow
 def test_each_of_many_failing_keys_has_its_turn(tmp_path: Path) -> None:
     world = make_world(MAP, tmp_path)
     world.write("a", *[(n, n) for n in range(5)])

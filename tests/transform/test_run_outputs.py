@@ -114,6 +114,7 @@ def test_crash_between_two_outputs_is_made_good_without_calls_or_duplicates(tmp_
     assert_right(world)
 
 
+@pytest.mark.slow
 def test_rows_that_a_crash_left_in_one_output_go_when_their_key_does(tmp_path: Path) -> None:
     """As far as the first output knows, the key was never processed, and it is not there any more."""
     world = raced_world(TWO_OUTPUTS, tmp_path)

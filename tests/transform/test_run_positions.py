@@ -69,6 +69,7 @@ def test_limit_that_leaves_nothing_is_a_complete_run(world: World) -> None:
     assert world.run(run={"max_records": 8}).positions == {"a": 7}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3, 4, 100])
 @pytest.mark.parametrize("offsets", [True, False])
 def test_waves_commit_in_order_and_end_at_the_head(world: World, every: int, offsets: bool) -> None:
@@ -83,6 +84,7 @@ def test_waves_commit_in_order_and_end_at_the_head(world: World, every: int, off
     assert world.run().nothing
 
 
+@pytest.mark.slow
 def test_wave_never_passes_the_retraction_of_a_key_that_is_not_done(world: World) -> None:
     world.run()
     world.delete("a", 1)

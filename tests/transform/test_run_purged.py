@@ -37,6 +37,7 @@ def _some(world: World, how: str) -> None:
     assert world.positions() == {"a": -1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offsets", [True, False])
 @pytest.mark.parametrize("how", ["filtered", "asked", "limited"])
 def test_results_of_a_partial_run_that_missed_a_purge_are_an_error_until_reset(

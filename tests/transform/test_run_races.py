@@ -55,6 +55,7 @@ def test_second_of_two_runs_waits_and_finds_everything_done(tmp_path: Path) -> N
     assert_right(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [MAP, TWO_OUTPUTS], ids=str)
 def test_where_everyone_has_a_turn_one_commit_wins_and_nothing_is_there_twice(case: Case, tmp_path: Path) -> None:
     world = raced_world(case, tmp_path)
@@ -85,6 +86,7 @@ def test_run_that_lost_the_race_plans_again_from_what_there_is(tmp_path: Path) -
     assert_right(world)
 
 
+@pytest.mark.slow
 def test_run_that_loses_every_race_says_so(tmp_path: Path) -> None:
     world = raced_world(MAP, tmp_path)
     world.write("a", (1, 1))

@@ -251,6 +251,7 @@ STORIES: dict[str, list[Callable[[World], None]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES)
 def test_queries_of_the_seed_give_the_keys_of_the_changelist(story, world):
     for event in STORIES[story]:

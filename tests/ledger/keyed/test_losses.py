@@ -84,6 +84,7 @@ def original() -> Twin:
     return grown(MemoryStore())
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("asked", ASKED)
 def test_harm_to_one_file_leaves_the_answer_right(original, asked):
@@ -101,6 +102,7 @@ def test_harm_to_one_file_leaves_the_answer_right(original, asked):
         assert (ask(dataset, original), state(dataset)) == expected, f"{how} {key}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED)
 def test_loss_of_everything_leaves_the_answer_right(original, asked):
     ask = ASKED[asked]
@@ -113,6 +115,7 @@ def test_loss_of_everything_leaves_the_answer_right(original, asked):
 WHILE_OPEN = ["delete", "flip", "empty"]
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("asked", ASKED)
 def test_loss_under_a_dataset_that_is_open_leaves_the_answer_right(original, asked, tmp_path):
@@ -129,6 +132,7 @@ def test_loss_under_a_dataset_that_is_open_leaves_the_answer_right(original, ask
         assert (ask(twin.dataset, twin), state(twin.dataset)) == expected, how
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_next_writes_repair_what_was_lost(original):
     """After the loss of any file the index works again, agrees with the ledger, and is not rebuilt each time."""
@@ -149,6 +153,7 @@ def test_next_writes_repair_what_was_lost(original):
         assert problems == (), f"{how} {key}: {problems}"
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_no_flipped_byte_of_the_key_index_is_believed(original):
     def ask(dataset: Dataset) -> Any:

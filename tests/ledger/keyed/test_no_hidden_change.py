@@ -73,6 +73,7 @@ NEARLY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schema", "old", "new"), NEARLY)
 def test_rows_that_look_alike_are_a_change(memory_lake, schema, old, new):
     twin = Twin(memory_lake, schema, "upsert", ["id"])

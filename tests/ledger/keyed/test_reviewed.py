@@ -218,6 +218,7 @@ def test_rows_by_another_part_of_the_key_leave_out_what_is_purged(lake):
     assert d.get({"b": 7}).to_pylist() == [{"a": 3, "b": 7}]
 
 
+@pytest.mark.slow
 def test_reader_goes_on_while_writers_replace_the_files_of_the_index():
     store = CountingStore(MemoryStore())
     d = fm.Lake(store).create("d", key="id")

@@ -76,6 +76,7 @@ def test_empty_index_retracts_nothing(twin):
     twin.check_all()
 
 
+@pytest.mark.slow
 def test_whole_life_of_a_group(twin):
     for rows in ([row("a", 0)], [], [row("a", 0), row("a", 9)], [row("a", 9, "z")], [row("a", 9, "z")]):
         twin.store_chunk(rows, [{"g": "a"}])

@@ -219,6 +219,7 @@ def small_batches():
         yield
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(tables())
 def test_each_row_hashes_as_its_description_says(table):
@@ -229,6 +230,7 @@ def test_each_row_hashes_as_its_description_says(table):
         assert pairs(hash_rows(table, table.column_names)) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(33))
 @given(tables(), st.data())
 def test_order_of_columns_chunks_and_offsets_do_not_matter(table, data):
@@ -246,6 +248,7 @@ def test_order_of_columns_chunks_and_offsets_do_not_matter(table, data):
             assert pairs(hash_rows(batch, names)) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(tables(), data_types())
 def test_a_column_added_later_with_nulls_changes_no_hash(table, data_type):

@@ -103,6 +103,7 @@ def with_small_tiers(patched: pytest.MonkeyPatch) -> None:
     set_limit(patched, "run.page_rows", 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(st.lists(batches, min_size=1, max_size=8), st.sampled_from([2, 3]), st.sampled_from([4, 1000]))
 def test_index_answers_as_a_dictionary_after_every_commit(history, fan_out, smallest):
@@ -121,6 +122,7 @@ def test_index_answers_as_a_dictionary_after_every_commit(history, fan_out, smal
         assert wrong(opened(KeyFiles(index.files.objects, {}), kept), naive) is None
 
 
+@pytest.mark.slow
 def test_many_hashes_over_many_pages_and_merges(small_tiers, tmp_path, monkeypatch):
     set_limit(monkeypatch, "tiers.chunk", 300)
     set_limit(monkeypatch, "run.page_rows", 16)

@@ -179,6 +179,7 @@ def test_writers_that_catch_up_from_different_bases_do_not_disturb_each_other(le
     assert first.end == 8
 
 
+@pytest.mark.slow
 def test_index_made_by_a_writer_is_the_one_made_from_the_records(ledger):
     cache: index.Cache = {}
     current = index.load(ledger.snapshot(), cache)
@@ -268,6 +269,7 @@ swaps = st.tuples(st.just("swap"), st.integers(0, 99), st.integers(0, 99))
 returns = st.tuples(st.just("return"), st.integers(0, 99))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(13))
 @given(
     st.lists(st.one_of(commits, commits, harms, swaps, returns), min_size=2, max_size=14),

@@ -24,6 +24,7 @@ def some_results(rng: random.Random, key: tuple[str, ...], keys: list[int | None
     return {k: [row(k, part, rng.randrange(4)) for part in parts if rng.random() < 0.6] for k in keys}
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("key", [ONE_TO_ONE, ONE_TO_MANY])
 @pytest.mark.parametrize("slice_bytes", [64 << 20, 300])

@@ -44,6 +44,7 @@ def checkpoint(world: World, text: str, **others) -> Moves:
     return Moves(checkpoint=Checkpoint(physical, len(data)), put=put, **others)
 
 
+@pytest.mark.slow
 def test_only_the_last_block_of_a_transaction_moves_inputs_and_checkpoint(world, in_many_slices):
     moves = checkpoint(world, "one", inputs=world.moved_input().inputs, watermark=to_nanos(START))
     commit = world.derive([row(k, "a", k) for k in MANY], MANY, moves).commit
@@ -201,6 +202,7 @@ def test_columns_that_stay_as_they_are_need_no_event(world):
 # The past
 
 
+@pytest.mark.slow
 def test_point_inside_a_transaction_reads_what_was_before_it(world, clock, in_many_slices):
     world.derive([row(1, "a", 1)], [1], world.moved_input())
     first_time = clock.tick()

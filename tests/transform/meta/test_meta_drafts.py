@@ -60,6 +60,7 @@ def test_draft_that_was_closed_cannot_be_put():
     assert stored(objects) == set()
 
 
+@pytest.mark.slow
 def test_replaced_files_go_some_commits_later_and_never_while_an_older_meta_of_these_may_be_read():
     objects, history = objects_in_memory(), []
     for meta, draft in commits(objects, 3 * HISTORY):

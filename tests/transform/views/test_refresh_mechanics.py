@@ -233,6 +233,7 @@ assert not heavy, heavy
 """
 
 
+@pytest.mark.slow
 def test_nothing_to_do_imports_nothing_heavy(tmp_path: Path) -> None:
     lake = lake_without_spark(tmp_path)
     view_of(lake, orders(lake)).refresh()

@@ -88,6 +88,7 @@ def test_view_that_is_open_follows_its_name_and_the_old_rows_are_no_view(lake):
     assert "drop" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_view_that_is_made_anew_under_a_question_answers_for_the_one_or_the_other(lake, monkeypatch):
     """The key index of the new rows must not say which of the old ones are current."""
     write(lake, [(2, "b", 2), (5, "c", 1)])
@@ -105,6 +106,7 @@ def test_view_that_is_made_anew_under_a_question_answers_for_the_one_or_the_othe
     assert lake["daily-old-1"].count() == len(right(lake, COUNTS))
 
 
+@pytest.mark.slow
 def test_view_that_is_open_follows_even_when_the_old_rows_are_dropped(lake, tmp_path):
     read, unread, other = lake.view("daily"), lake.view("daily"), open_lake(tmp_path / "lake")
     read.to_arrow()
@@ -123,6 +125,7 @@ def test_view_that_is_open_follows_even_when_the_old_rows_are_dropped(lake, tmp_
         unread.refresh()
 
 
+@pytest.mark.slow
 def test_old_rows_can_be_dropped_and_the_next_ones_take_the_next_free_name(lake):
     lake.view("daily", sql=TEXTS).refresh()
     assert lake.view("daily", sql=FINER).refresh().kept_as == "daily-old-2"
@@ -169,6 +172,7 @@ def test_yet_another_definition_takes_the_place_of_the_one_that_was_to_be(lake):
     assert shown(lake) == right(lake, TEXTS)
 
 
+@pytest.mark.slow
 def test_successor_that_was_filled_and_not_installed_is_replaced_or_dropped(lake, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -236,6 +240,7 @@ def test_two_refreshes_at_once_make_one_view(lake, monkeypatch):
     assert [one.name for one in lake] == ["daily", "daily-old-1", "flights"]
 
 
+@pytest.mark.slow
 def test_view_with_a_computed_column_is_refused(lake, plus_one):
     lake["daily"].add_column("m", plus_one, ["n"])
     head = lake["daily"].head
@@ -256,6 +261,7 @@ def plus_one() -> fm.Udf:
     return fm.udf(returns="int64", version="1")(plus)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", [FINER, TEXTS], ids=["key", "type"])
 def test_view_on_a_view_that_is_made_anew_follows_and_is_made_anew_too(lake, query):
     lake.view("copy", sql=ON_VIEW).refresh()
@@ -272,6 +278,7 @@ def test_view_on_a_view_that_is_made_anew_follows_and_is_made_anew_too(lake, que
     assert shown(lake, "copy") == right(lake, query)
 
 
+@pytest.mark.slow
 def test_view_on_a_view_finds_it_even_when_the_old_rows_are_dropped(lake):
     lake.view("copy", sql=ON_VIEW).refresh()
     lake.view("daily", sql=FINER).refresh()
@@ -285,6 +292,7 @@ def test_view_on_a_view_finds_it_even_when_the_old_rows_are_dropped(lake):
         lake.view("copy").refresh()
 
 
+@pytest.mark.slow
 def test_view_on_a_view_finds_it_under_another_name_when_the_old_rows_are_dropped(lake):
     lake.view("copy", sql=ON_VIEW).refresh()
     lake.view("daily", sql=FINER).refresh()
@@ -296,6 +304,7 @@ def test_view_on_a_view_finds_it_under_another_name_when_the_old_rows_are_droppe
     assert shown(lake, "copy") == right(lake, TEXTS)
 
 
+@pytest.mark.slow
 def test_old_rows_do_not_stand_in_for_a_source_that_was_made_anew_and_dropped(lake):
     lake.view("copy", sql=ON_VIEW).refresh()
     lake.view("daily", sql=FINER).refresh()
@@ -317,6 +326,7 @@ def test_view_is_renamed_or_dropped_together_with_what_is_to_take_its_place(lake
     assert len(datasets(lake)) == 1
 
 
+@pytest.mark.slow
 def test_renamed_view_is_followed_by_views_on_it(lake):
     lake.view("copy", sql=ON_VIEW).refresh()
     lake.rename("daily", "weekly")
@@ -370,6 +380,7 @@ def test_view_is_listed_once_while_its_names_are_swapped(lake, monkeypatch):
     assert [view.name for view in lake.views()] == ["daily"]
 
 
+@pytest.mark.slow
 def test_offset_from_before_is_refused_where_it_would_give_nothing(lake):
     view = lake.view("daily")
     for value in range(3):
@@ -389,6 +400,7 @@ def test_old_rows_cannot_become_a_view_again(lake):
         lake.view("daily-old-1", sql=COUNTS)
 
 
+@pytest.mark.slow
 def test_step_on_a_view_that_is_made_anew_processes_everything_once(lake):
     def copied(rows: pa.Table) -> pa.Table:
         return rows.select(["g", "n"])
@@ -403,6 +415,7 @@ def test_step_on_a_view_that_is_made_anew_processes_everything_once(lake):
     assert shown(lake, "sums") == right(lake, MOST)
 
 
+@pytest.mark.slow
 def test_view_that_cannot_be_filled_yet_shows_its_old_rows(lake):
     """It is to be made from a view that nobody has refreshed."""
     lake.view("copy", sql=COUNTS).refresh()

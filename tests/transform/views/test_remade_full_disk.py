@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pytest
+
 from floodmark.storage.errors import StorageError
 from floodmark.storage.files import OsFileSystem
 from transform.views.remade_worlds import COUNTS, FINER, datasets, make_lake, open_lake, without_spark
@@ -39,6 +41,7 @@ class FullAfter(OsFileSystem):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.slow
 def test_declare_that_fails_anywhere_leaves_no_successor(tmp_path):
     with without_spark():
         lake = make_lake(tmp_path / "lake")

@@ -95,11 +95,13 @@ ASKED: dict[str, tuple[Ask, Happens]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ask", "happens"), ASKED.values(), ids=ASKED.keys())
 def test_view_that_takes_its_place_before_any_read_of_a_question_is_found(filled, tmp_path, ask, happens):
     ask_at_every_moment(filled, tmp_path, ask, happens)
 
 
+@pytest.mark.slow
 def test_source_is_found_whenever_its_old_rows_are_dropped(filled, tmp_path):
     swapped = tmp_path / "swapped"
     shutil.copytree(filled, swapped)

@@ -56,6 +56,7 @@ def _history(lake: Lake, draw: random.Random, **options: Any) -> tuple[Dataset, 
     return source, position
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [["g"], ["h"], ["d"], ["g", "h"], ["h", "d", "g"]], ids="+".join)
 @pytest.mark.parametrize("way", ["copies", "files", "folded", "append"])
 def test_rows_of_other_columns_than_the_key_are_found(

@@ -49,6 +49,7 @@ def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(c.to_pylist() for c in table.columns), strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(_cases(), st.integers(0, 3))
 def test_rows_are_those_whose_tuples_are_wanted(case: tuple[pa.Table, pa.Table], skipped: int):

@@ -62,6 +62,7 @@ def _history(lake: Lake, draw: random.Random, key: str | None) -> Dataset:
     return source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["id", None])
 @pytest.mark.parametrize("seed", range(4))
 def test_extent_is_the_newest_state_all_of_whose_rows_are_computed(tmp_path: Path, seed: int, key: str | None):
@@ -90,6 +91,7 @@ def test_rows_that_died_before_they_were_computed_hold_nothing_up(tmp_path: Path
     assert extent(pinned, computed_of({0})) == 0
 
 
+@pytest.mark.slow
 def test_part_of_a_transaction_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     set_limit(monkeypatch, "derive.slice_bytes", 300)
     world = World(Lake(tmp_path / "lake"), tmp_path / "results", ("k",))
