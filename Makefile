@@ -34,11 +34,11 @@ demo: $(USABLE) ## A pipeline on real flights, killed and repaired, step by step
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(STAMP) ## All tests: 16 minutes on two cores
+test: $(STAMP) ## All tests: 9 minutes on two cores
 	$(PYTEST)
 
 .PHONY: test-fast
-test-fast: $(STAMP) ## The tests that need no JVM and no process of their own: 6 minutes
+test-fast: $(STAMP) ## The quick tests, without JVM and processes: 2 minutes
 	FLOODMARK_TEST_PROFILE=quick $(PYTEST) -m "not spark and not process and not slow"
 
 .PHONY: soak

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 import floodmark as fm
 from floodmark.engine import SilentProgress
-from histories.calls import CallLog, until
+from histories.calls import CallLog
+from waiting import wait_until
 
-__all__ = ["OFFSET", "Calls", "Formula", "Plan", "until"]
+__all__ = ["OFFSET", "Calls", "Formula", "Plan"]
 
 OFFSET = "offset"
 
@@ -66,7 +67,7 @@ class Calls(CallLog):
 
     def await_rows(self, count: int) -> None:
         """Return when this many rows have been handed over."""
-        until(lambda: len(self.offsets()) >= count)
+        wait_until(lambda: len(self.offsets()) >= count)
 
     # Used by the functions
 
@@ -78,7 +79,7 @@ class Calls(CallLog):
             self.cancel("kill")
             os.kill(os.getpid(), signal.SIGKILL)
         if self.ordered("wait") in named:
-            until(lambda: self.ordered("wait") is None)
+            wait_until(lambda: self.ordered("wait") is None)
         if self.ordered("raise") in named:
             raise RuntimeError(f"told to fail at {self.ordered('raise')}")
 

@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
-from compute.counting import Plan, Waiting, until
+from compute.counting import Plan, Waiting
 from compute.worlds import FRAGMENT_ROWS, HUNDREDFOLD, TENFOLD, Crash, World, checkpoint_path
 from floodmark.compute.checkpoints.keys import parse_key
 from floodmark.compute.errors import FunctionFailed, UnreadableColumn
 from limits import set_limit
+from waiting import wait_until
 
 SMALL = {"checkpoint_size": 2, "min_checkpoint_size": 2, "max_checkpoint_size": 2}
 """Checkpoints of exactly two rows."""
@@ -323,8 +324,8 @@ def test_straggler_does_not_hold_up_what_is_stored_and_is_all_that_is_left(world
     world.calls.wait_at(0)
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(world.backfill_only, task_size=2, **SMALL)
-        until(lambda: set(world.calls.offsets()) == set(range(40)))
-        until(lambda: len(_stored(world)) == 38)
+        wait_until(lambda: set(world.calls.offsets()) == set(range(40)))
+        wait_until(lambda: len(_stored(world)) == 38)
         assert not running.done()
         world.calls.raise_at(0)  # the straggler fails after all others are done
         world.calls.go_on()
@@ -361,9 +362,9 @@ def test_two_backfills_at_once_compute_every_row_once(world: World, monkeypatch)
     world.calls.wait_at(20)
     with ThreadPoolExecutor(2) as both:
         one = both.submit(world.backfill_only, task_size=3, **SMALL)
-        until(lambda: 20 in world.calls.offsets())
+        wait_until(lambda: 20 in world.calls.offsets())
         other = both.submit(waiting_backfill, world, progress)
-        until(lambda: progress.waits or world.calls.repeated or other.done())
+        wait_until(lambda: progress.waits or world.calls.repeated or other.done())
         world.calls.go_on()
         done = [one.result().computed, other.result().computed]
     assert world.calls.count() == dict.fromkeys(range(40), 1)
@@ -397,7 +398,7 @@ def test_two_processes_that_backfill_at_once_compute_every_row_once(world: World
     ):
         world.calls.await_rows(1)
         running = beside.submit(waiting_backfill, world, progress)
-        until(lambda: progress.waits or world.calls.repeated or running.done())
+        wait_until(lambda: progress.waits or world.calls.repeated or running.done())
         world.calls.go_on()
         said, _ = other.communicate()
         done = running.result()

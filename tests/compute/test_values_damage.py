@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from compute.counting import Waiting, until
+from compute.counting import Waiting
 from compute.value_worlds import COLUMN, PICKY, SMALL, ValueWorld, taken, tens, value_world
 from compute.worlds import TENFOLD, checkpoint_path
 from floodmark.compute.checkpoints.keys import Prefix, parse_key, range_key
@@ -26,6 +26,7 @@ from floodmark.compute.merging import merge_crowded
 from floodmark.compute.values import prefix_of
 from floodmark.storage.local import LocalStore
 from limits import set_limit
+from waiting import wait_until
 
 ASKING = """
 import sys
@@ -59,7 +60,7 @@ def test_driver_killed_midway_loses_only_what_no_checkpoint_has(world: ValueWorl
     world.write(range(300))
     world.calls.wait_at(135)
     with asking(world, 300) as driver:
-        until(lambda: 135 in world.calls.offsets())
+        wait_until(lambda: 135 in world.calls.offsets())
         os.killpg(driver.pid, signal.SIGKILL)
         assert driver.wait() == -signal.SIGKILL
     world.calls.behave()
@@ -141,7 +142,7 @@ def test_checkpoint_that_goes_while_it_is_computed_is_computed_again(world: Valu
     world.calls.wait_at(55)
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(world.ask_only, range(60), **SMALL)
-        until(lambda: (0, 10, 20) in world.ranges())
+        wait_until(lambda: (0, 10, 20) in world.ranges())
         [key] = [key for key in world.checkpoints.list_keys() if key.endswith("_range-10-20")]
         world.checkpoints.delete(key)
         world.calls.go_on()
@@ -212,9 +213,9 @@ def test_two_at_once_compute_each_row_once(world: ValueWorld, monkeypatch):
     world.calls.wait_at(35)
     with ThreadPoolExecutor(2) as both:
         one = both.submit(world.ask_only, range(60), **SMALL)
-        until(lambda: 35 in world.calls.offsets())
+        wait_until(lambda: 35 in world.calls.offsets())
         other = both.submit(waiting.ask_only, range(60), **SMALL)
-        until(lambda: waiting.progress.waits or world.calls.repeated or other.done())
+        wait_until(lambda: waiting.progress.waits or world.calls.repeated or other.done())
         world.calls.go_on()
         assert [one.result().called, other.result().called] == [60, 0]
     assert set(world.calls.count().values()) == {1}

@@ -10,7 +10,6 @@ import multiprocessing.forkserver as forkserver
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
@@ -19,9 +18,9 @@ from typing import Any
 from unittest import mock
 
 from faults.recording import CHANGES, HastyFileSystem, WatchedFileSystem
+from waiting import PATIENCE, wait_until
 
 NEVER = 10**9
-PATIENCE = 240.0  # seconds; only there to end a test that hangs
 PRELOADED = [
     "faults.writers",
     "faults.keyed_writers",
@@ -84,7 +83,7 @@ def ended(process: BaseProcess) -> int:
     """Wait for the process and its workers; its exit code."""
     process.join(PATIENCE)
     assert process.exitcode is not None, "the process hangs"
-    until(lambda: not _has_workers(process.pid))
+    wait_until(lambda: not _has_workers(process.pid))
     return process.exitcode
 
 
@@ -106,17 +105,8 @@ def killed(function: Callable[..., None], *arguments: Any) -> None:
 
 def reaches(process: BaseProcess, true: Callable[[], bool]) -> None:
     """Wait until something is true that the process brings about."""
-    until(lambda: true() or process.exitcode is not None)
+    wait_until(lambda: true() or process.exitcode is not None)
     assert true(), f"the process ended with {process.exitcode}"
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for something; give up when it does not come."""
-    ends = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > ends:
-            raise TimeoutError("it never happened")
-        time.sleep(0.005)
 
 
 class Log:

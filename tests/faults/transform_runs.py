@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 import floodmark as fm
-from faults.mortal import NEVER, MortalFileSystem, until
+from faults.mortal import NEVER, MortalFileSystem
 from floodmark.storage.local import LocalStore
 from transform.worlds import MAP as CASE
 from transform.worlds import MAPPED, Calls, World, in_this_process
+from waiting import wait_until
 
 ROWS = 40
 OPTIONS: dict[str, Any] = {"chunk_size": 2}
@@ -28,7 +29,7 @@ def function(calls: Calls, factor: int) -> Callable[[pa.Table], pa.Table]:
         calls.note([(key,) for key in a["id"].to_pylist()])
         order = calls.folder / "hold"
         if order.exists() and len(calls.all()) >= int(order.read_text()):
-            until(lambda: not order.exists())
+            wait_until(lambda: not order.exists())
         rows = [{"id": row["id"], "w": row["v"] * factor} for row in a.to_pylist()]
         return pa.Table.from_pylist(rows, MAPPED.schema)
 

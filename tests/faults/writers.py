@@ -15,10 +15,11 @@ from unittest import mock
 import pyarrow as pa
 
 import floodmark as fm
-from faults.mortal import Log, MortalFileSystem, context, serving, until
+from faults.mortal import Log, MortalFileSystem, context, serving
 from floodmark.ledger import finalise, parts
 from floodmark.ledger.errors import BadData, MissingColumns, UnknownDataset
 from floodmark.storage.local import LocalStore
+from waiting import wait_until
 
 COUNT = 4
 _PATIENCE = 240.0
@@ -88,7 +89,7 @@ def append_around(root: str, name: str, writer: int, times: int, marker: Path) -
     dataset, commits = fm.Lake(root)[name], []
     for number in range(times):
         if number == times // 2:
-            until(marker.exists)
+            wait_until(marker.exists)
         commits.append(dataset.write(row(writer, number)))
     return commits
 
@@ -107,7 +108,7 @@ def append_large(root: str, name: str, writer: int, slices: int, marker: Path) -
         if rounds == 1:
             seen = dataset.head
             marker.touch()
-            until(lambda: dataset.head != seen)
+            wait_until(lambda: dataset.head != seen)
         return real(*args)
 
     with mock.patch.object(finalise, "plan", plan), mock.patch.object(parts, "PART_BYTES", 16):

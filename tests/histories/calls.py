@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from unittest import mock
 from floodmark.compute import runner
 from floodmark.engine import run_here
 
-PATIENCE = 240.0
 """Seconds: only so that a test that hangs fails."""
 
 
@@ -58,15 +56,6 @@ class CallLog:
     def cancel(self, *names: str) -> None:
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for something that comes for sure."""
-    ends = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > ends:
-            raise TimeoutError("it never happened")
-        time.sleep(0.005)
 
 
 @contextmanager

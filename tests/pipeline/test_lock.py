@@ -16,7 +16,7 @@ from floodmark.pipeline.lock import KEY, running
 from floodmark.storage.errors import StorageError
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.opening import open_store
-from histories.calls import until
+from waiting import wait_until
 
 SECOND = 10**9
 NOW = 1_790_000_000 * SECOND
@@ -88,7 +88,7 @@ def test_lease_is_renewed_while_the_run_lasts():
     times = iter(range(NOW, NOW + 10**6 * SECOND, SECOND))
     with running(store, lambda: next(times), lease_seconds=0.03):
         first = store.get(KEY)
-        until(lambda: store.get(KEY) != first)
+        wait_until(lambda: store.get(KEY) != first)
 
 
 class _DeafStore(MemoryStore):
@@ -114,7 +114,7 @@ def test_lease_whose_renewal_got_no_answer_is_renewed_again_and_given_back():
             said.add(store.get(KEY))
             return len(said) > 5
 
-        until(is_renewed_often)
+        wait_until(is_renewed_often)
     assert store.get(KEY) == b"{}"
 
 

@@ -22,9 +22,9 @@ from floodmark.engine import Session
 from floodmark.pipeline import loading, lock
 from floodmark.pipeline.errors import Busy
 from floodmark.storage.cloud import CloudStore
-from histories.calls import until
 from ledger.s3_server import s3_bucket
 from market.world import NODES, Market, every_offset, found
+from waiting import wait_until
 
 SECOND = 10**9
 
@@ -174,7 +174,7 @@ def test_lease_in_a_bucket_is_renewed_and_given_back(address, bucket):
     store = CloudStore(address, **bucket[1])
     with lock.running(store, time.time_ns, lease_seconds=0.3):
         first = store.get(lock.KEY)
-        until(lambda: store.get(lock.KEY) != first)
+        wait_until(lambda: store.get(lock.KEY) != first)
         renewed = lock.Holder.parse(store.get(lock.KEY))
         before = lock.Holder.parse(first)
         assert renewed is not None

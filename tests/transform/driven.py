@@ -6,15 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from transform.apply_world import Keys, World
-
-PATIENCE = 200.0
+from waiting import PATIENCE, wait_until
 
 
 def world_at(folder: Path) -> World:
@@ -45,7 +42,7 @@ class Driver:
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE)
-        until(lambda: not _runs_in_session(self._process.pid))
+        wait_until(lambda: not _runs_in_session(self._process.pid))
 
 
 def _runs_in_session(leader: int) -> bool:
@@ -56,13 +53,6 @@ def _runs_in_session(leader: int) -> bool:
             if int(session) == leader and state != "Z":
                 return True
     return False
-
-
-def until(happens: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not happens():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
 
 
 def main(folder: str, keys: str) -> None:

@@ -26,7 +26,8 @@ from floodmark.transform.tasks.trim import conformed
 from floodmark.transform.tasks.work import Task
 from profiles import seeds
 from transform.apply_world import Keys, T, World, hashes, processed_of, rows_of
-from transform.driven import Driver, until, world_at
+from transform.driven import Driver, world_at
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def test_run_whose_driver_is_killed_again_and_again_calls_little_twice(tmp_path)
     for seed in kills:
         with Driver(tmp_path, keys):
             enough = world.calls().total() + lost + random.Random(seed).randrange(lost // 2)
-            until(lambda enough=enough: world.calls().total() > enough)
+            wait_until(lambda enough=enough: world.calls().total() > enough)
     done = world.compute(Keys(0, keys))
     assert rows_of(done.stored) == {k: 2 * k for k in range(keys)}
     assert processed_of(done.stored, range(keys)) == list(range(keys))

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 import floodmark as fm
 from histories import disks
-from histories.calls import CallLog, until
+from histories.calls import CallLog
 from histories.calls import in_this_process as in_this_process
+from waiting import wait_until
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -72,7 +73,7 @@ class Calls(CallLog):
         self.cancel("wait")
 
     def await_calls(self, count: int) -> None:
-        until(lambda: len(self.all()) >= count)
+        wait_until(lambda: len(self.all()) >= count)
 
     # Used by the functions
 
@@ -80,7 +81,7 @@ class Calls(CallLog):
         """Write down a call before anything can go wrong with it, then obey the orders."""
         bad = self.failing()
         self.add(json.dumps([(key, key in bad) for key in keys]) + "\n")
-        until(lambda: self.ordered("wait") is None)
+        wait_until(lambda: self.ordered("wait") is None)
         for key in keys:
             if key in bad:
                 raise ToldToFail(f"told to fail for {key}")
