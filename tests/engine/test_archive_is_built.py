@@ -14,7 +14,7 @@ from floodmark.engine import find_java
 from floodmark.engine.archive import Archive
 from floodmark.engine.launch import spark_home
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.soak(only=True), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(900)]
 
 SESSION = """
 from floodmark.engine import ArchiveUse, Profile, Session
