@@ -8,6 +8,8 @@ import pytest
 
 import floodmark as fm
 from floodmark.ledger.errors import BadAsOf, Purged
+from floodmark.storage.errors import StorageError
+from floodmark.storage.memory import MemoryStore
 from ledger.worlds import START, blocks, events, keys, numbers, untouched
 
 
@@ -177,3 +179,32 @@ def test_empty_dataset_has_nothing_to_purge(lake):
     dataset = lake.create("empty", schema={"n": "int64"})
     with untouched(dataset):
         assert dataset.purge(before=10).records == 0
+
+
+class Undeletable(MemoryStore):
+    """A store that refuses to delete data, until it is told otherwise."""
+
+    refuses = True
+
+    def delete(self, key: str) -> None:
+        if self.refuses and "/data/" in f"/{key}":
+            raise StorageError(f"{key} cannot be deleted", hint="later")
+        super().delete(key)
+
+
+def test_purge_whose_files_cannot_be_deleted_is_done_and_the_next_one_deletes_them(caplog):
+    store = Undeletable()
+    dataset = fm.Lake(store).create("d", event_time="at")
+    dataset.write(events(0, 1, 2))
+    dataset.write(events(10, 11))
+    slices = {info.key for info in store.list("") if "/data/" in info.key}
+    assert dataset.purge(before=3).records == 3
+    assert "could not be deleted" in caplog.text
+    assert dataset.count() == 2
+    assert slices <= {info.key for info in store.list("")}
+    store.refuses = False
+    dataset.write(events(20))
+    dataset.purge(before=5)
+    assert not slices & {info.key for info in store.list("")}
+    assert dataset.count() == 1
+    assert dataset.verify().ok
