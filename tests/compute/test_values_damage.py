@@ -20,6 +20,7 @@ import floodmark as fm
 from compute.counting import Waiting
 from compute.value_worlds import COLUMN, PICKY, SMALL, ValueWorld, taken, tens, value_world
 from compute.worlds import TENFOLD, checkpoint_path
+from faults.mortal import has_workers
 from floodmark.compute.checkpoints.keys import Prefix, parse_key, range_key
 from floodmark.compute.errors import CheckpointCoverageError
 from floodmark.compute.merging import merge_crowded
@@ -63,6 +64,7 @@ def test_driver_killed_midway_loses_only_what_no_checkpoint_has(world: ValueWorl
         wait_until(lambda: 135 in world.calls.offsets())
         os.killpg(driver.pid, signal.SIGKILL)
         assert driver.wait() == -signal.SIGKILL
+    wait_until(lambda: not has_workers(driver.pid))  # until then they may store more
     world.calls.behave()
     stored = sum(end - start for _, start, end in world.ranges())
     assert 0 < stored < 300

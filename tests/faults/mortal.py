@@ -83,11 +83,11 @@ def ended(process: BaseProcess) -> int:
     """Wait for the process and its workers; its exit code."""
     process.join(PATIENCE)
     assert process.exitcode is not None, "the process hangs"
-    wait_until(lambda: not _has_workers(process.pid))
+    wait_until(lambda: not has_workers(process.pid))
     return process.exitcode
 
 
-def _has_workers(driver: int | None) -> bool:
+def has_workers(driver: int | None) -> bool:
     return any("floodmark.engine.worker" in words and words[-1] == str(driver) for words in _commands())
 
 
