@@ -57,7 +57,7 @@ class Mutant:
 
 
 def forget_bytecode(path: Path) -> None:
-    """Remove compiled forms of a module: they are told apart by whole seconds only."""
+    """Remove compiled forms of a module: Python compares their age in whole seconds only."""
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
         compiled.unlink()
 

@@ -90,7 +90,7 @@ def answer(process: subprocess.Popen[str]) -> dict[str, dict]:
 
 
 def is_dead(pid: int) -> bool:
-    """Whether a process has ended, be it that nobody has asked how."""
+    """Whether a process has ended, even if its exit code was not read yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):

@@ -11,7 +11,6 @@ import floodmark as fm
 from compute.counting import Plan
 from compute.value_worlds import COLUMN, SMALL, ValueWorld, taken, tens, value_world
 from compute.worlds import HUNDREDFOLD, TENFOLD
-from floodmark.compute import runner
 from floodmark.compute.stored import gc
 from floodmark.compute.stored.gc import GRACE_NANOS, Garbage, Used
 from floodmark.compute.values import prefix_of, used
@@ -22,7 +21,6 @@ DAY = 86_400 * 10**9
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ValueWorld:
     """Tasks run in this process."""
-    monkeypatch.setattr(runner, "run_in_processes", lambda tasks, function, **_: [function(t) for t in tasks])
     found = value_world(tmp_path)
     found.write(range(40))
     found.ask(range(40), **SMALL)

@@ -14,7 +14,6 @@ from compute.checkpoint_worlds import PREFIX, range_batch
 from compute.counting import Calls
 from compute.value_worlds import PICKY, ValueWorld, taken, tens, value_world
 from compute.worlds import Crash, checkpoint_path
-from floodmark.compute import runner
 from floodmark.compute.checkpoints.keys import range_key
 from floodmark.compute.checkpoints.store import CheckpointInfo
 from floodmark.compute.merging import MANY, SIZES, crowd
@@ -27,7 +26,6 @@ from profiles import examples
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ValueWorld:
     """Tasks run in this process."""
-    monkeypatch.setattr(runner, "run_in_processes", lambda tasks, function, **_: [function(t) for t in tasks])
     return value_world(tmp_path)
 
 

@@ -182,7 +182,7 @@ def test_empty_dataset_has_nothing_to_purge(lake):
 
 
 class Undeletable(MemoryStore):
-    """A store that refuses to delete data, until it is told otherwise."""
+    """A store that refuses to delete data, until `refuses` is cleared."""
 
     refuses = True
 
