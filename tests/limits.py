@@ -54,6 +54,7 @@ LIMITS = {
     "meta.files.small_bytes": "floodmark.transform.meta.files.SMALL_BYTES",
     "opened.most_rows": "floodmark.timeline.reading.opened.MOST_ROWS",
     "parts.part_bytes": "floodmark.ledger.parts.PART_BYTES",
+    "pointer.max_races": "floodmark.storage.pointer.MAX_RACES",
     "range_file.first_ahead": "floodmark.storage.range_file._FIRST_AHEAD",
     "range_file.most_ahead": "floodmark.storage.range_file._MOST_AHEAD",
     "read.unit_rows": "floodmark.timeline.reading.read.UNIT_ROWS",

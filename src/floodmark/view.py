@@ -19,9 +19,11 @@ from floodmark.ledger.create import dataset_objects
 from floodmark.ledger.errors import UnknownDataset
 from floodmark.ledger.fold import Fold
 from floodmark.ledger.layout import Layout
+from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import AsOf
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.retry import read_steadily
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.views.analysed.analysis import Analysis, Kind
 from floodmark.transform.views.defined.definition import Definition, define
@@ -124,17 +126,19 @@ class View(Dataset):
 
     def _steadily(self, ask: Callable[[], T]) -> T:
         """Ask again when the view was made anew under the question: offsets and keys are others from then on."""
-        while True:
-            before = self._objects
-            try:
-                found = ask()
-            except FloodmarkError:
-                self.snapshot()  # follows, should what was asked have been old rows, dropped since
-                if self._objects is before:
-                    raise
-                continue
-            if self._objects is before:
-                return found
+
+        def moved(before: DatasetObjects) -> bool:
+            self.snapshot()  # follows, should what was asked have been old rows, dropped since
+            return self._objects is not before
+
+        found, _ = read_steadily(
+            lambda: self._objects,
+            lambda before: (ask(), self._objects is before),
+            moved,
+            replaced=(FloodmarkError,),
+            doubted=lambda answer: not answer[1],
+        )
+        return found
 
     @property
     def _stored(self) -> Stored:

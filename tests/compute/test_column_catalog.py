@@ -18,6 +18,7 @@ from floodmark.ledger.errors import CommitConflict, CommitUnknown
 from floodmark.storage.errors import SwapUnknown
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from floodmark.storage.retry import MAX_RACES
 from ledger.arrow_types import data_types
 from ledger.keyed.harm import HARM
 from ledger.keyed.harm import replace as put
@@ -162,7 +163,7 @@ def test_a_lost_race_builds_on_what_the_winner_left(contested):
 
 
 def test_one_who_always_loses_gives_up(contested):
-    contested.store.rivals = tuple((lambda n=n: add(contested, f"r{n}")) for n in range(catalogs.MAX_RACES))
+    contested.store.rivals = tuple((lambda n=n: add(contested, f"r{n}")) for n in range(MAX_RACES))
     with pytest.raises(CommitConflict):
         add(contested, "a")
     assert catalogs.load(contested).find("a") is None

@@ -73,3 +73,8 @@ def test_a_java_home_that_is_passed_over_is_said():
     found = check_java(lambda: java, {"JAVA_HOME": "/opt/java8"})
     assert (found.state, "JAVA_HOME=/opt/java8 is passed over" in found.detail) == ("warn", True)
     assert check_java(lambda: java, {}).state == "ok"
+
+
+def test_one_that_counted_is_named_with_its_version():
+    finding = check_session({}, command=[sys.executable, "-I", "-c", "print('VERSION 4.0.1')"])
+    assert (finding.state, finding.detail.partition(" started")[0]) == ("ok", "Spark 4.0.1")

@@ -115,3 +115,11 @@ def test_objects_that_jobs_staged_in_a_bucket_go_when_nobody_came_back_to_them_f
     assert store.stat(f"{objects.folder}/staging/run-long/first") is not None
     deliver(dataset, under_way, rows.schema, None)
     assert dataset.count() == 2
+
+
+def test_a_new_writer_removes_the_folder_of_one_that_was_killed_while_it_removed_it(lake: Lake):
+    folder = lake.store.staging() / "write-killed"
+    folder.mkdir()
+    (folder / "part").write_bytes(b"123")  # its lock file is gone already
+    with staging_area(lake.store):
+        assert not folder.exists()

@@ -10,6 +10,7 @@ import pytest
 
 import floodmark as fm
 from floodmark.provenance.forward import forward
+from floodmark.provenance.text import forward_tree, lines
 from transform.worlds import MAP, in_this_process, make_world
 
 
@@ -71,3 +72,12 @@ def test_a_table_made_of_all_rows_need_not_have_a_column_of_theirs(tmp_path: Pat
 
     assert found.derived == ()
     assert [(one.dataset, one.transactions) for one in found.wholes] == [("sums", 1)]
+
+
+def test_a_record_that_no_step_reads_has_one_line_that_says_so(tmp_path: Path) -> None:
+    lake = fm.Lake(tmp_path / "lake")
+    lake.create("a", key="id").write(pa.table({"id": [1]}))
+
+    shown = list(lines(forward_tree(forward(lake, "a", 0))))
+
+    assert [line for line in shown if "nothing was made of it" in line]

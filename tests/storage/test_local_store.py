@@ -150,6 +150,17 @@ def test_full_disk_says_how_much_is_needed_and_free(tmp_path):
         store.put_if_absent("a", b"x" * 5000)
 
 
+def test_full_disk_that_has_not_even_room_for_the_folder_says_what_is_free(tmp_path):
+    class Full(Failing):
+        def free_bytes(self, path):
+            assert path == tmp_path
+            return 0
+
+    store = LocalStore(tmp_path / "lake", Full("mkdir", errno.ENOSPC))
+    with pytest.raises(StorageError, match=r"5 bytes were needed and 0 are free"):
+        store.put_if_absent("a", b"x" * 5)
+
+
 def test_file_system_without_locks_is_named_as_the_problem(tmp_path):
     store = LocalStore(tmp_path, Failing("flock", errno.ENOLCK))
     with pytest.raises(StorageError, match="lacks hard links, locks"):

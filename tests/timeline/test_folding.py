@@ -361,3 +361,16 @@ def test_dataset_dropped_during_a_fold_leaves_nothing_behind(busy: World, monkey
     with pytest.raises(UnknownDataset):
         busy.dataset.fold("2026-11-01")
     assert list(busy.store.list(folder)) == []
+
+
+def test_damaged_manifest_makes_a_fold_begin_anew(tmp_path: Path) -> None:
+    made = world(tmp_path, late_merge="always")
+    _write(made, range(0, 200, 2))
+    _write(made, range(1, 200, 30))
+    for victim in tmp_path.rglob("info/timeline/manifests/*"):
+        victim.chmod(0o644)
+        victim.write_bytes(b"torn")
+    made.reopen()
+    made.dataset.fold()
+    assert made.dataset.verify().ok
+    _check(made)

@@ -61,3 +61,8 @@ def test_labels_never_overlap_or_leave_the_axis(lo: int, power: int, width: int,
     assert all(tick.cell >= 0 for tick in found)
     assert all(a.cell + len(a.text) * letter < b.cell for a, b in itertools.pairwise(found))
     assert all(tick.cell + len(tick.text) * letter <= axis.cells for tick in found)
+
+
+def test_two_days_have_labels_with_the_day_and_the_minute():
+    start = parse("2026-11-01", "day")
+    assert ticks(start, start + 2 * DAY)[:3] == ["11-01 00:00", "11-01 12:00", "11-02 00:00"]

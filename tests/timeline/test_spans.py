@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece, Place
 from floodmark.timeline.order.ranges import Range
-from floodmark.timeline.order.spans import groups, spans
+from floodmark.timeline.order.spans import groups, share, spans
 from limits import set_limit
 
 
@@ -131,3 +132,17 @@ def test_groups_are_consecutive_and_bounded():
     assert [s for g in grouped for s in g] == found
     assert all(len(g) == 1 or sum(s.size for s in g) <= 1000 for g in grouped)
     assert len(grouped) > 2
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "expected"),
+    [
+        (Place(5, 0), Place(5, 50), 0.5),  # half of the offsets
+        (Place(4, 80), Place(5, 50), 0.5),  # from an earlier time: from the first offset
+        (Place(5, 50), Place(6, 0), 0.5),  # to a later time: to the last offset
+        (Place(5, 20), Place(5, 45), 0.25),
+        (Place(5, 200), Place(6, 0), 0.0),
+    ],
+)
+def test_the_share_of_a_piece_with_one_time_is_counted_in_offsets(lo: Place, hi: Place, expected: float):
+    assert share(piece((5, 0), (5, 100)), lo, hi) == pytest.approx(expected)

@@ -298,3 +298,33 @@ def test_advice_is_given_only_when_looking_beyond_the_positions_saves_little() -
     assert "costs next to nothing" in str(advice(9_999, 10, 100_000))
     assert "600,000 of 1,000,000" in str(advice(1_000_000, 600_000, 1_000_000))
     assert "everything" in str(advice(0, 50, 50))
+
+
+def _categories(lake: Lake, room: Path) -> World:
+    """Rows of an input by a lookup prefix of their key, and one more input that has the prefix only."""
+    lake.create("a", key=["cat", "id"], lookup="cat")
+    lake.create("cats", key="cat")
+    made = world(lake, room, ["cat", "id"], "a", "cats")
+    lake["a"].write(_rows(cat=[1, 1], id=[1, 2]))
+    lake["a"].write(_rows(cat=[1, 2], id=[3, 1]))
+    lake["cats"].write(_rows(cat=[1, 2], y=[0, 0]))
+    return made
+
+
+def test_a_changed_part_lists_the_keys_that_its_lookup_prefix_finds(lake: Lake, room: Path) -> None:
+    made = _categories(lake, room)
+    made.run()
+    lake["a"].delete(_rows(cat=[1], id=[2]))
+    made.run()
+    lake["cats"].write(_rows(cat=[1, 3], y=[5, 5]))
+    assert rows_of(made.changelist().keys) == [(1, 1), (1, 3)]
+
+
+def test_a_lookup_prefix_does_not_find_purged_rows(lake: Lake, room: Path) -> None:
+    made = _categories(lake, room)
+    made.run()
+    lake["a"].purge(before=2)
+    lake["cats"].write(_rows(cat=[1], y=[5]))
+    # The rows of the output stay to be looked at: they were made of what was purged.
+    _, chunks = made.run()
+    assert [row for chunk in chunks for row in chunk.frames[0].to_pylist()] == [{"cat": 1, "id": 3}]

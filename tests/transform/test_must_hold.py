@@ -770,6 +770,20 @@ def test_failing_keys_of_a_cross_join_stand_alone(size, world):
     assert_right(lake)
 
 
+@BOTH
+def test_failed_pairs_of_a_cross_join_are_forgotten_when_one_side_is_gone(offsets, world):
+    lake = world(CROSS, use_offset_optimization=offsets)
+    lake.write("a", (1, 1), (2, 2))
+    lake.write("b", (1, 10), (2, 20))
+    lake.calls.fail((2, 2), (1, 2))
+    lake.run()
+    lake.delete("a", 2)
+    report = lake.run()
+    assert report.failed == 1
+    assert_right(lake, failed={(1, 2)})
+    assert [(row["i"], row["j"]) for row in lake.step().errors(lake.lake).to_pylist()] == [(1, 2)]
+
+
 @pytest.mark.slow
 @BOTH
 def test_failed_keys_are_always_in_the_changelist_and_tried_without_end(offsets, world):

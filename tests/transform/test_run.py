@@ -14,8 +14,9 @@ import pytest
 import floodmark as fm
 from floodmark.chain.events import ExecuteTransform
 from floodmark.transform.errors import MissedByPurge
-from transform.oracle import assert_right
-from transform.worlds import JOIN, MAP, World, in_this_process, make_world
+from ledger.keyed.harm import HARM, derived, replace
+from transform.oracle import assert_right, expected, input_rows, shown
+from transform.worlds import JOIN, LOOKUP, MAP, Case, World, in_this_process, make_world, open_lake
 
 
 @pytest.fixture(autouse=True)
@@ -186,3 +187,23 @@ def test_records_that_were_purged_before_they_were_read_are_an_error_until_a_res
 
     assert_right(world)
     assert world.shown("w") == {3: 30}
+
+
+@pytest.mark.parametrize("case", [LOOKUP, JOIN], ids=str)
+def test_damaged_key_index_of_an_input_is_made_again_and_the_run_completes(case: Case, tmp_path: Path) -> None:
+    world = make_world(case, tmp_path)
+    for source in case.sources:
+        world.write(source.name, *(tuple(n for _ in source.columns) for n in range(50)))
+    world.run()
+    for source in case.sources:
+        world.write(source.name, tuple(7 for _ in source.columns))
+        dataset = world.lake[source.name]
+        store = dataset.snapshot().objects.store
+        for key in [key for key in derived(dataset) if "/info/keys/files/" in key]:
+            replace(store, key, HARM["zeros"](store.get(key), 64))
+    world.lake = open_lake(tmp_path)
+
+    world.run()
+
+    assert shown(world.lake, case) == expected(case, input_rows(world.lake, case), factor=10)
+    assert world.run().keys == 0

@@ -21,16 +21,16 @@ from floodmark.chain.events import (
     SourceState,
 )
 from floodmark.chain.hashes import Multihash
+from floodmark.chain.head import format_head, parse_head
 from floodmark.chain.ids import DatasetId
 from floodmark.chain.state import ChainState, InputPosition, advance
 from floodmark.chain.walk import walk_back
 from floodmark.ledger.attributes import Tally, commit_part, data_attributes, tally_of
 from floodmark.ledger.errors import CommitUnknown
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.errors import StorageError, SwapUnknown
+from floodmark.storage.errors import SwapUnknown
 from floodmark.storage.slices import SliceFile
 
-_SETTLE_TRIES = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Planned = tuple[Multihash, bytes, MetadataBlock]
@@ -222,35 +222,19 @@ def publish(
             objects.store.put_file(objects.data_key(new.physical_hash), new.path)
     for block_hash, data, _ in planned:
         objects.put_block(block_hash, data)
-    head = planned[-1][0]
+    head, _, block = planned[-1]
+
+    def happened(found: bytes) -> bool:
+        return _is_ancestor(objects, head, block.sequence_number, parse_head(found))
+
     try:
-        return objects.move_head(old, head)
+        return objects.head.swap(None if old is None else format_head(old), format_head(head), happened)
     except SwapUnknown as error:
-        return _settle(objects, old, planned[-1], error)
-
-
-def _settle(objects: DatasetObjects, old: Multihash | None, wanted: Planned, cause: StorageError) -> bool:
-    """Find out whether a commit happened whose answer was lost.
-
-    The swap only works from `old`: once the head is anything else, it either happened or never will.
-    """
-    new, _, block = wanted
-    for _ in range(_SETTLE_TRIES):
-        try:
-            head = objects.read_head()
-            if head == old:
-                return objects.move_head(old, new)
-            if head is None or not _is_ancestor(objects, new, block.sequence_number, head):
-                return False
-            objects.confirm_head()  # it is visible, and what we acknowledge must be durable too
-            return True
-        except StorageError as error:
-            cause = error
-    raise CommitUnknown(
-        f"commit {new.short} may or may not have happened: {cause.message}",
-        hint="read the dataset's log to see; writing again with the same source= and state= is safe either way",
-        block=new,
-    ) from cause
+        raise CommitUnknown(
+            f"commit {head.short} may or may not have happened: {error.message}",
+            hint="read the dataset's log to see; writing again with the same source= and state= is safe either way",
+            block=head,
+        ) from error
 
 
 def _is_ancestor(objects: DatasetObjects, wanted: Multihash, sequence_number: int, head: Multihash) -> bool:

@@ -53,6 +53,7 @@ from floodmark.ledger.strategy import Strategy, strategy_of
 from floodmark.ledger.verify import Verification, verify
 from floodmark.ledger.write import Append, Write
 from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.retry import read_steadily
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 
 _SOURCE_KIND = "floodmark.dev/state"
 _log = logging.getLogger(__name__)
-_TRIES = 5
 
 T = TypeVar("T")
 
@@ -395,15 +395,16 @@ class Dataset:
 
     def _ask_keys(self, ask: Callable[[Snapshot, KeyIndex], T]) -> T:
         """Ask the key index at the present head, or at the next when writers have replaced its files meanwhile."""
-        for _ in range(_TRIES):
+        try:
+            return read_steadily(
+                self.snapshot,
+                lambda snapshot: ask(snapshot, key_index.load(snapshot, self._key_cache)),
+                lambda snapshot: self._objects.read_head() != snapshot.head,
+                replaced=(BadIndex, UnreadableSlice),
+            )
+        except (BadIndex, UnreadableSlice):
             snapshot = self.snapshot()
-            try:
-                return ask(snapshot, key_index.load(snapshot, self._key_cache))
-            except (BadIndex, UnreadableSlice):
-                if self._objects.read_head() == snapshot.head:
-                    break
-        snapshot = self.snapshot()
-        return key_index.mended(snapshot, self._key_cache, lambda index: ask(snapshot, index))
+            return key_index.mended(snapshot, self._key_cache, lambda index: ask(snapshot, index))
 
     @property
     def strategy(self) -> Strategy:

@@ -13,8 +13,7 @@ from floodmark.ledger.commit import Planned, empty_event, plan_blocks, publish, 
 from floodmark.ledger.errors import CommitConflict, ReadOnlyDataset, ReservedColumn, WatermarkBack
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot
-
-MAX_RACES = 50
+from floodmark.storage.retry import MAX_RACES, races
 
 Build = Callable[[Snapshot], Sequence[MetadataEvent]]
 
@@ -25,11 +24,11 @@ def commit_events(
     """Publish the events that `build` makes for the present head; no events, no block. A lost race plans again."""
     snapshot = load()
     with snapshot.objects.turn():
-        for _ in range(MAX_RACES):
+        for _ in races(MAX_RACES):
             snapshot = load()
             events = build(snapshot)
             if not events:
-                snapshot.objects.confirm_head()  # what makes this unnecessary must not be lost by a crash
+                snapshot.objects.head.confirm()  # what makes this unnecessary must not be lost by a crash
                 return [], snapshot
             now = max(runtime.clock(), snapshot.state.system_time or 0)
             planned, state = plan_blocks(snapshot.state, events, now)

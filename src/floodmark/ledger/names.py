@@ -10,13 +10,13 @@ import difflib
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from floodmark.chain.errors import BadDatasetId
 from floodmark.chain.ids import DatasetId
 from floodmark.ledger.errors import BadName, DatasetExists, LedgerError, UnknownDataset
-from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.pointer import Pointer
 from floodmark.storage.store import Store
 
 LONGEST = 100
@@ -55,7 +55,7 @@ def entries(store: Store) -> Iterator[Entry]:
     """All names of a lake in alphabetical order."""
     for info in store.list(_FOLDER):
         try:
-            entry = _parse(info.key, _read(store, info.key))
+            entry = _parse(info.key, Pointer(store, info.key).read())
         except DamagedName as error:
             _log.warning("%s", error)  # one stray file must not hide all other datasets
             continue
@@ -66,12 +66,12 @@ def entries(store: Store) -> Iterator[Entry]:
 def exists(store: Store, name: str) -> bool:
     """Whether a name stands for a dataset."""
     key = _key(name)
-    return _parse(key, _read(store, key)) is not None
+    return _parse(key, Pointer(store, key).read()) is not None
 
 
 def find(store: Store, name: str) -> Entry:
     """What a name stands for, or an error that names the nearest one there is."""
-    entry = _parse(_key(name), _read(store, _key(name)))
+    entry = _parse(_key(name), Pointer(store, _key(name)).read())
     if entry is not None:
         return entry
     known = [entry.name for entry in entries(store)]
@@ -86,8 +86,9 @@ def find(store: Store, name: str) -> Entry:
 def claim(store: Store, name: str, dataset_id: DatasetId) -> None:
     """Give a dataset a name; exactly one of several who try gets it."""
     key = _key(name)
-    there = _read(store, key)
-    if _parse(key, there) is not None or not store.compare_and_swap(key, there, _content(name, dataset_id)):
+    there = Pointer(store, key).read()
+    content = _content(name, dataset_id)
+    if _parse(key, there) is not None or not Pointer(store, key).swap(there, content, _stands(key, dataset_id)):
         raise DatasetExists(
             f"a dataset {name!r} exists already in {store.url}",
             hint="open the one that is there, or choose another name",
@@ -108,35 +109,43 @@ def release(store: Store, name: str, dataset_id: DatasetId) -> bool:
 def give(store: Store, name: str, old: DatasetId, new: DatasetId) -> bool:
     """Let a name stand for another dataset than it did, in one move; False if it stands for neither."""
     key = _key(name)
-    there = _read(store, key)
+    there = Pointer(store, key).read()
     entry = _parse(key, there)
     if entry is None or entry.id not in (old, new):
         return False
-    return store.compare_and_swap(key, there, _content(entry.name, new))  # also makes durable what another has done
+    # Also when it stands for the new one already: what another has done is made durable.
+    return Pointer(store, key).swap(there, _content(entry.name, new), _stands(key, new))
 
 
 def stands_for(store: Store, name: str, dataset_id: DatasetId) -> bool:
     """Whether this is a name of this dataset."""
-    entry = _parse(_key(name), _read(store, _key(name)))
+    entry = _parse(_key(name), Pointer(store, _key(name)).read())
     return entry is not None and entry.id == dataset_id
 
 
 def _swap(store: Store, name: str, dataset_id: DatasetId, content: bytes) -> bool:
     key = _key(name)
-    there = _read(store, key)
+    there = Pointer(store, key).read()
     entry = _parse(key, there)
-    return entry is not None and entry.id == dataset_id and store.compare_and_swap(key, there, content)
+    if entry is None or entry.id != dataset_id:
+        return False
+    stands = _stands(key, dataset_id)
+    is_release = _parse(key, content) is None
+    return Pointer(store, key).swap(there, content, lambda found: stands(found) != is_release)
+
+
+def _stands(key: str, dataset_id: DatasetId) -> Callable[[bytes], bool]:
+    """Whether what a name's file says is that it stands for this dataset."""
+
+    def stands(found: bytes) -> bool:
+        entry = _parse(key, found)
+        return entry is not None and entry.id == dataset_id
+
+    return stands
 
 
 def _content(name: str, dataset_id: DatasetId | None) -> bytes:
     return json.dumps({"name": name, "id": None if dataset_id is None else dataset_id.text}).encode()
-
-
-def _read(store: Store, key: str) -> bytes | None:
-    try:
-        return store.get(key)
-    except ObjectNotFound:
-        return None
 
 
 def _key(name: str) -> str:

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from floodmark.chain.hashes import Multihash
-from floodmark.chain.head import format_head, parse_head
-from floodmark.storage.errors import ObjectNotFound
+from floodmark.chain.head import parse_head
+from floodmark.storage.pointer import Pointer
 from floodmark.storage.store import ObjectInfo, Store
 
 
@@ -66,22 +66,14 @@ class DatasetObjects:
             self.store.delete(key)
             self.store.put_if_absent(key, data)
 
+    @property
+    def head(self) -> Pointer:
+        return Pointer(self.store, self.head_key)
+
     def read_head(self) -> Multihash | None:
         """The newest block's hash, or None when there is no such dataset (any more)."""
-        try:
-            return parse_head(self.store.get(self.head_key))
-        except ObjectNotFound:
-            return None
-
-    def move_head(self, old: Multihash | None, new: Multihash) -> bool:
-        """Move the head from the value the writer saw; False if somebody moved it first."""
-        expected = None if old is None else format_head(old)
-        return self.store.compare_and_swap(self.head_key, expected, format_head(new))
-
-    def confirm_head(self) -> None:
-        """Make the present head durable: whoever moved it may not have lived to do so."""
-        while (head := self.read_head()) is not None and not self.move_head(head, head):
-            continue  # moved again meanwhile
+        content = self.head.read()
+        return None if content is None else parse_head(content)
 
     def turn(self) -> AbstractContextManager[None]:
         """Wait for and hold this dataset's turn to commit."""

@@ -25,12 +25,12 @@ from floodmark.ledger.slice_check import CheckpointCheck, Problem, SliceCheck, c
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
 from floodmark.storage.errors import ObjectNotFound, StorageError
+from floodmark.storage.retry import read_steadily
 
 SPARK_BYTES = 2 << 30
 """Above this much data the files are checked by Spark's tasks."""
 
 _THREADS = 2
-_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -167,13 +167,13 @@ def _check_index(objects: DatasetObjects, head: Multihash, chain: _Chain) -> Ite
 
 def _key_problems(snapshot: Snapshot) -> list[Problem]:
     """What is wrong with the key index; writers that replaced its files meanwhile are no reason to complain."""
-    for _ in range(_TRIES):
-        problems = list(index_problems(snapshot))
-        head = snapshot.objects.read_head()
-        if not problems or head is None or head == snapshot.head:
-            break
-        snapshot = snapshots.load_at(snapshot.objects, head, {})
-    return problems
+    objects = snapshot.objects
+    return read_steadily(
+        lambda: snapshots.load_at(objects, objects.read_head() or snapshot.head, {}),
+        lambda now: list(index_problems(now)),
+        lambda now: objects.read_head() not in (None, now.head),
+        doubted=bool,
+    )
 
 
 def _events(chain: _Chain) -> Iterator[AddData | ExecuteTransform]:

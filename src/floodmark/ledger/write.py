@@ -23,9 +23,9 @@ from floodmark.ledger.snapshot import Snapshot, load_at
 from floodmark.ledger.stage import Staged, discard_remote, incoming_schema, stage
 from floodmark.ledger.staging import staging_area
 from floodmark.ledger.strategy import Strategy, strategy_of
+from floodmark.storage.retry import MAX_RACES, races
 from floodmark.storage.slices import SliceFile
 
-MAX_RACES = 50
 _MS = 10**6
 
 
@@ -84,7 +84,7 @@ class Write(ABC):
         if self.source_state is None or (found := snapshot.find_state(self.source_state)) is None:
             return None
         # It may be visible and not yet durable: what we acknowledge must be both.
-        snapshot.objects.confirm_head()
+        snapshot.objects.head.confirm()
         return read_commit(snapshot.objects, found[0], self.source_state)
 
     def _nothing(self) -> NothingToWrite:
@@ -134,23 +134,22 @@ class Append(Write):
         slices = self._finalise(staged, parts, snapshot, layout, system_time, folder)
         # From here on nobody else who takes turns can move the head, so a long write is not overtaken again and again.
         with objects.turn():
-            for race in range(MAX_RACES):
+            for race in races(MAX_RACES, self._pause):
+                if race:
+                    snapshot = self._reloaded(snapshot)
+                    if (first := self._committed_before(snapshot)) is not None:
+                        return Written(first, snapshot)
+                    now_layout, definitions = self._layout(snapshot)
+                    # The same columns: what was cast, sorted and hashed stays so. Others: from the start.
+                    parts = finalising.again(slices, layout, staged.parts) if now_layout == layout else staged.parts
+                    layout, system_time = now_layout, self._system_time(snapshot)
+                    slices = self._finalise(staged, parts, snapshot, layout, system_time, folder)
                 if objects.read_head() == snapshot.head:
                     events = [*definitions, *data_events(snapshot.state, slices, self.source_state)]
                     planned, state = plan_blocks(snapshot.state, events, system_time)
                     if publish(objects, snapshot.head, slices, planned):
                         commit = describe_commit(planned[len(definitions) :], self.source_state)
                         return Written(commit, snapshot.after(planned, state))
-                if race > 0:
-                    self._pause(race)
-                snapshot = self._reloaded(snapshot)
-                if (first := self._committed_before(snapshot)) is not None:
-                    return Written(first, snapshot)
-                now_layout, definitions = self._layout(snapshot)
-                # The same columns: what was cast, sorted and hashed stays so. Others: from the start.
-                parts = finalising.again(slices, layout, staged.parts) if now_layout == layout else staged.parts
-                layout, system_time = now_layout, self._system_time(snapshot)
-                slices = self._finalise(staged, parts, snapshot, layout, system_time, folder)
         raise self._lost()
 
     def _finalise(

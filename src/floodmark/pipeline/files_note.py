@@ -19,20 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.chain.errors import BadHash
 from floodmark.chain.hashes import Multihash
-from floodmark.ledger.errors import CommitConflict
 from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.pointer import Pointer
 
 if TYPE_CHECKING:
     from floodmark.ledger.objects import DatasetObjects
     from floodmark.ledger.snapshot import Snapshot
-    from floodmark.storage.store import Store
 
 _SETTLED_NS = 2 * 10**9
 """A file that was written to so shortly before it was read may have changed without its time's showing it."""
 
 _NOTE = "info/sources/files.json"
 
-_MAX_RACES = 50
 
 _NOBODY_KNOWS = ""
 """For a hash: what rows of a file are there. Whatever it is now, it has changed."""
@@ -176,13 +174,9 @@ class Note:
         """Store it, if it says anything new."""
         if (text := self._text()) == self._kept:
             return
-        store, key = self._objects.store, f"{self._objects.folder}/{_NOTE}"
-        for _ in range(_MAX_RACES):
-            # Only for its durability: whoever writes has the turn, on a bucket the lease of the run.
-            if store.compare_and_swap(key, _content(store, key), text):
-                self._kept = text
-                return
-        raise CommitConflict(f"the change of {key} lost {_MAX_RACES} races and did not happen", hint="try again")
+        # Swapped only for its durability: whoever writes has the turn, on a bucket the lease of the run.
+        _note(self._objects).change(lambda _: text, lambda _: False)
+        self._kept = text
 
     def _text(self) -> bytes:
         files = {name: vars(seen) for name, seen in sorted(self.seen.items())}
@@ -190,11 +184,8 @@ class Note:
         return json.dumps({**said, "again": sorted(self.again), "head": self.head}).encode()
 
 
-def _content(store: Store, key: str) -> bytes | None:
-    try:
-        return store.get(key)
-    except ObjectNotFound:
-        return None
+def _note(objects: DatasetObjects) -> Pointer:
+    return Pointer(objects.store, f"{objects.folder}/{_NOTE}")
 
 
 def _is_there(objects: DatasetObjects, block: str) -> bool:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.pipeline.errors import Busy
-from floodmark.storage.errors import ObjectNotFound, StorageError
+from floodmark.storage.errors import StorageError
+from floodmark.storage.pointer import Pointer
 from floodmark.storage.store import Store
 
 KEY = "runs/lock"
@@ -95,13 +96,13 @@ def _locked(path: Path, clock: Clock, url: str) -> Iterator[None]:
 
 @contextmanager
 def _leased(store: Store, clock: Clock, seconds: float) -> Iterator[None]:
-    there = _read(store)
+    there = Pointer(store, KEY).read()
     holder = None if there is None else Holder.parse(there)
     if holder is not None and holder.until is not None and holder.until > clock():
         raise _busy(holder, store.url)
     lease = _Lease(store, clock, seconds, Holder.this(clock))
     if not lease.take(there) and not lease.is_ours():
-        now = _read(store)
+        now = Pointer(store, KEY).read()
         raise _busy(None if now is None else Holder.parse(now), store.url)
     with lease:
         yield
@@ -121,14 +122,14 @@ class _Lease:
         """Whether it became ours, instead of what was there."""
         until = self._clock() + int(self._seconds * 1e9)
         said = replace(self._holder, until=until).to_bytes()
-        if not self._store.compare_and_swap(KEY, there, said):
+        if not Pointer(self._store, KEY).swap(there, said, lambda _: False):
             return False
         self._said = said
         return True
 
     def is_ours(self) -> bool:
         """Whether what is there is of us, though we were not told: the answer to a swap may be lost on its way."""
-        there = _read(self._store)
+        there = Pointer(self._store, KEY).read()
         holder = None if there is None else Holder.parse(there)
         if there is None or holder is None or holder.id != self._holder.id:
             return False
@@ -143,7 +144,7 @@ class _Lease:
         self._thread.join()
         with suppress(StorageError):  # then it runs out by itself
             if self.is_ours():
-                self._store.compare_and_swap(KEY, self._said, b"{}")
+                Pointer(self._store, KEY).swap(self._said, b"{}", lambda _: True)
 
     def _renew(self) -> None:
         while not self._over.wait(self._seconds / 3):
@@ -152,13 +153,6 @@ class _Lease:
                     return  # it ran out, and somebody else has it: commits decide between the two
             except StorageError:
                 continue  # there are two more times before it runs out
-
-
-def _read(store: Store) -> bytes | None:
-    try:
-        return store.get(KEY)
-    except ObjectNotFound:
-        return None
 
 
 def _busy(holder: Holder | None, url: str) -> Busy:

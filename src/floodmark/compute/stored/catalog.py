@@ -19,16 +19,15 @@ import pyarrow as pa
 from floodmark.compute.errors import BadCatalog, UnknownColumn
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.errors import CommitConflict, CommitUnknown
-from floodmark.storage.errors import ObjectNotFound, StorageError, SwapUnknown
+from floodmark.storage.errors import SwapUnknown
+from floodmark.storage.pointer import LostRaces
 from floodmark.storage.store import ObjectInfo
 
 FRAGMENT_ROWS = 1 << 20
 FIRST_FIELD_ID = 1
 FIELD_ID = b"PARQUET:field_id"
 MAGIC = b"FMCOLS1\n"
-MAX_RACES = 50
 
-_SETTLE_TRIES = 5
 _MARKS = 64  # of so many last swaps it is known whose they were
 
 
@@ -156,26 +155,38 @@ def _hash(*parts: object) -> str:
 
 def load(objects: ColumnObjects) -> Catalog:
     """The present catalog; an empty one when no column was ever added."""
-    data = _content(objects)
+    data = objects.catalog.read()
     return Catalog() if data is None else _decode(data, objects.catalog_key).catalog
 
 
 def change(objects: ColumnObjects, build: Callable[[Catalog], Catalog]) -> Catalog:
     """Swap in what `build` makes of the present catalog; a lost race builds again, and no change swaps nothing."""
-    store, key = objects.store, objects.catalog_key
-    with store.turn(key):
-        for _ in range(MAX_RACES):
-            old = _content(objects)
-            before = _Written() if old is None else _decode(old, key)
-            after = before.followed_by(build(before.catalog))
-            if after.catalog == before.catalog:
-                if old is None or store.compare_and_swap(key, old, old):  # what makes it unnecessary must be durable
-                    return before.catalog
-                continue
-            _note_replaced(objects, before.catalog, after.catalog)
-            if _swap(objects, old, after):
-                return after.catalog
-    raise CommitConflict(f"the change of {key} lost {MAX_RACES} races and did not happen", hint="try again")
+    key = objects.catalog_key
+    after = _Written()
+
+    def built(old: bytes | None) -> bytes | None:
+        nonlocal after
+        before = _Written() if old is None else _decode(old, key)
+        after = before.followed_by(build(before.catalog))
+        if after.catalog == before.catalog:
+            return old
+        _note_replaced(objects, before.catalog, after.catalog)
+        return _encode(after)
+
+    def happened(data: bytes) -> bool | None:
+        found = _decode(data, key)
+        if after.marks[-1] in found.marks:
+            return True
+        return False if found.swaps - after.swaps < _MARKS else None  # so many swaps later nobody can tell
+
+    try:
+        objects.catalog.change(built, happened)
+    except LostRaces as error:
+        raise CommitConflict(error.message, hint="try again") from error
+    except SwapUnknown as error:
+        hint = "look at columns() to see; doing it again is safe either way"
+        raise CommitUnknown(error.message, hint=hint, key=key) from error
+    return after.catalog
 
 
 def _note_replaced(objects: ColumnObjects, before: Catalog, after: Catalog) -> None:
@@ -207,44 +218,6 @@ class _Written:
 
     def followed_by(self, catalog: Catalog) -> _Written:
         return _Written(catalog, self.swaps + 1, (*self.marks[1 - _MARKS :], uuid.uuid4().hex))
-
-
-def _swap(objects: ColumnObjects, old: bytes | None, after: _Written) -> bool:
-    """True when the catalog was swapped, False when somebody else was first; an answer that was lost is looked for."""
-    store, key, new = objects.store, objects.catalog_key, _encode(after)
-    try:
-        return store.compare_and_swap(key, old, new)
-    except SwapUnknown as error:
-        cause: StorageError = error
-    for _ in range(_SETTLE_TRIES):
-        try:
-            data = _content(objects)
-            if data == old:
-                return store.compare_and_swap(key, old, new)
-            if data is None:  # the dataset is being dropped
-                return False
-            found = _decode(data, key)
-            if after.marks[-1] in found.marks:
-                if store.compare_and_swap(key, data, data):  # visible, and what we acknowledge must be durable too
-                    return True
-            elif found.swaps - after.swaps < _MARKS:
-                return False
-            else:
-                break  # so many swaps later nobody can tell
-        except StorageError as error:
-            cause = error
-    raise CommitUnknown(
-        f"the change of {key} may or may not have happened: {cause.message}",
-        hint="look at columns() to see; doing it again is safe either way",
-        key=key,
-    ) from cause
-
-
-def _content(objects: ColumnObjects) -> bytes | None:
-    try:
-        return objects.store.get(objects.catalog_key)
-    except ObjectNotFound:
-        return None
 
 
 def _encode(written: _Written) -> bytes:

@@ -21,10 +21,10 @@ from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.stored.purge import find_left
 from floodmark.engine.threads import Threads
 from floodmark.ledger.slice_check import Problem
+from floodmark.storage.retry import read_steadily
 from floodmark.storage.slices import ROW_GROUP_ROWS
 
 _THREADS = 2
-_TRIES = 5
 
 
 def column_problems(objects: ColumnObjects, purged_before: int = 0, dataset_id: str = "") -> list[Problem]:
@@ -34,16 +34,20 @@ def column_problems(objects: ColumnObjects, purged_before: int = 0, dataset_id: 
     replaced is no reason to complain.
     """
     try:
-        catalog = catalogs.load(objects)
-        for _ in range(_TRIES):
-            problems = [p for column in catalog.columns for p in _column_problems(objects, catalog, column)]
-            problems += _purged_problems(objects, catalog, max(purged_before, catalog.purged_before), dataset_id)
-            before, catalog = catalog, catalogs.load(objects)
-            if not problems or catalog == before:
-                break
+        return read_steadily(
+            lambda: catalogs.load(objects),
+            lambda catalog: _problems(objects, catalog, purged_before, dataset_id),
+            lambda catalog: catalogs.load(objects) != catalog,
+            doubted=bool,
+        )
     except BadCatalog as error:
         return [Problem("column", error.key, error.message)]
-    return problems
+
+
+def _problems(objects: ColumnObjects, catalog: Catalog, purged_before: int, dataset_id: str) -> list[Problem]:
+    problems = [p for column in catalog.columns for p in _column_problems(objects, catalog, column)]
+    before = max(purged_before, catalog.purged_before)
+    return [*problems, *_purged_problems(objects, catalog, before, dataset_id)]
 
 
 def _column_problems(objects: ColumnObjects, catalog: Catalog, column: Column) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.pointer import Pointer
 from floodmark.storage.store import ObjectInfo, Store
 
 
@@ -28,6 +29,10 @@ class ColumnObjects:
     def catalog_key(self) -> str:
         """The one object that changes: which columns there are, and the manifest of each."""
         return f"{self.folder}/catalog"
+
+    @property
+    def catalog(self) -> Pointer:
+        return Pointer(self.store, self.catalog_key)
 
     def manifest_key(self, digest: str) -> str:
         return f"{self.folder}/manifests/{digest}"

@@ -36,8 +36,9 @@ from floodmark.ledger.merge.slices import AnyBucket, Held, MadeSlice, MergeTask,
 from floodmark.ledger.row_groups import row_group_size_of
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Kind, Strategy, strategy_of
-from floodmark.ledger.write import MAX_RACES, Write, Written
+from floodmark.ledger.write import Write, Written
 from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.retry import MAX_RACES, races
 
 _log = logging.getLogger(__name__)
 _MS = 10**6
@@ -79,17 +80,16 @@ class Merge(Write):
         intake = Intake(self.data, objects, self.runtime, folder)
         prepared = self._prepare(snapshot, intake, None)
         with objects.turn():
-            for race in range(MAX_RACES):
+            for race in races(MAX_RACES, self._pause):
+                if race:
+                    snapshot = self._reloaded(snapshot)
+                    if (first := self._committed_before(snapshot)) is not None:
+                        return Written(first, snapshot)
+                    prepared = self._prepare(snapshot, intake, prepared)
                 if prepared is not None and objects.read_head() == snapshot.head:
                     done = self._commit(snapshot, prepared)
                     if done is not None:
                         return done
-                if race > 0:
-                    self._pause(race)
-                snapshot = self._reloaded(snapshot)
-                if (first := self._committed_before(snapshot)) is not None:
-                    return Written(first, snapshot)
-                prepared = self._prepare(snapshot, intake, prepared)
         raise self._lost()
 
     def _strategy(self, snapshot: Snapshot) -> Strategy:
@@ -166,7 +166,7 @@ class Merge(Write):
             _log.warning("a later row of the same key replaced %s of the batch for %r", rows, self.name)
         events = self._events(snapshot, prepared)
         if not events:
-            snapshot.objects.confirm_head()  # what makes this write unnecessary must not be lost by a crash
+            snapshot.objects.head.confirm()  # what makes this write unnecessary must not be lost by a crash
             return Written(unneeded(snapshot.head, snapshot.head_block, snapshot.state, tally), snapshot)
         planned, state = plan_blocks(snapshot.state, events, prepared.system_time)
         if not publish(snapshot.objects, snapshot.head, [m.file for m in prepared.made], planned):

@@ -22,6 +22,7 @@ from floodmark.ledger.layout import Layout
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.errors import StorageError
+from floodmark.storage.retry import MAX_RACES, races
 from floodmark.timeline.change.merge import Merged, MergeTask, Shape, dead_among, offset_bounds
 from floodmark.timeline.change.sharing import merge_all
 from floodmark.timeline.errors import BadManifest, PurgedMeanwhile, UnreadablePiece
@@ -35,7 +36,6 @@ from floodmark.timeline.stored.objects import TimelineObjects, is_own
 from floodmark.timeline.stored.publish import Change, publish
 from floodmark.timeline.stored.root import Root
 
-MAX_RACES = 50
 """So often somebody else may be first before a change is given up."""
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class Updating:
         A timeline of which something is damaged is begun anew, from a root that has nothing yet.
         """
         begin: Root | None = None
-        for _ in range(MAX_RACES):
+        for _ in races(MAX_RACES):
             root = self.kept.load(self.objects) if begin is None else begin
             begin = None
             snapshot = self.snapshot()

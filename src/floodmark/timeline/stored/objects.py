@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.pointer import Pointer
 from floodmark.storage.store import ObjectInfo, Store
 from floodmark.timeline.stored.own_files import FOLDER
 
@@ -29,6 +30,10 @@ class TimelineObjects:
     def root_key(self) -> str:
         """The one object that changes: what is applied, and which manifests belong together."""
         return f"{self.folder}/root"
+
+    @property
+    def root(self) -> Pointer:
+        return Pointer(self.store, self.root_key)
 
     def manifest_key(self, digest: str) -> str:
         return f"{self.folder}/manifests/{digest}"

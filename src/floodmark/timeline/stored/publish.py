@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from floodmark.storage.errors import ObjectNotFound, StorageError, SwapUnknown
+from floodmark.storage.errors import ObjectNotFound, SwapUnknown
 from floodmark.timeline.errors import BadManifest, PurgedMeanwhile, RootUnknown
 from floodmark.timeline.order.pieces import Bundle, Partition
 from floodmark.timeline.stored import manifest
@@ -14,7 +14,6 @@ from floodmark.timeline.stored.bundles import ManifestRef, Regrouped, regroup
 from floodmark.timeline.stored.objects import TimelineObjects, is_own, last_name
 from floodmark.timeline.stored.root import LastUpdate, Root, bundle, encode
 
-_SETTLE_TRIES = 5
 _log = logging.getLogger(__name__)
 
 
@@ -139,33 +138,15 @@ def _find(objects: TimelineObjects, ref: ManifestRef) -> Bundle | None:
 
 
 def _swap(objects: TimelineObjects, old: bytes | None, new: bytes) -> bool:
-    """True when the root was swapped, False when somebody else was first; an answer that was lost is looked for.
+    """True when the root was swapped, False when somebody else was first.
 
     When others have gone on since, it does not matter whose swap they built upon: their root says what is applied.
     """
-    store, key = objects.store, objects.root_key
     try:
-        return store.compare_and_swap(key, old, new)
+        return objects.root.swap(old, new, lambda _: False)
     except SwapUnknown as error:
-        cause: StorageError = error
-    for _ in range(_SETTLE_TRIES):
-        try:
-            found = _content(objects)
-            if found not in (old, new):
-                return False
-            if store.compare_and_swap(key, found, new):  # what we acknowledge must be durable, seen or not
-                return True
-        except StorageError as error:
-            cause = error
-    raise RootUnknown(
-        f"the change of {key} may or may not have happened: {cause.message}",
-        hint="the records are safe in the ledger; update_timeline() goes on from either state",
-        key=key,
-    ) from cause
-
-
-def _content(objects: TimelineObjects) -> bytes | None:
-    try:
-        return objects.store.get(objects.root_key)
-    except ObjectNotFound:
-        return None
+        raise RootUnknown(
+            error.message,
+            hint="the records are safe in the ledger; update_timeline() goes on from either state",
+            key=objects.root_key,
+        ) from error

@@ -108,9 +108,8 @@ EMPTY = Root()
 
 def load(objects: TimelineObjects) -> Root:
     """The root as it is stored; an empty one when there is none or it is damaged. Read it before the ledger's head."""
-    try:
-        data = objects.store.get(objects.root_key)
-    except ObjectNotFound:
+    data = objects.root.read()
+    if data is None:
         return Root()
     try:
         return decode(data)

@@ -14,6 +14,7 @@ from floodmark.ledger.keys.records import I64
 from floodmark.ledger.slice_check import Problem
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.errors import StorageError
+from floodmark.storage.retry import read_steadily
 from floodmark.timeline.errors import BadManifest, TimelineError
 from floodmark.timeline.order import partitions as units
 from floodmark.timeline.order.pieces import Partition, Piece, Place
@@ -30,7 +31,6 @@ from floodmark.timeline.stored.root import Root
 from floodmark.timeline.upkeep.purged_files import files_with_purged
 
 _THREADS = 2
-_TRIES = 5
 _REMEDY = "the ledger has its records, and fold() makes it anew from there"
 
 
@@ -48,12 +48,12 @@ def problems(objects: TimelineObjects, settings: Settings, look: Callable[[], Le
     `look` looks at the ledger: after the root was read, so that what is applied is on the chain. Updates, purges and gc
     may go on meanwhile: what they replaced is no reason to complain.
     """
-    for _ in range(_TRIES):
-        root = roots.load(objects)
-        found = list(_problems(objects, root, settings, look()))
-        if not found or roots.load(objects).stored == root.stored:
-            break
-    return found
+    return read_steadily(
+        lambda: roots.load(objects),
+        lambda root: list(_problems(objects, root, settings, look())),
+        lambda root: roots.load(objects).stored != root.stored,
+        doubted=bool,
+    )
 
 
 def _problems(objects: TimelineObjects, root: Root, settings: Settings, ledger: Ledger) -> Iterator[Problem]:

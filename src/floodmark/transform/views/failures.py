@@ -15,6 +15,7 @@ from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot, load_at
 from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.retry import read_steadily
 from floodmark.transform.errors import BadMeta
 from floodmark.transform.views.note import note_of
 
@@ -93,15 +94,17 @@ def load(view: str, name: str | None, objects: DatasetObjects) -> Failures:
 def errors_of(view: str, snapshot: Snapshot) -> pa.Table:
     """The errors of the rows that a view has without a value."""
     objects = snapshot.objects
-    while True:
-        note = note_of(view, snapshot)
-        try:
-            return NONE if note is None else load(view, note.errors, objects).table
-        except BadMeta:
-            head = objects.read_head()
-            if head is None or head == snapshot.head:
-                raise
-            snapshot = load_at(objects, head, {})  # refreshed meanwhile, so that the list is another one
+
+    def errors(now: Snapshot) -> pa.Table:
+        note = note_of(view, now)
+        return NONE if note is None else load(view, note.errors, objects).table
+
+    return read_steadily(  # a refresh replaces the list
+        lambda: load_at(objects, objects.read_head() or snapshot.head, {}),
+        errors,
+        lambda now: objects.read_head() not in (None, now.head),
+        replaced=(BadMeta,),
+    )
 
 
 def _bad(view: str, name: str, problem: str) -> BadMeta:
