@@ -33,13 +33,9 @@ def test_bytes_cut_short_anywhere_are_refused():
 
 
 def test_no_flipped_byte_changes_a_batch_unnoticed():
-    padding = set(range(SEALED.index(KEY.encode()) + len(KEY), SEALED.index(b"\xff\xff\xff\xff")))
     for at in range(len(SEALED)):
         damaged = bytearray(SEALED)
         damaged[at] ^= 0x40
-        if at in padding:  # says nothing, so it can do no harm
-            assert unseal(KEY, pa.py_buffer(bytes(damaged))).equals(range_batch([0, 2]))
-            continue
         with pytest.raises(BadCheckpoint):
             unseal(KEY, pa.py_buffer(bytes(damaged)))
 

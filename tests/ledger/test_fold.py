@@ -8,9 +8,10 @@ import pytest
 
 import floodmark as fm
 from floodmark.ledger import fold as folding
-from floodmark.ledger.fold_manifest import BadManifest, FoldedFile, FoldManifest, decode, encode, read_manifest
+from floodmark.ledger.fold_manifest import FoldedFile, FoldManifest, decode, encode, read_manifest
 from floodmark.ledger.fold_plan import Rule
 from floodmark.storage.counting import CountingStore
+from floodmark.storage.document import Damaged
 from floodmark.storage.memory import MemoryStore
 from ledger.current_worlds import lived_in, people, rows
 from ledger.worlds import Clock, InterleavingStore, keys, numbers
@@ -199,10 +200,10 @@ def test_manifest_survives_writing_and_reading():
     manifest = FoldManifest((file,)).with_files([FoldedFile(0, 4, 4, 100, 1, "ef" * 32, 10, 7, 12, "cd" * 32)], now=5)
     assert [f.digest for f in manifest.files] == ["ef" * 32]
     assert [r.digest for r in manifest.retired] == ["ab" * 32]
-    assert decode(encode(manifest)) == manifest
+    assert decode(encode(manifest), "manifest") == manifest
     for harm in (encode(manifest)[:-1], encode(manifest)[1:], b""):
-        with pytest.raises(BadManifest):
-            decode(harm)
+        with pytest.raises(Damaged):
+            decode(harm, "manifest")
 
 
 # What goes, and when

@@ -18,8 +18,9 @@ from floodmark.dataset import Dataset
 from floodmark.ledger import scan as scanning
 from floodmark.ledger.errors import BadQuery, UnreadableSlice
 from floodmark.ledger.fold_choice import looks_whole
-from floodmark.ledger.fold_manifest import BadManifest, FoldedFile, decode, read_manifest
+from floodmark.ledger.fold_manifest import FoldedFile, decode, read_manifest
 from floodmark.storage import slices
+from floodmark.storage.document import Damaged
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.page_headers import HEADERS_KEY, PageHeaders
 from ledger.current_worlds import people, rows
@@ -236,8 +237,8 @@ def test_automatic_fold_does_not_copy_damage(store, clock, monkeypatch):
 def test_manifest_of_an_older_format_is_not_believed(dataset):
     objects = dataset.snapshot().objects
     data = objects.store.get(objects.fold_manifest_key)
-    with pytest.raises(BadManifest):
-        decode(data.replace(b"FMFOLD2", b"FMFOLD1"))
+    with pytest.raises(Damaged):
+        decode(b"FMFOLD2\n" + data, objects.fold_manifest_key)
 
 
 def test_headers_are_noted_to_the_byte_between_large_pages(tmp_path):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import array
-import hashlib
-import struct
 
 import numpy as np
 from pyroaring import BitMap
 
 from floodmark.ledger.keys.records import I64
+from floodmark.storage import document
+from floodmark.storage.document import Damaged
 
 _LIMIT = 1 << 32  # a BitMap holds unsigned 32-bit numbers
-_MAGIC = b"FMROWS1\n"
-_HEADER = struct.Struct("<8sQ16s")
+_KIND = "row set"
 _FEW_RUNS = 16  # rows per run from which adding runs is quicker than adding rows
 
 
@@ -70,26 +69,18 @@ def pack(rows: BitMap) -> bytes:
     """The set as bytes that `unpack` can trust: equal sets give equal bytes."""
     body = rows.copy()
     body.run_optimize()  # besides being small, it makes the bytes forget how the set came about
-    data = body.serialize()
-    return _HEADER.pack(_MAGIC, len(data), _digest(data)) + data
+    return document.encode(_KIND, 1, {}, {"rows": body.serialize()}, align=1)
 
 
-def unpack(data: bytes) -> BitMap:
+def unpack(data: bytes | memoryview) -> BitMap:
     """The set that `pack` made these bytes of; `ValueError` when they are damaged.
 
     Damaged bytes never reach the bitmap library, which would take many of them for another set.
     """
-    if len(data) < _HEADER.size:
-        raise ValueError("the set of rows is cut short")
-    magic, length, digest = _HEADER.unpack_from(data)
-    if magic != _MAGIC:
-        raise ValueError("this is no set of rows")
-    body = bytes(data[_HEADER.size :])
-    if len(body) != length:
-        raise ValueError(f"the set of rows has {len(body)} bytes instead of {length}")
-    if _digest(body) != digest:
-        raise ValueError("the set of rows does not have the checksum it was written with")
-    return BitMap.deserialize(body)
+    try:
+        return BitMap.deserialize(bytes(document.decode(data, _KIND, "the set of rows").section("rows")))
+    except Damaged as error:
+        raise ValueError(str(error)) from error
 
 
 def _runs(addresses: I64) -> tuple[I64, I64]:
@@ -100,10 +91,6 @@ def _runs(addresses: I64) -> tuple[I64, I64]:
     starts = addresses[np.concatenate(([0], breaks + 1))]
     ends = addresses[np.concatenate((breaks, [len(addresses) - 1]))] + 1
     return starts, ends
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()[:16]
 
 
 def _check_bounds(start: int, end: int) -> None:

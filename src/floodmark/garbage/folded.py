@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from floodmark.garbage.found import young
-from floodmark.ledger.fold_manifest import BadManifest, FoldManifest, decode
+from floodmark.ledger.fold_manifest import FoldManifest, load_manifest
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.document import Damaged
 from floodmark.storage.store import ObjectInfo
 
 
@@ -17,10 +17,8 @@ def find(objects: DatasetObjects, oldest: float) -> tuple[ObjectInfo, ...]:
     if not files:
         return ()
     try:
-        manifest = decode(objects.store.get(objects.fold_manifest_key))  # after the listing: it names what was listed
-    except ObjectNotFound:
-        manifest = FoldManifest()
-    except BadManifest:
+        manifest = load_manifest(objects)  # after the listing: it names what was listed
+    except Damaged:
         return ()
     return plan(objects, manifest, files, oldest)
 

@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from floodmark.ledger.fold_manifest import BadManifest, FoldedFile, decode
+from floodmark.ledger.fold_manifest import FoldedFile, load_manifest
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.slice_check import Problem
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.document import Damaged
 from floodmark.storage.errors import ObjectNotFound
 
 _CHUNK = 8 << 20
@@ -21,11 +22,10 @@ def fold_problems(snapshot: Snapshot) -> Iterator[Problem]:
     """What is wrong with the folded files; a missing one is not, since its slices are read instead."""
     objects = snapshot.objects
     try:
-        manifest = decode(objects.store.get(objects.fold_manifest_key))
-    except ObjectNotFound:
-        return
-    except BadManifest as error:
-        yield Problem("fold", objects.fold_manifest_key, f"the fold manifest is {error}; {_REMEDY}")
+        manifest = load_manifest(objects)
+    except Damaged as error:
+        message = f"the fold manifest is damaged: {error.problem}; {_REMEDY}"
+        yield Problem("fold", objects.fold_manifest_key, message)
         return
     for folded in manifest.files:
         key = folded.key(objects)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from floodmark.chain.hashes import SHA3_256, Multihash
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.selection import DataFile
+from floodmark.storage import document
+from floodmark.storage.document import Damaged
 from floodmark.storage.errors import ObjectNotFound
 
-MAGIC = b"FMFOLD2\n"
+_KIND = "fold manifest"
 
 _log = logging.getLogger(__name__)
-
-
-class BadManifest(Exception):
-    """A manifest that is torn, damaged or from another format."""
 
 
 @dataclass(frozen=True)
@@ -105,38 +101,38 @@ class FoldManifest:
 
 
 def encode(manifest: FoldManifest) -> bytes:
-    """A manifest as bytes that end in their checksum."""
-    body = MAGIC + json.dumps(asdict(manifest)).encode()
-    return body + hashlib.sha3_256(body).digest()
+    """A manifest as a document."""
+    return document.encode(_KIND, 1, vars(manifest))
 
 
-def decode(data: bytes) -> FoldManifest:
-    """A manifest from bytes; `BadManifest` for any that `encode` did not make."""
-    body, checksum = data[:-32], data[-32:]
-    if not body.startswith(MAGIC) or hashlib.sha3_256(body).digest() != checksum:
-        raise BadManifest("torn, damaged or of another format")
-    parsed = json.loads(body[len(MAGIC) :])
-    return FoldManifest(tuple(FoldedFile(**f) for f in parsed["files"]), tuple(Retired(**r) for r in parsed["retired"]))
+def decode(data: bytes, key: str) -> FoldManifest:
+    """The manifest under a key; `Damaged` for any bytes that `encode` did not make."""
+    facts = document.decode(data, _KIND, key).facts
+    return FoldManifest(tuple(FoldedFile(**f) for f in facts["files"]), tuple(Retired(**r) for r in facts["retired"]))
+
+
+def load_manifest(objects: DatasetObjects) -> FoldManifest:
+    """The dataset's manifest, an empty one when there is none; `Damaged` when it is of no use."""
+    try:
+        return decode(objects.store.get(objects.fold_manifest_key), objects.fold_manifest_key)
+    except ObjectNotFound:
+        return FoldManifest()
 
 
 def read_manifest(objects: DatasetObjects) -> FoldManifest:
     """The dataset's manifest; an empty one when it is missing or damaged, since slices have everything."""
     try:
-        return decode(objects.store.get(objects.fold_manifest_key))
-    except ObjectNotFound:
-        return FoldManifest()
-    except BadManifest as error:
-        _log.warning("the fold manifest of %s is of no use (%s): its slices are read instead", objects.folder, error)
+        return load_manifest(objects)
+    except Damaged as error:
+        _log.warning("the fold manifest of %s is damaged (%s): its slices are read instead", objects.folder, error)
         return FoldManifest()
 
 
 def mended_manifest(objects: DatasetObjects) -> FoldManifest:
     """The same for those who write it: one that is of no use is removed."""
     try:
-        return decode(objects.store.get(objects.fold_manifest_key))
-    except ObjectNotFound:
-        return FoldManifest()
-    except BadManifest:
+        return load_manifest(objects)
+    except Damaged:
         objects.store.delete(objects.fold_manifest_key)
         return FoldManifest()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,8 +25,10 @@ from floodmark.chain.refs import BlockRef
 from floodmark.chain.skips import SkipPointers
 from floodmark.chain.skips import merge as merge_skips
 from floodmark.ledger.attributes import event_time_bounds, purged_amount, purged_before
+from floodmark.storage import document
+from floodmark.storage.document import Damaged, Document
 
-MAGIC = b"FMIX1\n"
+_KIND = "slice index"
 
 SLICES = pa.schema(
     [
@@ -183,33 +184,26 @@ def encode(segment: Segment) -> bytes:
     """The segment as a file."""
     totals = segment.totals
     state = totals.last_state
-    header = json.dumps(
-        {
-            "skips": segment.skips.to_json(),
-            "blocks": segment.blocks,
-            "totals": {
-                "slices": totals.slices,
-                "bytes": totals.bytes,
-                "purged_before": totals.purged_before,
-                "last_state": None if state is None else [state.source_name, state.kind, state.value],
-            },
-            "older": [[o.name, o.blocks] for o in segment.older],
-            "pinned": {k: v.hex() for k, v in segment.pinned.items()},
-        }
-    ).encode()
-    parts = [header, _ipc(segment.slices), _ipc(segment.states)]
-    body = MAGIC + b"".join(struct.pack("<Q", len(p)) + p for p in parts)
-    return body + hashlib.sha3_256(body).digest()
+    facts = {
+        "skips": segment.skips.to_json(),
+        "blocks": segment.blocks,
+        "totals": {
+            "slices": totals.slices,
+            "bytes": totals.bytes,
+            "purged_before": totals.purged_before,
+            "last_state": None if state is None else [state.source_name, state.kind, state.value],
+        },
+        "older": [[o.name, o.blocks] for o in segment.older],
+        "pinned": segment.pinned,
+    }
+    return document.encode(_KIND, 1, facts, {"slices": _ipc(segment.slices), "states": _ipc(segment.states)})
 
 
 def decode(data: bytes) -> Segment:
     """The segment in a file; `BadSegment` for anything that `encode` did not write whole."""
-    body, checksum = data[:-32], data[-32:]
-    if not body.startswith(MAGIC) or hashlib.sha3_256(body).digest() != checksum:
-        raise BadSegment("checksum does not match")
     try:
-        header, slices, states = _parts(body[len(MAGIC) :])
-        meta = json.loads(header)
+        found = document.decode(data, _KIND, "segment")
+        meta = found.facts
         totals, state = meta["totals"], meta["totals"].pop("last_state")
         return Segment(
             skips=SkipPointers.from_json(meta["skips"]),
@@ -217,10 +211,10 @@ def decode(data: bytes) -> Segment:
             totals=Totals(**totals, last_state=None if state is None else SourceState(*state)),
             older=tuple(Older(name, blocks) for name, blocks in meta["older"]),
             pinned={k: bytes.fromhex(v) for k, v in meta["pinned"].items()},
-            slices=pa.ipc.open_stream(slices).read_all(),
-            states=pa.ipc.open_stream(states).read_all(),
+            slices=_table_in(found, "slices"),
+            states=_table_in(found, "states"),
         )
-    except (KeyError, TypeError, ValueError, pa.ArrowInvalid, ChainError) as error:
+    except (Damaged, KeyError, TypeError, ValueError, pa.ArrowInvalid, ChainError) as error:
         raise BadSegment(str(error)) from error
 
 
@@ -251,17 +245,12 @@ def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 
-def _ipc(table: pa.Table) -> bytes:
+def _ipc(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    return sink.getvalue()
 
 
-def _parts(body: bytes) -> tuple[bytes, bytes, bytes]:
-    parts, at = [], 0
-    for _ in range(3):
-        (length,) = struct.unpack_from("<Q", body, at)
-        parts.append(body[at + 8 : at + 8 + length])
-        at += 8 + length
-    return parts[0], parts[1], parts[2]
+def _table_in(found: Document, section: str) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(found.section(section))).read_all()

@@ -48,7 +48,7 @@ class Document:
         start, length, digest = self._sections[name]
         data = self._data[start : start + length]
         if _section_digest(data) != digest:
-            raise Damaged(self.key, f"its section {name!r} is damaged")
+            raise Damaged(self.key, f"its section {name!r} does not have its checksum")
         return data
 
     def array(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -83,9 +83,11 @@ def decode(data: bytes | memoryview, kind: str, key: str, version: int = 1) -> D
     at = _PREFIX.size + len(header)
     sections = {}
     for name, length, digest in lengths:
-        at += -at % align
-        sections[name] = (at, length, digest)
-        at += length
+        start = at + -at % align
+        if any(view[at:start]):
+            raise Damaged(key, f"there are bytes before its section {name!r}")
+        sections[name] = (start, length, digest)
+        at = start + length
     if at != len(view):
         raise Damaged(key, f"it has {len(view)} bytes instead of {at}")
     return Document(key, present_version, facts, sections, view)
@@ -105,7 +107,7 @@ def _checked_header(view: memoryview, key: str) -> bytes:
         raise Damaged(key, "it is no document of this program, or of another format")
     header = bytes(view[_PREFIX.size : _PREFIX.size + length])
     if len(header) != length or _digest(header) != digest:
-        raise Damaged(key, "its header is torn or damaged")
+        raise Damaged(key, "its header does not have its checksum")
     return header
 
 

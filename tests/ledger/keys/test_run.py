@@ -174,9 +174,7 @@ def test_every_damaged_byte_of_the_fences_is_found(tmp_path):
             believed.append(at)
         except BadIndex:
             pass
-    harmless = [at for at in believed if whole[at] in b" \0"]  # what fills up to a multiple of eight
-    assert believed == harmless
-    assert len(believed) < 32
+    assert believed == []
 
 
 @pytest.mark.parametrize("length", [0, 1, 15, 100, -1])
@@ -186,11 +184,8 @@ def test_file_that_is_cut_or_too_long_is_refused(small, part, length):
     path = folder / file.names[part]
     whole = path.read_bytes()
     path.write_bytes(whole[:length] if length >= 0 else whole + b"\0")
-    if part == 1 and length < 0:
-        reopened(folder, file)  # longer, but all that counts is there
-    else:
-        with pytest.raises(BadIndex):
-            reopened(folder, file).slice(0, file.entries)
+    with pytest.raises(BadIndex):
+        reopened(folder, file).slice(0, file.entries)
 
 
 @pytest.mark.parametrize("part", [0, 1], ids=["entries", "fences"])

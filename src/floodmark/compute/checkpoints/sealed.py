@@ -5,17 +5,16 @@ Columns with nothing but nulls are not stored: hardly any batch has errors, and 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import struct
 
 import pyarrow as pa
 
 from floodmark.compute.checkpoints.keys import parse_key
 from floodmark.compute.errors import BadCheckpoint
+from floodmark.storage import document
+from floodmark.storage.document import Damaged
 
-MAGIC = b"FMCHECK1"
-_HEADER = struct.Struct("<8sIQQQ32s")  # magic, bytes of the key, rows, span, bytes of the batch, sha-256 of all else
+_KIND = "checkpoint"
 _SCHEMA, _KEPT = b"floodmark:schema", b"floodmark:columns"  # of a batch without its columns of nulls
 _ALIGNMENT = 64  # a batch in a mapped file is used where it lies
 
@@ -26,33 +25,22 @@ def seal(key: str, batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, stored.schema) as writer:
         writer.write_batch(stored)
-    body = sink.getvalue()
-    name = _encoded(key)
-    facts = (MAGIC, len(name), batch.num_rows, _span(key, batch.num_rows), body.size)
-    head = _HEADER.pack(*facts, _checksum(facts, name, body)) + name
-    return b"".join([head, bytes(_padding(len(head))), body])
+    facts = {"key": key, "rows": batch.num_rows, "span": _span(key, batch.num_rows)}
+    return document.encode(_KIND, 1, facts, {"batch": sink.getvalue()}, _ALIGNMENT)
 
 
 def unseal(key: str, data: pa.Buffer) -> pa.RecordBatch:
     """The batch of a key's checkpoint, not copied; `BadCheckpoint` when these are not that checkpoint's bytes."""
-    if data.size < _HEADER.size:
-        raise _bad(key, "it is empty" if data.size == 0 else "it is cut short")
-    *facts, checksum = _HEADER.unpack(data[: _HEADER.size])
-    magic, name_length, rows, span, length = facts
-    if magic != MAGIC:
-        raise _bad(key, "it is something else's file")
-    start = _HEADER.size + name_length
-    start += _padding(start)
-    if data.size != start + length:
-        raise _bad(key, f"it has {data.size} bytes instead of {start + length}")
-    name = data[_HEADER.size : _HEADER.size + name_length].to_pybytes()
-    body = data[start:]
-    if _checksum(tuple(facts), name, body) != checksum:
-        raise _bad(key, "it does not have the checksum it was written with")
-    if name != _encoded(key):
-        raise _bad(key, f"it is the checkpoint {name.decode('utf-8', 'replace')!r}")
     try:
-        with pa.ipc.open_stream(body) as reader:
+        found = document.decode(memoryview(data), _KIND, key)
+        body = found.section("batch")
+    except Damaged as error:
+        raise _bad(key, error.problem) from error
+    name, rows, span = (found.facts[fact] for fact in ("key", "rows", "span"))
+    if name != key:
+        raise _bad(key, f"it is the checkpoint {name!r}")
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             batch = _with_nulls(reader.read_next_batch(), rows)
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise _bad(key, f"its batch cannot be read: {error}") from error
@@ -83,21 +71,6 @@ def _with_nulls(stored: pa.RecordBatch, rows: int) -> pa.RecordBatch:
 def _span(key: str, rows: int) -> int:
     parsed = parse_key(key)
     return rows if parsed is None else parsed.end - parsed.start
-
-
-def _checksum(facts: tuple[object, ...], name: bytes, body: pa.Buffer) -> bytes:
-    digest = hashlib.sha256(_HEADER.pack(*facts, b""))
-    digest.update(name)
-    digest.update(body)
-    return digest.digest()
-
-
-def _padding(length: int) -> int:
-    return -length % _ALIGNMENT
-
-
-def _encoded(key: str) -> bytes:
-    return key.encode("utf-8", "surrogatepass")
 
 
 def _bad(key: str, problem: str) -> BadCheckpoint:

@@ -19,6 +19,8 @@ import pyarrow as pa
 from floodmark.compute.errors import BadCatalog, UnknownColumn
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.errors import CommitConflict, CommitUnknown
+from floodmark.storage import document
+from floodmark.storage.document import Damaged
 from floodmark.storage.errors import SwapUnknown
 from floodmark.storage.pointer import LostRaces
 from floodmark.storage.store import ObjectInfo
@@ -26,8 +28,8 @@ from floodmark.storage.store import ObjectInfo
 FRAGMENT_ROWS = 1 << 20
 FIRST_FIELD_ID = 1
 FIELD_ID = b"PARQUET:field_id"
-MAGIC = b"FMCOLS1\n"
 
+_KIND = "column catalog"
 _MARKS = 64  # of so many last swaps it is known whose they were
 
 
@@ -221,10 +223,10 @@ class _Written:
 
 
 def _encode(written: _Written) -> bytes:
-    """A catalog as bytes: readable JSON between a format mark and its checksum."""
+    """A catalog as a document."""
     catalog = written.catalog
     columns = [{**vars(c), "function": vars(c.function), "type": _type_text(c.type)} for c in catalog.columns]
-    document = {
+    facts = {
         "fragment_rows": catalog.fragment_rows,
         "next_field_id": catalog.next_field_id,
         "columns": columns,
@@ -233,28 +235,28 @@ def _encode(written: _Written) -> bytes:
         "swaps": written.swaps,
         "marks": written.marks,
     }
-    body = MAGIC + json.dumps(document).encode()
-    return body + hashlib.sha3_256(body).digest()
+    return document.encode(_KIND, 1, facts)
 
 
 def _decode(data: bytes, key: str) -> _Written:
-    body, checksum = data[:-32], data[-32:]
-    if not body.startswith(MAGIC) or hashlib.sha3_256(body).digest() != checksum:
+    try:
+        facts = document.decode(data, _KIND, key).facts
+    except Damaged as error:
         raise BadCatalog(
-            f"the catalog of computed columns {key!r} is damaged, or of a format that this release does not know",
+            f"the catalog of computed columns {key!r} is damaged, or of a format that this release does not know:"
+            f" {error.problem}",
             hint="upgrade, or restore it from a copy; without it, computed columns must be added again",
             key=key,
-        )
-    document = json.loads(body[len(MAGIC) :])
-    columns = tuple(map(_column, document["columns"]))
+        ) from error
+    columns = tuple(map(_column, facts["columns"]))
     catalog = Catalog(
-        fragment_rows=document["fragment_rows"],
-        next_field_id=document["next_field_id"],
+        fragment_rows=facts["fragment_rows"],
+        next_field_id=facts["next_field_id"],
         columns=columns,
-        purged_before=document["purged_before"],
-        spent=tuple(document["spent"]),
+        purged_before=facts["purged_before"],
+        spent=tuple(facts["spent"]),
     )
-    return _Written(catalog, document["swaps"], tuple(document["marks"]))
+    return _Written(catalog, facts["swaps"], tuple(facts["marks"]))
 
 
 def _column(entry: dict[str, Any]) -> Column:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
 
 from pyroaring import BitMap
 
@@ -16,10 +14,12 @@ from floodmark.compute.addresses import pack, unpack
 from floodmark.compute.errors import BadColumn
 from floodmark.compute.stored.catalog import Column
 from floodmark.compute.stored.objects import ColumnObjects
+from floodmark.storage import document
+from floodmark.storage.document import Damaged
 from floodmark.storage.errors import ObjectNotFound
 
-MAGIC = b"FMCOLM1\n"
-_PREFIX = struct.Struct("<8sQ")
+_KIND = "column manifest"
+_BITMAPS = ("done", "kept", "hidden")
 
 
 @dataclass(frozen=True)
@@ -111,36 +111,25 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """A manifest as bytes: JSON, then the bitmaps, whose lengths it gives."""
-    blobs: list[bytes] = []
+    """A manifest as a document: a section for each bitmap."""
+    sections = {
+        f"{fragment.number}.{name}": pack(getattr(fragment, name))
+        for fragment in manifest.fragments
+        for name in _BITMAPS
+    }
+    fragments = [[f.number, [list(vars(s).values()) for s in f.segments], f.errors] for f in manifest.fragments]
+    facts = {"field_id": manifest.field_id, "identity": manifest.identity, "fragments": fragments}
+    return document.encode(_KIND, 1, facts, sections)
+
+
+def decode(data: bytes, key: str = "") -> Manifest:
+    """The manifest that these bytes hold; `Damaged` for any that `encode` did not make."""
+    found = document.decode(data, _KIND, key)
     fragments = []
-    for fragment in manifest.fragments:
-        packed = [pack(fragment.done), pack(fragment.kept), pack(fragment.hidden)]
-        blobs += packed
-        segments = [list(vars(s).values()) for s in fragment.segments]
-        fragments.append([fragment.number, segments, [len(blob) for blob in packed], fragment.errors])
-    document = {"field_id": manifest.field_id, "identity": manifest.identity, "fragments": fragments}
-    header = json.dumps(document, separators=(",", ":")).encode()
-    return b"".join([_PREFIX.pack(MAGIC, len(header)), header, *blobs])
-
-
-def decode(data: bytes) -> Manifest:
-    """The manifest that these bytes hold; ValueError for any that `encode` did not make."""
-    try:
-        magic, length = _PREFIX.unpack_from(data)
-        at = _PREFIX.size + length
-        document = json.loads(data[_PREFIX.size : at]) if magic == MAGIC else None
-        fragments = []
-        for number, segments, lengths, errors in document["fragments"] if document else ():
-            ends = list(accumulate(lengths, initial=at))
-            done, kept, hidden = (unpack(data[start:end]) for start, end in pairwise(ends))
-            fragments.append(Fragment(number, tuple(Segment(*s) for s in segments), done, kept, hidden, errors))
-            at = ends[-1]
-    except (struct.error, TypeError, KeyError) as error:
-        raise ValueError("cut short, damaged or of another format") from error
-    if document is None or at != len(data):
-        raise ValueError("cut short, damaged or of another format")
-    return Manifest(document["field_id"], document["identity"], tuple(fragments), digest_of(data))
+    for number, segments, errors in found.facts["fragments"]:
+        done, kept, hidden = (unpack(found.section(f"{number}.{name}")) for name in _BITMAPS)
+        fragments.append(Fragment(number, tuple(Segment(*s) for s in segments), done, kept, hidden, errors))
+    return Manifest(found.facts["field_id"], found.facts["identity"], tuple(fragments), digest_of(data))
 
 
 def digest_of(data: bytes) -> str:
@@ -168,8 +157,8 @@ def load(objects: ColumnObjects, column: Column) -> Manifest:
         manifest = decode(data)
     except ObjectNotFound as error:
         raise _bad(column, key, "is missing") from error
-    except ValueError as error:
-        raise _bad(column, key, f"is {error}") from error
+    except Damaged as error:
+        raise _bad(column, key, f"is damaged: {error.problem}") from error
     if manifest.field_id != column.field_id:
         raise _bad(column, key, f"belongs to field {manifest.field_id}, not to {column.field_id}")
     return manifest
@@ -180,7 +169,7 @@ def find(objects: ColumnObjects, digest: str) -> Manifest | None:
     try:
         data = objects.store.get(objects.manifest_key(digest))
         return decode(data) if digest_of(data) == digest else None
-    except (ObjectNotFound, ValueError):
+    except (ObjectNotFound, Damaged):
         return None
 
 

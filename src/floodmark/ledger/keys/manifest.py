@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, field
-from typing import Any
 
 from floodmark.ledger.keys.dead import DeadFile
 from floodmark.ledger.keys.run import RunFile
 from floodmark.ledger.keys.sealed import bad
 from floodmark.ledger.strategy import Strategy
+from floodmark.storage import document
+from floodmark.storage.document import Damaged
 
-MAGIC = b"FMKM1\n"
+_KIND = "key index"
 HASHING = 1
 """Which rules made the hashes; files of other rules are not used."""
 
@@ -101,23 +100,14 @@ def manifest_name(at: At) -> str:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest as a file."""
-    body = MAGIC + json.dumps(vars(manifest), separators=(",", ":"), default=_plain).encode()
-    return body + hashlib.blake2b(body, digest_size=32).digest()
-
-
-def _plain(value: Any) -> Any:
-    """Digests as hex, dataclasses as their fields (quicker than `asdict`, which copies all of them first)."""
-    return value.hex() if isinstance(value, bytes) else vars(value)
+    """The manifest as a document."""
+    return document.encode(_KIND, 1, vars(manifest))
 
 
 def decode(name: str, data: bytes) -> Manifest:
     """The manifest in the file of this name; `BadIndex` for anything that `encode` did not write whole under it."""
-    body, checksum = data[:-32], data[-32:]
-    if not body.startswith(MAGIC) or hashlib.blake2b(body, digest_size=32).digest() != checksum:
-        raise bad(name, "its checksum does not match")
     try:
-        content = json.loads(body[len(MAGIC) :])
+        content = document.decode(data, _KIND, name).facts
         sequence_number, digest = content["at"]
         shape = content["shape"]
         manifest = Manifest(
@@ -130,6 +120,8 @@ def decode(name: str, data: bytes) -> Manifest:
             previous=tuple(content["previous"]),
             retired=tuple((generation, file) for generation, file in content["retired"]),
         )
+    except Damaged as error:
+        raise bad(name, error.problem) from error
     except (KeyError, TypeError, ValueError) as error:
         raise bad(name, f"it is of another format ({error})") from error
     problem = manifest.problem() or (f"it is {manifest.name}" if manifest.name != name else None)

@@ -1,13 +1,10 @@
-"""Sealed files: named sections behind a header with their digests; the file's name carries the header's digest.
+"""Sealed files of the key index: documents whose name carries the digest of their header.
 
 One name is one content, whoever wrote it. A file that is torn, damaged or somebody else's does not fit its name.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from floodmark.ledger.errors import BadIndex
+from floodmark.storage import document
+from floodmark.storage.document import Damaged, Document
 
-MAGIC = b"FMKEYS1\n"
-_PREFIX = struct.Struct("<8sQ")
-_ALIGNMENT = 8
+_KIND = "key index file"
 
 
 @dataclass
@@ -28,16 +25,17 @@ class Sealed:
     """An opened file whose header is right; sections are checked when they are read."""
 
     name: str
-    meta: dict[str, Any]
-    _sections: dict[str, tuple[int, int, str]]
-    _data: memoryview = field(repr=False)
+    _document: Document = field(repr=False)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return self._document.facts
 
     def section(self, name: str) -> memoryview:
-        start, length, digest = self._sections[name]
-        data = self._data[start : start + length]
-        if len(data) != length or _digest(data) != digest:
-            raise bad(self.name, f"its section {name!r} is damaged")
-        return data
+        try:
+            return self._document.section(name)
+        except Damaged as error:
+            raise bad(self.name, error.problem) from error
 
     def array(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         return np.frombuffer(self.section(name), dtype)
@@ -45,34 +43,21 @@ class Sealed:
 
 def write_sealed(folder: Path, stem: str, suffix: str, meta: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
     """Write a file into the folder; its name, which begins with `stem` and ends in `suffix`."""
-    views = {name: memoryview(section).cast("B") for name, section in sections.items()}
-    lengths = [[name, len(view), _digest(view)] for name, view in views.items()]
-    header = json.dumps({"meta": dict(meta), "sections": lengths}, sort_keys=True).encode()
-    name = f"{stem}-{_digest(header)}{suffix}"
-    with (folder / name).open("wb") as file:
-        file.write(_PREFIX.pack(MAGIC, len(header)))
-        file.write(header.ljust(_aligned(len(header))))
-        for view in views.values():
-            file.write(view)
-            file.write(b"\0" * (_aligned(len(view)) - len(view)))
+    data = document.encode(_KIND, 1, meta, sections)
+    name = f"{stem}-{document.header_digest(data)}{suffix}"
+    (folder / name).write_bytes(data)
     return name
 
 
 def open_sealed(name: str, data: memoryview) -> Sealed:
     """The file of this name; `BadIndex` when its header is not the one that the name says."""
-    if len(data) < _PREFIX.size:
-        raise bad(name, "it is cut short")
-    magic, length = _PREFIX.unpack_from(data)
-    header = bytes(data[_PREFIX.size : _PREFIX.size + length]) if length < len(data) else b""
-    if magic != MAGIC or _digest(header) != name.rpartition(".")[0].rpartition("-")[2]:
+    try:
+        found = document.decode(data, _KIND, name)
+    except Damaged as error:
+        raise bad(name, error.problem) from error
+    if document.header_digest(data) != name.rpartition(".")[0].rpartition("-")[2]:
         raise bad(name, "its header does not fit its name")
-    parsed = json.loads(header)
-    at = _PREFIX.size + _aligned(length)
-    sections = {}
-    for section, size, digest in parsed["sections"]:
-        sections[section] = (at, size, digest)
-        at += _aligned(size)
-    return Sealed(name, parsed["meta"], sections, data)
+    return Sealed(name, found)
 
 
 def bad(name: str, problem: str) -> BadIndex:
@@ -81,11 +66,3 @@ def bad(name: str, problem: str) -> BadIndex:
         hint="nothing is lost: the index is made again from the records",
         file=name,
     )
-
-
-def _digest(data: Any) -> str:
-    return hashlib.blake2b(data, digest_size=12).hexdigest()
-
-
-def _aligned(length: int) -> int:
-    return -(-length // _ALIGNMENT) * _ALIGNMENT

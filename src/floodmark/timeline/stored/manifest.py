@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.ledger.keys.records import I64
+from floodmark.storage import document
+from floodmark.storage.document import Damaged
 from floodmark.timeline.errors import BadManifest
 from floodmark.timeline.order.pieces import Bundle, How, Partition, Piece, Place, Run
 
-MAGIC = b"FMTLM1\n\n"
-_CHECKSUM = 32
+_KIND = "timeline manifest"
 _SIZE = 8
 
 _EACH_BY_ITSELF = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
@@ -37,7 +38,7 @@ _PIECES = (
 
 
 def encode(bundle: Bundle) -> bytes:
-    """A bundle as bytes that end in their checksum."""
+    """A bundle as a document."""
     partitions, runs, pieces, files = _columns(bundle)
     tables = [_table(_PARTITIONS, partitions), _table(_RUNS, runs), _table(_PIECES, _apart(pieces))]
     tables.append(pa.table({"file": pa.array(files, pa.string())}))
@@ -47,22 +48,21 @@ def encode(bundle: Bundle) -> bytes:
             writer.write_table(table)
     plain = sink.getvalue()
     packed: bytes = pa.compress(plain, codec="zstd", asbytes=True)
-    body: bytes = MAGIC + plain.size.to_bytes(_SIZE, "little") + packed
-    return body + hashlib.sha3_256(body).digest()
+    return document.encode(_KIND, 1, {}, {"data": plain.size.to_bytes(_SIZE, "little") + packed}, align=1)
 
 
 def decode(data: bytes, key: str = "") -> Bundle:
     """A bundle from the bytes under a key; `BadManifest` for any that `encode` did not make."""
-    body, checksum = data[:-_CHECKSUM], data[-_CHECKSUM:]
-    if not body.startswith(MAGIC) or hashlib.sha3_256(body).digest() != checksum:
+    try:
+        body = document.decode(data, _KIND, key).section("data")
+    except Damaged as error:
         raise BadManifest(
-            f"the timeline's manifest {key!r} is torn, damaged or of another format",
+            f"the timeline's manifest {key!r} is damaged: {error.problem}",
             hint="fold() makes the timeline anew from the ledger",
             key=key,
-        )
-    begin = len(MAGIC) + _SIZE
-    size = int.from_bytes(body[len(MAGIC) : begin], "little")
-    source = pa.BufferReader(pa.decompress(body[begin:], size, codec="zstd"))
+        ) from error
+    size = int.from_bytes(body[:_SIZE], "little")
+    source = pa.BufferReader(pa.decompress(pa.py_buffer(body[_SIZE:]), size, codec="zstd"))
     partitions, runs, pieces, files = (pa.ipc.open_stream(source, options=_ALONE).read_all() for _ in range(4))
     return _bundle(_numbers(partitions), _numbers(runs), _together(_numbers(pieces)), files.column(0).to_pylist())
 

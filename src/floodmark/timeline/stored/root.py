@@ -6,16 +6,16 @@ crashed has not happened: the next one begins at the same offset again.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage import document
+from floodmark.storage.document import Damaged
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.timeline.errors import BadManifest
 from floodmark.timeline.order.pieces import Bundle, Partition
@@ -24,7 +24,7 @@ from floodmark.timeline.stored.bundles import ManifestRef
 from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.stored.recent import Recent
 
-MAGIC = b"FMTLR1\n"
+_KIND = "timeline root"
 
 KNOWN_PIECES = 1 << 15
 """What is in manifests is kept with a root that stays in memory, up to so many pieces: about 16 MiB."""
@@ -186,8 +186,8 @@ def until(partition: Partition) -> int:
 
 
 def encode(root: Root) -> bytes:
-    """A root as bytes: readable JSON between a format mark and its checksum."""
-    document = {
+    """A root as a document."""
+    facts = {
         "version": root.version,
         "applied": root.applied,
         "block": root.block,
@@ -197,33 +197,28 @@ def encode(root: Root) -> bytes:
         "purged_before": root.purged_before,
         "bytes_in": root.bytes_in,
         "bytes_written": root.bytes_written,
-        "last": None if root.last is None else asdict(root.last),
+        "last": root.last,
     }
-    return sealed(document)
-
-
-def sealed(document: Mapping[str, Any]) -> bytes:
-    body = MAGIC + json.dumps(document, separators=(",", ":")).encode()
-    return body + hashlib.sha3_256(body).digest()
+    return document.encode(_KIND, 1, facts)
 
 
 def decode(data: bytes) -> Root:
     """A root from bytes; `BadManifest` for any that `encode` did not make."""
-    body, checksum = data[:-32], data[-32:]
-    if not body.startswith(MAGIC) or hashlib.sha3_256(body).digest() != checksum:
-        raise BadManifest("the timeline's root is torn, damaged or of another format")
-    document = json.loads(body[len(MAGIC) :])
-    last = document["last"]
+    try:
+        facts = document.decode(data, _KIND, "root").facts
+    except Damaged as error:
+        raise BadManifest(f"the timeline's root is damaged: {error.problem}") from error
+    last = facts["last"]
     return Root(
-        version=document["version"],
-        applied=document["applied"],
-        block=document["block"],
-        settings_digest=document["settings"],
-        manifests=tuple(ManifestRef(*m) for m in document["manifests"]),
-        next_run=document["next_run"],
-        purged_before=document["purged_before"],
-        bytes_in=document["bytes_in"],
-        bytes_written=document["bytes_written"],
+        version=facts["version"],
+        applied=facts["applied"],
+        block=facts["block"],
+        settings_digest=facts["settings"],
+        manifests=tuple(ManifestRef(*m) for m in facts["manifests"]),
+        next_run=facts["next_run"],
+        purged_before=facts["purged_before"],
+        bytes_in=facts["bytes_in"],
+        bytes_written=facts["bytes_written"],
         last=None if last is None else LastUpdate(**last),
         stored=data,
     )
