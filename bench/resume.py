@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import floodmark as fm
-from floodmark.compute import runner
-from floodmark.engine import Profile, Session
+from floodmark.engine import Profile, Session, rounds
 from floodmark.storage.logical_hash import logical_hash
 from measuring import Curve, Figure, Growth, measured
 from trips import trips
@@ -51,7 +50,7 @@ def fill(where: str, lake: str, calls: str, checkpoint: str) -> None:
     """What the process does that gets killed; a checkpoint of 0 rows leaves the size to the sizer."""
     session = Session(profile=Profile.SHORT)
     if where == "Spark":
-        runner.LITTLE_ROWS = 0  # else so few rows would not go there
+        rounds.LITTLE_ROWS = 0  # else so few rows would not go there
     size = int(checkpoint) or None
     runtime = fm.Runtime(session=session, checkpoint_seconds=(size or ADAPTIVE_ROWS) * ROW_SECONDS)
     dataset = fm.Lake(lake, runtime=runtime)["trips"]

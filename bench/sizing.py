@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 import floodmark as fm
 from floodmark.compute.checkpoints.keys import parse_key
-from floodmark.compute.stored.objects import ColumnObjects
 from measuring import Curve, Figure, Line, measured
 
 FACTOR = 100
@@ -84,9 +83,7 @@ def _case(root: Path, name: str, cost: Cost, rows: int, target: float) -> tuple[
     # One task, so that its checkpoints follow one another.
     assert dataset.backfill("next", udf=function, task_size=rows).computed == rows
     starts = sorted(
-        parsed.start
-        for key in ColumnObjects(dataset._objects).checkpoints.list_keys()
-        if (parsed := parse_key(key)) and parsed.kind == "range"
+        parsed.start for key in dataset.checkpoints.list_keys() if (parsed := parse_key(key)) and parsed.kind == "range"
     )
     after = np.searchsorted(starts, cost.change)
     durations = _durations(calls, starts)

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from floodmark.compute import runner
-from floodmark.engine import Cancelled, run_in_processes
+from floodmark.engine import Cancelled, rounds, run_in_processes
 from floodmark.engine.attempts import Attempts
 from floodmark.engine.task import call
 
 
 def choose_where_functions_run(item: pytest.Item) -> None:
     """Let only tests that are marked `process` use worker processes."""
-    runner.run_in_processes = run_in_processes if item.get_closest_marker("process") else run_inline
+    rounds.run_in_processes = run_in_processes if item.get_closest_marker("process") else run_inline
 
 
 def run_inline(

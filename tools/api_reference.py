@@ -144,12 +144,9 @@ def _of_class(name: str, thing: type, anchor: str) -> list[str]:
 
 
 def _members(thing: type) -> Iterator[_Member]:
-    """Public methods and properties that Floodmark defines, in the order of the source, those of the class first.
-
-    Of a dataset those of the ledger come first, as everything else builds on them.
-    """
+    """Public methods and properties that Floodmark defines, in the order of the source, those of the class first."""
     seen = {field.name for field in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else set()
-    for owner in reversed(thing.__mro__) if thing is LiveDataset else thing.__mro__:
+    for owner in thing.__mro__:
         if not owner.__module__.startswith("floodmark") or _is_told_elsewhere(owner, thing):
             continue
         for name in vars(owner):

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from floodmark.chain.hashes import Multihash as Multihash
     from floodmark.chain.ids import DatasetId as DatasetId
     from floodmark.compute.backfill import Backfill as Backfill
-    from floodmark.compute.functions.on_error import Retry as Retry
-    from floodmark.compute.functions.on_error import Skip as Skip
     from floodmark.compute.functions.udf import Udf as Udf
     from floodmark.compute.functions.udf import udf as udf
     from floodmark.compute.survey import BackfillPlan as BackfillPlan
     from floodmark.errors import FloodmarkError as FloodmarkError
+    from floodmark.functions.on_error import OnError as OnError
+    from floodmark.functions.on_error import Retry as Retry
+    from floodmark.functions.on_error import Skip as Skip
     from floodmark.lake import Lake as Lake
     from floodmark.ledger.commit import Commit as Commit
     from floodmark.ledger.errors import CommitConflict as CommitConflict
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from floodmark.transform.batch_transform import BatchTransform as BatchTransform
     from floodmark.transform.external.table import ExternalTable as ExternalTable
     from floodmark.transform.external.update import UpdateExternalTable as UpdateExternalTable
-    from floodmark.transform.functions.on_error import OnError as OnError
     from floodmark.transform.plan import TransformPlan as TransformPlan
     from floodmark.transform.refresh.datatable import DatatableTransform as DatatableTransform
     from floodmark.transform.refresh.generate import BatchGenerate as BatchGenerate
@@ -78,7 +78,7 @@ _HOMES = {
     "LogEntry": "ledger.log",
     "Multihash": "chain.hashes",
     "NothingToWrite": "ledger.errors",
-    "OnError": "transform.functions.on_error",
+    "OnError": "functions.on_error",
     "OutputSpec": "transform.specs",
     "Pipeline": "pipeline.pipeline",
     "Purge": "ledger.purge",
@@ -86,10 +86,10 @@ _HOMES = {
     "Ran": "pipeline.running",
     "Refreshed": "transform.views.report",
     "Required": "transform.specs",
-    "Retry": "compute.functions.on_error",
+    "Retry": "functions.on_error",
     "RunReport": "transform.report",
     "Runtime": "ledger.runtime",
-    "Skip": "compute.functions.on_error",
+    "Skip": "functions.on_error",
     "Source": "pipeline.declared",
     "StepStatus": "transform.report",
     "TransformPlan": "transform.plan",

@@ -1,4 +1,4 @@
-"""The root of every error that Floodmark raises on purpose."""
+"""The root of every error that Floodmark raises on purpose, and those of users' functions of any kind."""
 
 from __future__ import annotations
 
@@ -35,3 +35,26 @@ class FloodmarkError(Exception):
 
 def _rebuild(cls: type[FloodmarkError], message: str, hint: str, facts: dict[str, Any]) -> FloodmarkError:
     return cls._of(message, hint, facts)
+
+
+class LostRace(FloodmarkError):
+    """Others changed the state first and nothing was committed: plan again from the present state."""
+
+
+class Unreadable(FloodmarkError):
+    """Something that was pinned cannot be read: others replaced it, or it is damaged."""
+
+
+# Users' functions, of columns and of steps
+
+
+class BadHandler(FloodmarkError, TypeError):
+    """An entry of on_error names no errors, or errors that must never be swallowed."""
+
+
+class BadHandling(FloodmarkError):
+    """`on_error` says something that has no meaning."""
+
+
+class BadFunctionResult(FloodmarkError):
+    """No call of the function may return this: calling it again, or with fewer rows, does not help."""

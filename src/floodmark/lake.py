@@ -10,17 +10,17 @@ import pyarrow as pa
 
 from floodmark.chain.events import SetTransform
 from floodmark.chain.hashes import Multihash
-from floodmark.chain.ids import DatasetId
 from floodmark.dataset import Dataset
 from floodmark.engine import Session
-from floodmark.errors import FloodmarkError
 from floodmark.ledger import names
 from floodmark.ledger.create import create, create_derived, dataset_objects, remove
-from floodmark.ledger.errors import BadName, CommitConflict, DatasetExists, UnknownDataset
+from floodmark.ledger.errors import BadName, CommitConflict, DatasetExists
+from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.query import query_duckdb, query_spark
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.strategy import Strategy, declare
 from floodmark.storage.opening import open_store
+from floodmark.storage.retry import MAX_RACES, races
 from floodmark.storage.store import Store
 from floodmark.timeline import settings as timelines
 from floodmark.timeline.settings import Settings
@@ -106,7 +106,7 @@ class Lake:
             if exist_ok:
                 return self._existing(name, event_time, declared, settings)
             raise
-        return Dataset(name, objects, self._runtime)
+        return Dataset(Ledger(name, objects, self._runtime))
 
     def create_derived(
         self,
@@ -133,7 +133,7 @@ class Lake:
             strategy=strategy,
             transform=transform,
         )
-        return Dataset(name, objects, self._runtime)
+        return Dataset(Ledger(name, objects, self._runtime))
 
     def view(
         self,
@@ -206,7 +206,10 @@ class Lake:
 
     def __getitem__(self, name: str) -> Dataset:
         entry = names.find(self._store, name)
-        return Dataset(entry.name, dataset_objects(self._store, entry.id), self._runtime)
+        return self._opened(entry)
+
+    def _opened(self, entry: names.Entry) -> Dataset:
+        return Dataset(Ledger(entry.name, dataset_objects(self._store, entry.id), self._runtime))
 
     def __contains__(self, name: object) -> bool:
         try:
@@ -216,7 +219,7 @@ class Lake:
 
     def __iter__(self) -> Iterator[Dataset]:
         for entry in names.entries(self._store):
-            yield Dataset(entry.name, dataset_objects(self._store, entry.id), self._runtime)
+            yield self._opened(entry)
 
     def datasets(self) -> list[Dataset]:
         """All datasets in alphabetical order."""
@@ -227,43 +230,27 @@ class Lake:
 
         With `head`, only if that still is its newest block; else `CommitConflict`.
         """
-        heir = self._heir(name)
-        entry = names.find(self._store, name)
-        objects = dataset_objects(self._store, entry.id)
-        with objects.turn():  # whoever is committing right now would leave objects behind that nobody removes
-            if head is not None and objects.read_head() != head:
-                raise CommitConflict(f"dataset {name!r} has moved on and was not dropped", hint="look at its log first")
-            names.release(self._store, name, entry.id)
-            if all(other.id != entry.id for other in names.entries(self._store)):  # a rename cut short leaves two
-                remove(objects)
-                if heir is not None:
-                    remove(dataset_objects(self._store, heir))
+        for _ in races(MAX_RACES):
+            entry = names.find(self._store, name)
+            objects = dataset_objects(self._store, entry.id)
+            with objects.turn():  # a commit at the same time would leave objects behind
+                if head is not None and objects.read_head() != head:
+                    break
+                if names.swap(self._store, entry, None):
+                    known = {one for other in names.entries(self._store) for one in (other.id, other.pending)}
+                    for dataset_id in (entry.id, entry.pending):
+                        if dataset_id is not None and dataset_id not in known:  # a rename cut short leaves two names
+                            remove(dataset_objects(self._store, dataset_id))
+                    return
+        raise CommitConflict(f"dataset {name!r} has moved on and was not dropped", hint="look at its log first")
 
     def rename(self, old: str, new: str) -> Dataset:
         """Give a dataset another name; no data moves, and who has it open keeps on working."""
-        names.check_name(new)
-        self._heir(old)
-        entry = names.find(self._store, old)
-        if old.lower() == new.lower():
-            names.respell(self._store, new, entry.id)
-        else:
-            if not names.stands_for(self._store, new, entry.id):  # a rename that was cut short left it so
-                names.claim(self._store, new, entry.id)
-            names.release(self._store, old, entry.id)
+        if not names.rename(self._store, old, new):
+            entry = names.find(self._store, new)
+            if dataset_objects(self._store, entry.id).read_head() is None:  # dropped under the old name meanwhile
+                names.swap(self._store, entry, None)
         return self[new]
-
-    def _heir(self, name: str) -> DatasetId | None:
-        """The dataset that is being made to take the place of this one; one that is made is let take it first."""
-        from floodmark.transform.views.defined.succession import finish, successor_of
-
-        try:
-            snapshot = self[name].snapshot()
-        except UnknownDataset:
-            raise
-        except FloodmarkError:
-            return None  # what cannot be read can be dropped and renamed all the same
-        finish(self._store, snapshot)
-        return successor_of(snapshot.state)
 
     def sql(self, query: str) -> pa.Table:
         """The answer to an SQL query over the datasets, by DuckDB, without a JVM."""

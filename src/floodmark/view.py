@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
 from floodmark.chain.ids import DatasetId
-from floodmark.compute.pinned import Pinned
-from floodmark.compute.stored.gc import Garbage
 from floodmark.dataset import Dataset
 from floodmark.errors import FloodmarkError
-from floodmark.ledger import dataset as ledger
 from floodmark.ledger import names
 from floodmark.ledger.create import dataset_objects
 from floodmark.ledger.errors import UnknownDataset
-from floodmark.ledger.fold import Fold
 from floodmark.ledger.layout import Layout
+from floodmark.ledger.ledger import Ledger
+from floodmark.ledger.names import Entry
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.scan import Scan
-from floodmark.ledger.selection import AsOf
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.retry import read_steadily
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.views.analysed.analysis import Analysis, Kind
 from floodmark.transform.views.defined.definition import Definition, define
-from floodmark.transform.views.defined.stored import Stored, is_view, predecessors, require_stored
-from floodmark.transform.views.defined.succession import (
-    find,
-    is_settled,
-    last_in_line,
-    source_name,
-    succeeded_by,
-    worked,
-)
+from floodmark.transform.views.defined.replacement import find, find_by
+from floodmark.transform.views.defined.stored import Stored, is_view, require_stored
 from floodmark.transform.views.errors import BadView, NotAView, ViewChanged, never_refreshed
 
 if TYPE_CHECKING:
@@ -43,7 +32,76 @@ if TYPE_CHECKING:
     from floodmark.transform.views.plan import ViewPlan
     from floodmark.transform.views.report import Refreshed
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class ViewLedger(Ledger):
+    """The ledger of a view, which continues with that of the dataset that takes the view's place."""
+
+    def __init__(self, name: str, dataset_id: DatasetId, lake: LakeLike) -> None:
+        super().__init__(name, dataset_objects(lake.store, dataset_id), lake.runtime)
+        self._store = lake.store
+        self.entry = Entry(name, dataset_id)  # of its name, as last read
+
+    def snapshot(self) -> Snapshot:
+        """The view as of its present head: of the dataset that replaced it, if it was made anew since."""
+        while True:
+            entry = self.find_entry()
+            try:
+                return super().snapshot()
+            except UnknownDataset:  # dropped: the view, or only its old rows
+                if self.find_entry() == entry:
+                    raise
+
+    def find_entry(self) -> Entry:
+        """The entry of its present name; the view follows to the dataset that has the name now."""
+        found = names.find_place(self._store, self.entry.id, self.entry.name)
+        if found is None:
+            raise self.gone()
+        if found.id != self.entry.id:
+            self.move_to(dataset_objects(self._store, found.id))
+        self.entry = found
+        return found
+
+    def steadily(self, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Ask again when the view was made anew under the question: offsets and keys are others from then on."""
+
+        def moved(before: DatasetObjects) -> bool:
+            self.snapshot()  # follows, should what was asked have been old rows, dropped since
+            return self.objects is not before
+
+        found, _ = read_steadily(
+            lambda: self.objects,
+            lambda before: (ask(*args, **options), self.objects is before),
+            moved,
+            replaced=(FloodmarkError,),
+            doubted=lambda answer: not answer[1],
+        )
+        return found
+
+    def layout(self, snapshot: Snapshot) -> Layout:
+        """The columns of the view; `NeverRefreshed` before its first refresh."""
+        if snapshot.layout is None:
+            raise never_refreshed(self.name)
+        return snapshot.layout
+
+    def changes(self, since: int | None, until: int | None) -> Scan:
+        """The records with offsets after `since`, which has to be an offset of the view as it is now."""
+        found = super().changes(since, until)
+        self._check_offset(since)
+        return found
+
+    def _check_offset(self, since: int | None) -> None:
+        """Refuse an offset that was taken from the view before it was made anew, where it shows: nothing would come."""
+        last = self.snapshot().next_offset - 1
+        if since is not None and since > last and self.entry.previous:
+            raise ViewChanged(
+                f"view {self.name!r} has no offset {since} yet: it was replaced, and offsets begin at 0 again",
+                hint="read all of it once, then go on from its last offset; View.id is another one when this happens",
+                view=self.name,
+                offset=since,
+            )
 
 
 class View(Dataset):
@@ -54,12 +112,10 @@ class View(Dataset):
     """
 
     def __init__(self, name: str, dataset_id: DatasetId, lake: LakeLike) -> None:
-        super().__init__(name, dataset_objects(lake.store, dataset_id), lake.runtime)
+        ledger = ViewLedger(name, dataset_id, lake)
+        super().__init__(ledger)
         self._lake = lake
-        self._followed = dataset_id  # known when nothing is left that could be asked for it
-
-    def __repr__(self) -> str:
-        return f"View({self._name!r}, {self._objects.store.url!r})"
+        self._ledger = ledger
 
     # What it is
 
@@ -96,79 +152,26 @@ class View(Dataset):
     @property
     def positions(self) -> dict[str, int]:
         """By source the offset of the newest record that the view accounts for; -1 when there is none."""
-        from floodmark.transform.positions import NOTHING
+        from floodmark.derive.positions import NOTHING
         from floodmark.transform.views.note import note_of
 
-        note = note_of(self._name, self.snapshot())
+        note = note_of(self.name, self.snapshot())
         seen = {} if note is None else note.positions
         return {name: seen.get(dataset_id, NOTHING) for dataset_id, name in self._called().items()}
 
-    def snapshot(self) -> Snapshot:
-        """The view as of its present head: of the dataset that took its place, if it was made anew since."""
-        while True:
-            try:
-                found = super().snapshot()
-            except UnknownDataset:  # dropped: the view, or only its old rows, which nobody needs
-                last = last_in_line(self._lake, str(self._followed), self._name)
-                if last is None:
-                    raise
-                self._follow(last.id)
-                continue
-            to = succeeded_by(found.state)
-            if to is None or not is_settled(self._lake.store, found, to):
-                return found
-            self._follow(to.id)
-
-    def _follow(self, to: DatasetId) -> None:
-        self._latest, self._cache, self._key_cache = None, {}, {}
-        self._objects = dataset_objects(self._lake.store, to)
-        self._followed = to
-
-    def _steadily(self, ask: Callable[[], T]) -> T:
-        """Ask again when the view was made anew under the question: offsets and keys are others from then on."""
-
-        def moved(before: DatasetObjects) -> bool:
-            self.snapshot()  # follows, should what was asked have been old rows, dropped since
-            return self._objects is not before
-
-        found, _ = read_steadily(
-            lambda: self._objects,
-            lambda before: (ask(), self._objects is before),
-            moved,
-            replaced=(FloodmarkError,),
-            doubted=lambda answer: not answer[1],
-        )
-        return found
-
     @property
     def _stored(self) -> Stored:
-        while True:
-            shown = self.snapshot()
-            try:
-                found = worked(self._lake, self._name, shown)
-            except UnknownDataset:  # what was to take its place was discarded, or took it and was replaced itself
-                if self.snapshot().head == shown.head:
-                    raise
-                continue
-            if found is not shown or succeeded_by(shown.state) is None:
-                return require_stored(self._name, found.state)
-
-    @property
-    def _name_now(self) -> str:
-        """What it is called now: whoever has it open need not know of a rename."""
-        while True:
-            before = self.id
-            found = _name_now(self._lake, self)
-            if self.id != before:  # made anew meanwhile: that may be the name of the old rows
-                continue
-            if found is None:
-                raise self._gone()
-            return found
+        shown = self.snapshot()
+        if self._ledger.entry.pending is not None:
+            shown = find_by(self._lake, self._ledger.find_entry).worked
+        return require_stored(self.name, shown.state)
 
     def _called(self) -> dict[str, str]:
         """The names of the sources by dataset id."""
         uses = self.analysis.sources
-        return {use.dataset_id: source_name(self._lake, use.dataset_id, use.alias) or use.alias for use in uses}
+        return {
+            use.dataset_id: names.find_source(self._lake.store, use.dataset_id, use.alias) or use.alias for use in uses
+        }
 
     # Bringing it up to date
 
@@ -181,7 +184,7 @@ class View(Dataset):
         """
         from floodmark.transform.views.refresh import refresh
 
-        name, cache = self._name_now, self._key_cache
+        name, cache = self._ledger.find_entry().name, self.parts.rows.cache
         return refresh(self._lake, name, retry_errors=retry_errors, udfs=tuple(udfs), cache=cache)
 
     def reset(self) -> None:
@@ -189,70 +192,21 @@ class View(Dataset):
 
         Only what comes out different is written.
         """
-        from floodmark.transform.views.reset import reset
+        from floodmark.transform.views.refresh import reset
 
-        reset(self._lake, self._name_now)
+        reset(self._lake, self._ledger.find_entry().name)
 
     def plan_refresh(self) -> ViewPlan:
         """What `refresh` would do now: which records, groups or keys it touches, and why. Starts no Spark."""
         from floodmark.transform.views.plan import plan_refresh
 
-        return plan_refresh(self._lake, self._name_now)
+        return plan_refresh(self._lake, self._ledger.find_entry().name)
 
     def errors(self) -> pa.Table:
         """The rows for which a function of the view has failed and which have no value therefore."""
         from floodmark.transform.views.failures import errors_of
 
-        return errors_of(self._name, self.snapshot())
-
-    # What a dataset does
-
-    def get(self, keys: Any) -> pa.Table:
-        """The current rows with these keys, without a JVM; those that are not there are left out."""
-        return self._steadily(partial(super().get, keys))
-
-    def history(self, keys: Any) -> pa.Table:
-        """Every record with these keys in offset order: what became of a row, when, and by which operation."""
-        return self._steadily(partial(super().history, keys))
-
-    def count(self) -> int:
-        """How many rows there are; reads no data."""
-        return self._steadily(super().count)
-
-    def fold(self, partition: str | None = None) -> Fold:
-        """Copy the living rows of small or half-dead slices into large files, from which reading is quick."""
-        return self._steadily(partial(super().fold, partition))
-
-    def _columns_garbage(self) -> Garbage:
-        return self._steadily(super()._columns_garbage)
-
-    def _current_scan(self, as_of: AsOf, columns: Sequence[str] | None) -> Scan:
-        return self._steadily(partial(super()._current_scan, as_of, columns))
-
-    def _changes(self, since: int | None, until: int | None) -> Scan:
-        found = self._steadily(partial(super()._changes, since, until))
-        self._check_offset(since)
-        return found
-
-    def _check_offset(self, since: int | None) -> None:
-        """Refuse an offset that was taken from the view before it was made anew, where it shows: nothing would come."""
-        state = self.snapshot().state
-        last = -1 if state.last_offset is None else state.last_offset
-        if since is not None and since > last and predecessors(state):
-            raise ViewChanged(
-                f"view {self._name!r} has no offset {since} yet: it was made anew, and offsets begin at 0 again",
-                hint="read all of it once, then go on from its last offset; View.id is another one when this happens",
-                view=self._name,
-                offset=since,
-            )
-
-    def _pinned(self) -> Pinned:
-        return self._steadily(super()._pinned)
-
-    def _layout(self, snapshot: Snapshot) -> Layout:
-        if snapshot.layout is None:
-            raise never_refreshed(self._name)
-        return snapshot.layout
+        return errors_of(self.name, self.snapshot())
 
 
 def opened(lake: LakeLike, name: str) -> View:
@@ -262,16 +216,19 @@ def opened(lake: LakeLike, name: str) -> View:
     except UnknownDataset as error:
         hint = f"{error.hint}; lake.view({name!r}, sql=…) declares a view"
         raise UnknownDataset(error.message, hint=hint, name=name) from error
-    if (to := succeeded_by(found.shown.state)) is not None and found.replaces is None:
-        last = last_in_line(lake, str(found.id), to.name)
-        now = "" if last is None else f"; the view is lake.view({last.name!r})"
+    entry = found.entry
+    if entry.rows_of is not None:
+        view = names.find_place(lake.store, entry.id, entry.rows_of)
+        if view is not None and view.id == entry.id:  # it is being replaced, and this name was claimed for its rows
+            return View(view.name, view.id, lake)
+        now = "" if view is None else f"; the view is lake.view({view.name!r})"
         raise NotAView(
-            f"{found.name!r} has the rows that view {to.name!r} had before it was made anew",
-            hint=f"read it with lake[{found.name!r}], or drop it{now}",
-            view=found.name,
+            f"{entry.name!r} has the rows that view {entry.rows_of!r} had before it was made anew",
+            hint=f"read it with lake[{entry.name!r}], or drop it{now}",
+            view=entry.name,
         )
-    require_stored(found.name, found.worked.state)
-    return View(found.name, found.id, lake)
+    require_stored(entry.name, found.worked.state)
+    return View(entry.name, entry.id, lake)
 
 
 def all_of(lake: LakeLike) -> list[View]:
@@ -284,10 +241,8 @@ def all_of(lake: LakeLike) -> list[View]:
             if names.exists(lake.store, entry.name):
                 raise
             continue  # dropped since it was listed
-        to = succeeded_by(found.shown.state)
-        has_place = to is None or to.name.lower() == found.name.lower()  # in a swap the old rows have another name, too
-        if has_place and is_view(found.worked.state):
-            views.append(View(found.name, found.id, lake))
+        if found.entry.rows_of is None and is_view(found.worked.state):
+            views.append(View(found.entry.name, found.entry.id, lake))
     return views
 
 
@@ -302,20 +257,16 @@ def declared(lake: LakeLike, name: str, *, source: Any, select: Any, where: Any,
 
 def _source(lake: LakeLike, name: str, given: Any) -> Any:
     """The name of a source that was given as a dataset, which has to be one of this lake."""
-    if not isinstance(given, ledger.Dataset):
+    if not isinstance(given, Dataset):
         return given
-    if (called := _name_now(lake, given)) is not None:
-        return called
+    wanted = given.id
+    if names.stands_for(lake.store, given.name, wanted):
+        return given.name
+    for entry in names.entries(lake.store):
+        if entry.id == wanted:
+            return entry.name
     raise BadView(
         f"view {name!r}: its source {given!r} is no dataset of {lake!r}",
         hint="a view reads datasets of its own lake: write the data there first",
         view=name,
     )
-
-
-def _name_now(lake: LakeLike, dataset: ledger.Dataset) -> str | None:
-    """The name under which a lake has a dataset now; None if it is none of its datasets."""
-    wanted = dataset.id
-    if names.stands_for(lake.store, dataset.name, wanted):
-        return dataset.name
-    return next((entry.name for entry in names.entries(lake.store) if entry.id == wanted), None)

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from floodmark.cli import call
-from floodmark.ledger.dataset import Dataset
+from floodmark.dataset import Dataset
 
 
 @pytest.fixture(autouse=True)

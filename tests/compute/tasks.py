@@ -63,7 +63,7 @@ def world(folder: Path, udf: Udf, rows: int) -> World:
     if dataset.schema is None:
         dataset.write(pa.table({"n": pa.array(range(rows), pa.int64())}))
         dataset.add_column("y", udf, ["n"])
-    pinned = dataset._pinned()
+    pinned = dataset.parts.columns.pinned()
     column = pinned.catalog.column("y")
     plan = survey(pinned, column, Looking(dataset.checkpoints))
     return World(dataset, pinned, work_of(pinned, column, udf, Options()), plan.fragments[0])

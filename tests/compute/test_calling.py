@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from floodmark.compute.errors import FunctionFailed
 from floodmark.compute.functions.call import Caller, Computed
-from floodmark.compute.functions.on_error import Handler, Retry, Skip
 from floodmark.compute.functions.udf import Udf, udf
+from floodmark.functions.on_error import Handler, Retry, Skip
 from limits import set_limit
 
 START = 100
@@ -44,7 +44,7 @@ def compute(
 class Calls:
     """Functions of both kinds that add one, note every call, and raise at certain values for the first few times."""
 
-    def __init__(self, failing: dict[int, tuple[type[Exception], int]] | None = None) -> None:
+    def __init__(self, failing: dict[int, tuple[type[BaseException], int]] | None = None) -> None:
         self.failing = failing or {}
         self.seen: list[list[int]] = []
 
@@ -204,12 +204,22 @@ def test_rows_that_only_fail_together_have_values():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_what_must_end_the_task_is_never_swallowed(kind: str, error: Any):
     calls = Calls({1: (error, ALWAYS)})
     with pytest.raises(error):
         compute(getattr(calls, kind), range(4), Retry(Exception), Skip(Exception))
     assert len(calls.seen) == (2 if kind == "scalar" else 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_function_that_exits_fails_for_its_row(kind: str):
+    calls = Calls({2: (SystemExit, ALWAYS)})
+    with pytest.raises(FunctionFailed, match="failed at offset 102: SystemExit: no 2") as caught:
+        compute(getattr(calls, kind), range(4), Retry(Exception), Skip(Exception))
+    assert caught.value.offsets == (102,)
+    assert "raise an Exception" in caught.value.hint
+    assert calls.seen.count([2]) == 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])

@@ -11,9 +11,10 @@ import pytest
 from compute.checkpoint_worlds import COLUMN, PREFIX, object_of, put_range, range_batch, raw
 from floodmark.compute.checkpoints.found import find_ranges
 from floodmark.compute.checkpoints.keys import hash_text, range_key
-from floodmark.compute.checkpoints.sealed import seal, unseal
 from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.errors import BadCheckpoint
+from floodmark.derive.result_cache import seal, unseal
+from floodmark.storage.document import Damaged
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 
@@ -28,7 +29,7 @@ def store(request, tmp_path):
 
 def test_bytes_cut_short_anywhere_are_refused():
     for length in range(len(SEALED)):
-        with pytest.raises(BadCheckpoint):
+        with pytest.raises(Damaged):
             unseal(KEY, pa.py_buffer(SEALED[:length]))
 
 
@@ -36,12 +37,12 @@ def test_no_flipped_byte_changes_a_batch_unnoticed():
     for at in range(len(SEALED)):
         damaged = bytearray(SEALED)
         damaged[at] ^= 0x40
-        with pytest.raises(BadCheckpoint):
+        with pytest.raises(Damaged):
             unseal(KEY, pa.py_buffer(bytes(damaged)))
 
 
 def test_bytes_too_many_are_refused():
-    with pytest.raises(BadCheckpoint, match="instead of"):
+    with pytest.raises(Damaged, match="instead of"):
         unseal(KEY, pa.py_buffer(SEALED + b"\0"))
 
 

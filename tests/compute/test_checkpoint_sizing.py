@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.compute.checkpoints.sizing import CheckpointSizer, bounds
 from floodmark.compute.errors import BadCheckpointSize
+from floodmark.compute.options import checkpoint_bounds
+from floodmark.engine.rounds import CheckpointSizer
 
 MANY = 10**12
 
@@ -150,7 +151,7 @@ def test_a_sizer_travels_to_a_worker():
 
 @pytest.mark.parametrize(("minimum", "maximum"), [(2, 1), (0, 5), (-1, 5), (1, 0)])
 def test_bounds_that_contradict_themselves_are_refused(minimum, maximum):
-    with pytest.raises(BadCheckpointSize):
+    with pytest.raises(ValueError):
         CheckpointSizer(minimum, maximum)
 
 
@@ -177,7 +178,7 @@ def test_bounds_that_contradict_themselves_are_refused(minimum, maximum):
 def test_values_of_the_call_win_over_those_of_the_function(
     checkpoint_size, min_, max_, udf_min, udf_max, rows, expected
 ):
-    assert bounds(checkpoint_size, min_, max_, udf_min, udf_max, rows) == expected
+    assert checkpoint_bounds(checkpoint_size, min_, max_, udf_min, udf_max, rows) == expected
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_values_of_the_call_win_over_those_of_the_function(
 )
 def test_a_minimum_above_the_maximum_and_sizes_below_one_are_refused(checkpoint_size, min_, max_, udf_min, udf_max):
     with pytest.raises(BadCheckpointSize) as caught:
-        bounds(checkpoint_size, min_, max_, udf_min, udf_max, 500)
+        checkpoint_bounds(checkpoint_size, min_, max_, udf_min, udf_max, 500)
     assert caught.value.hint
 
 
@@ -200,7 +201,7 @@ sizes = st.one_of(st.none(), st.integers(1, 50))
 @given(sizes, sizes, sizes, sizes, sizes, st.integers(0, 60))
 def test_bounds_always_make_a_sizer(checkpoint_size, min_, max_, udf_min, udf_max, rows):
     try:
-        low, high = bounds(checkpoint_size, min_, max_, udf_min, udf_max, rows)
+        low, high = checkpoint_bounds(checkpoint_size, min_, max_, udf_min, udf_max, rows)
     except BadCheckpointSize:
         return
     assert 1 <= low <= high <= (checkpoint_size or max(rows, 1))

@@ -108,9 +108,8 @@ def test_a_fragment_is_listed_alone(store):
     other = put_range(store, 0, 5, OTHER_WHERE, fragment=1)
     data = data_key(PREFIX.text, 1, 0, 9)
     store.put(data, range_batch([]))
-    assert store.list_fragment(PREFIX.text, 1) == sorted([*keys, data])
     assert store.list_any_where(PREFIX.text, 1) == sorted([*keys, data, other])
-    assert store.list_fragment(PREFIX.text, 2) == []
+    assert store.list_any_where(PREFIX.text, 2) == []
 
 
 def test_prefixes_are_those_that_have_checkpoints(store):

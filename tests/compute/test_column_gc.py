@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -30,16 +32,15 @@ from floodmark.compute.checkpoints import legacy
 from floodmark.compute.checkpoints.found import data_batch
 from floodmark.compute.checkpoints.keys import Prefix, data_key, hash_text, range_key
 from floodmark.compute.checkpoints.paths import place_of
-from floodmark.compute.checkpoints.store import CheckpointInfo
 from floodmark.compute.errors import BadColumn
 from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored import define
-from floodmark.compute.stored.catalog import Catalog
 from floodmark.compute.stored.check import column_problems
-from floodmark.compute.stored.gc import Garbage, Inventory, find_garbage, plan, remove
+from floodmark.compute.stored.gc import column_usage, find_garbage, remove
 from floodmark.compute.stored.purge import drop_purged
-from floodmark.storage.store import ObjectInfo
+from floodmark.storage import sweep
 from ledger.keyed.harm import replace as put
+from storage.garbage_sources import StaticSource
 
 HOUR = 3600 * 10**9
 NOBODY = np.empty(0, np.int64)
@@ -112,7 +113,7 @@ def test_nothing_in_use_is_garbage(objects):
     fill(objects, "b", 0, [1.0])
     with_errors(objects, "b", [0])
     with_errors(objects, "b", [0])  # the same rows, another time: the first file of errors is replaced
-    remove(objects, old_garbage(objects))
+    remove(old_garbage(objects))
     assert old_garbage(objects).keys == []
     assert column_problems(objects) == []
     assert len(values_of(objects, "a")) == ROWS + 1
@@ -128,7 +129,7 @@ def test_what_older_manifests_name_is_garbage_once_it_is_old(objects):
     found = old_garbage(objects)
     assert replaced <= set(found.keys)
     assert found.bytes == sum(f.size for f in found.files)
-    assert remove(objects, found) == found
+    assert remove(found) == found
     assert not replaced & {info.key for info in objects.store.list("")}
     assert column_problems(objects) == []
 
@@ -147,9 +148,9 @@ def test_a_file_that_was_put_again_meanwhile_stays(objects):
     assert [f.key for f in found.files] == [made.key(objects)]
     later(objects)
     fill(objects, "a", 4, [1.0])  # any change of the catalog
-    found = Garbage(catalogs.load(objects), found.files)
+    found = replace(found, swept=replace(found.swept, root=catalogs.load(objects)))
     segment(objects, column(objects, "a"), 0, [1.0])
-    assert remove(objects, found).keys == []
+    assert remove(found).keys == []
     assert made.key(objects) in keys(objects, "files")
 
 
@@ -160,7 +161,7 @@ def test_nothing_is_removed_for_a_catalog_that_is_no_longer_the_present_one(obje
     found = old_garbage(objects)
     assert len(found.checkpoints) == len(found.files) == 1
     define.alter(objects, definition("a", version="v1"), RECORDS)
-    assert remove(objects, found).keys == []
+    assert remove(found).keys == []
     assert len(objects.checkpoints.list_keys()) == 1
 
 
@@ -181,7 +182,7 @@ def test_checkpoints_of_rows_that_are_not_committed_stay(objects):
     filtered = checkpoint(objects, "a", 4, 6, where="x > 1")
     later = checkpoint(objects, "a", 0, 2, number=1)
     assert old_garbage(objects).keys == [committed]
-    remove(objects, old_garbage(objects))
+    remove(old_garbage(objects))
     assert objects.checkpoints.list_keys() == sorted([half, filtered, later])
 
 
@@ -207,7 +208,7 @@ def test_checkpoints_of_other_versions_and_dropped_columns_go(objects):
     define.drop(objects, "b")
     new = checkpoint(objects, "a", 0, 4)
     assert sorted(old_garbage(objects).keys) == sorted(old)
-    remove(objects, old_garbage(objects))
+    remove(old_garbage(objects))
     assert objects.checkpoints.list_keys() == [new]
 
 
@@ -271,7 +272,7 @@ def test_grace_counts_from_when_a_thing_was_last_in_use(objects, change):
     fill(objects, "b", 0, [1.0, 2.0])
     with_errors(objects, "b", [1])
     note, _ = staged(objects, "b", 0, [1.0, 2.0], done=[0, 1])
-    remove(objects, old_garbage(objects))
+    remove(old_garbage(objects))
     before = {info.key for info in objects.store.list("")}
     garbage = grown_old(objects)
     change(objects)
@@ -280,7 +281,7 @@ def test_grace_counts_from_when_a_thing_was_last_in_use(objects, change):
     replaced = {key for key in before & left if "/checkpoints/" not in key} - in_use(objects)
     assert replaced
     assert replaced <= set(old_garbage(objects).keys)
-    remove(objects, old_garbage(objects))
+    remove(old_garbage(objects))
     assert old_garbage(objects).keys == []
     assert {i.key for i in objects.store.list(objects.folder) if "/checkpoints/" not in i.key} == in_use(objects)
     assert (note in objects.checkpoints.list_keys()) == (change is replace_by_values)
@@ -312,7 +313,7 @@ def test_values_of_purged_records_go_whatever_their_age(objects):
     gone = {checkpoint(objects, "a", 1, 3), segment(objects, column(objects, "a"), 1, [2.0]).key(objects)}
     found = find_garbage(objects, DATASET, NOBODY, time.time_ns(), HOUR)
     assert set(found.keys) == gone
-    assert remove(objects, found).keys == found.keys
+    assert remove(found).keys == found.keys
     assert objects.checkpoints.list_keys() == [stay]
     assert column_problems(objects) == []
 
@@ -323,7 +324,7 @@ def test_a_purge_that_columns_have_not_heard_of_is_finished(objects):
     found = find_garbage(objects, DATASET, NOBODY, time.time_ns(), HOUR, purged_before=2)
     assert len(found.checkpoints) == 1
     assert values_of(objects, "a") == {0: 1.0, 1: 2.0, 2: 3.0}
-    remove(objects, found)
+    remove(found)
     assert values_of(objects, "a") == {2: 3.0}
     assert catalogs.load(objects).purged_before == 2
     assert column_problems(objects, 2) == []
@@ -373,18 +374,14 @@ ages = st.floats(0, 10)
     st.dictionaries(names, names),
 )
 def test_garbage_is_what_is_neither_young_nor_used(files, checkpoints, named, needed, staged):
-    inventory = Inventory(
-        Catalog(),
-        tuple(ObjectInfo(key, 1, modified) for key, modified in files.items()),
-        tuple(CheckpointInfo(key, 1, modified) for key, modified in checkpoints.items()),
-        frozenset(named),
-        frozenset(needed),
-        {key: file for key, file in staged.items() if key in checkpoints},
-    )
-    found = plan(inventory, 5.0)
-    gone = {c.key for c in found.checkpoints}
+    checkpoints = {key.upper(): modified for key, modified in checkpoints.items()}
+    staged = {key.upper(): file for key, file in staged.items() if key.upper() in checkpoints}
+    wanted = {key: partial(bool, key.lower() in needed) for key in checkpoints}
+    usage = column_usage(named=named, released={}, needed=wanted, staged=staged, purged=set())
+    found = sweep.find(StaticSource({**checkpoints, **files}, usage), 5.0)
+    gone = set(found.keys)
     for key, modified in checkpoints.items():
-        assert (key in gone) == (modified < 5 and key not in needed and staged.get(key) not in named)
+        assert (key in gone) == (modified < 5 and key.lower() not in needed and staged.get(key) not in named)
     for key, modified in files.items():
         held = any(staged.get(c) == key for c in set(checkpoints) - gone)
-        assert (key in {f.key for f in found.files}) == (modified < 5 and key not in named and not held)
+        assert (key in gone) == (modified < 5 and key not in named and not held)

@@ -16,6 +16,7 @@ from floodmark.compute.checkpoints import legacy
 from floodmark.compute.checkpoints.found import Looking, find_ranges
 from floodmark.compute.checkpoints.keys import hash_text, parse_key
 from floodmark.compute.checkpoints.store import CheckpointStore
+from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from limits import set_limit
@@ -64,6 +65,18 @@ def test_a_store_of_old_is_honoured_in_all_its_forms(store):
     assert values_of(store, found) == {n: float(n) for n in range(30)}
     put_file(store, [float(n) for n in range(40)])
     assert values_of(store, find(store)) == {n: float(n) for n in range(40)}
+
+
+def test_a_store_without_old_ones_is_asked_for_them_once():
+    counted = CountingStore(MemoryStore())
+    store = CheckpointStore(counted, "c")
+    for fragment in range(3):
+        put_range(store, 0, 10, fragment=fragment)
+    before, finder = counted.counts, Looking(store, DATASET)
+    for fragment in range(3):
+        assert len(finder.ranges(PREFIX, fragment, COLUMN)) == 1
+    spent = counted.counts - before
+    assert (spent.lists, spent.stats, spent.reads) == (4, 0, 3)
 
 
 def test_ranges_without_a_format_are_used_where_they_are(store):

@@ -17,15 +17,14 @@ import pytest
 from floodmark.compute.errors import (
     BadCheckpointSize,
     BadFunction,
-    BadHandler,
     NoCanonicalForm,
     NoSource,
     UnpicklableFunction,
 )
-from floodmark.compute.functions.on_error import Retry, Skip
-from floodmark.compute.functions.udf import Udf, check_shippable, known, udf
+from floodmark.compute.functions.udf import Udf, known, udf
 from floodmark.engine.shipping import packing
-from floodmark.errors import FloodmarkError
+from floodmark.errors import BadHandler, FloodmarkError
+from floodmark.functions.on_error import Retry, Skip
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -332,11 +331,11 @@ def test_function_that_cannot_be_sent_is_refused_with_the_reason():
     lock = threading.Lock()
     held = udf(returns="int64", name="held", version="1")(lambda x: lock and x)
     with pytest.raises(UnpicklableFunction, match=r"'held' cannot be sent to a worker: .*lock") as caught:
-        check_shippable(held)
+        held.check_shippable()
     assert "__init__" in caught.value.hint
     with pytest.raises(NoCanonicalForm):
-        check_shippable(udf(returns="int64")(lambda x: lock and x))
-    check_shippable(brightness)
+        udf(returns="int64")(lambda x: lock and x).check_shippable()
+    brightness.check_shippable()
 
 
 @pytest.mark.process

@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from floodmark.compute.functions.on_error import Skip
 from floodmark.compute.functions.udf import udf
 from floodmark.engine.shipping import packing
+from floodmark.functions.on_error import Skip
 
 OFFSET = 10
 

@@ -12,8 +12,9 @@ from compute.counting import Plan
 from compute.value_worlds import COLUMN, SMALL, ValueWorld, taken, tens, value_world
 from compute.worlds import HUNDREDFOLD, TENFOLD
 from floodmark.compute.stored import gc
-from floodmark.compute.stored.gc import GRACE_NANOS, Garbage, Used
+from floodmark.compute.stored.gc import Garbage, Used
 from floodmark.compute.values import prefix_of, used
+from floodmark.storage.sweep import GRACE_NANOS
 
 DAY = 86_400 * 10**9
 
@@ -46,7 +47,7 @@ def ranges(found: Garbage) -> list[str]:
 
 def test_what_the_view_uses_stays_however_old_it_is(world: ValueWorld):
     assert garbage(world, in_use(world)).keys == []
-    gc.remove(world.kept_in, garbage(world, in_use(world)))
+    gc.remove(garbage(world, in_use(world)))
     assert world.ask(range(40)).called == 0
 
 
@@ -54,7 +55,7 @@ def test_what_nothing_uses_goes_when_it_is_old(world: ValueWorld):
     other = in_use(world, HUNDREDFOLD)
     assert garbage(world, other, later=GRACE_NANOS - DAY).keys == []
     assert len(garbage(world, other).checkpoints) == 4
-    gc.remove(world.kept_in, garbage(world, other))
+    gc.remove(garbage(world, other))
     assert world.checkpoints.list_keys() == []
     assert world.ask(range(40)).computed == 40
 
@@ -78,7 +79,7 @@ def test_checkpoints_of_purged_records_go_at_once(world: ValueWorld):
     world.dataset.purge(40)
     found = garbage(world, in_use(world), later=0)
     assert ranges(found) == ["range-0-10", "range-10-20", "range-20-30", "range-30-40"]
-    gc.remove(world.kept_in, found)
+    gc.remove(found)
     got = world.ask(range(40, 60))
     assert (got.called, taken(got, range(40, 60))) == (0, tens(range(40, 60)))
 

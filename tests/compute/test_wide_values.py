@@ -24,7 +24,7 @@ from floodmark.compute.checkpoints.keys import range_key
 from floodmark.compute.errors import CheckpointCoverageError
 from floodmark.compute.plan import Target
 from floodmark.compute.stored.column_file import SegmentFile, open_segment, read_values, write_segment
-from floodmark.compute.widths import fitting
+from floodmark.engine.rounds import fitting
 from limits import set_limit
 from profiles import examples
 

@@ -19,11 +19,11 @@ from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.kept_values import Values
 from floodmark.compute.options import Options
 from floodmark.compute.pinned import Pinned
-from floodmark.compute.runner import Runner
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.values import values
 from floodmark.engine import Progress, SilentProgress
-from floodmark.ledger.keys.records import I64
+from floodmark.engine.rounds import Runner
+from floodmark.storage.arrays import I64
 
 COLUMN = pa.field("b", pa.int64())
 FRAGMENT_ROWS = 100
@@ -48,7 +48,7 @@ class ValueWorld(World):
 
     @property
     def pinned(self) -> Pinned:
-        return self.dataset._pinned()
+        return self.dataset.parts.columns.pinned()
 
     def ranges(self) -> list[tuple[int, int, int]]:
         """Fragment, start and end of every checkpoint that is stored."""

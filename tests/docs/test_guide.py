@@ -77,7 +77,6 @@ def test_timeline_page(folder: Path, monkeypatch: pytest.MonkeyPatch, spark):
     monkeypatch.setenv("COLUMNS", "80")
     run_page(DOCS / "timeline.md")
     assert (folder / "morning.svg").read_text("utf-8").startswith("<svg ")
-    assert (folder / "ticks.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_format_page(folder: Path):

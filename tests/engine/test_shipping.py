@@ -1,4 +1,5 @@
 import functools
+import gc
 import json
 import pickle
 import subprocess
@@ -50,6 +51,28 @@ def test_packing_leaves_cloudpickle_as_it_was():
     with packing() as to_bytes, pytest.raises(NotShippable):
         to_bytes(threading.Lock())
     assert cloudpickle.list_registry_pickle_by_value() == before
+
+
+def test_packing_works_while_other_threads_import():
+    added = []
+
+    def import_another(phase: str, info: dict[str, int]) -> None:
+        name = f"imported_meanwhile_{len(added)}"
+        sys.modules[name] = types.ModuleType(name)
+        added.append(name)
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(import_another)  # where a collection runs, another thread may run as well
+    gc.set_threshold(1)
+    try:
+        with packing() as packed:
+            packed(functools.partial(print, 1))
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(import_another)
+        for name in added:
+            del sys.modules[name]
+    assert added
 
 
 def test_what_cannot_be_sent_is_named():

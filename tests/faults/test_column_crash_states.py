@@ -31,8 +31,7 @@ from faults.small_lake import (
     write_again,
     write_slices,
 )
-from floodmark.compute import runner
-from floodmark.engine import run_here
+from floodmark.engine import rounds, run_here
 from profiles import IN_FULL
 
 FRAGMENT_ROWS = 4
@@ -58,8 +57,8 @@ def _in_this_process() -> Any:
         return run_here(tasks, function, threads=1)
 
     with (
-        mock.patch.object(runner, "run_in_processes", here),
-        mock.patch.object(runner, "run_here", lambda tasks, function, **_: run_here(tasks, function, threads=1)),
+        mock.patch.object(rounds, "run_in_processes", here),
+        mock.patch.object(rounds, "run_here", lambda tasks, function, **_: run_here(tasks, function, threads=1)),
     ):
         yield
 

@@ -19,8 +19,7 @@ import pytest
 import floodmark as fm
 from faults.recording import HastyFileSystem, WatchedFileSystem
 from faults.small_lake import NAME, SCENARIOS, Scenario, View, damage, open_lake, problem_of_next_write, rows, view
-from floodmark.ledger import staging
-from floodmark.storage import slices
+from floodmark.storage import scratch, slices
 from floodmark.storage.errors import StorageError, SwapUnknown
 from floodmark.storage.memory import MemoryStore
 from profiles import IN_FULL, sample
@@ -142,7 +141,7 @@ def test_disk_that_is_full_while_a_slice_is_written_is_explained(nth, tmp_path, 
     assert problem_of_next_write(lake, before) is None
 
 
-@pytest.mark.parametrize(("module", "call"), [(Path, "mkdir"), (staging.os, "open"), (staging.fcntl, "flock")])
+@pytest.mark.parametrize(("module", "call"), [(Path, "mkdir"), (scratch.os, "open"), (scratch.fcntl, "flock")])
 def test_staging_folder_that_cannot_be_made_is_explained(module, call, tmp_path, monkeypatch):
     lake = open_lake(tmp_path / "lake", HastyFileSystem())
     dataset = lake.create(NAME, event_time="at")

@@ -19,7 +19,7 @@ from faults import mortal, writers
 from faults.mortal import Log
 from faults.recording import HastyFileSystem
 from faults.writers import row
-from floodmark.ledger import staging
+from floodmark.storage import scratch
 from floodmark.storage.local import LocalStore
 from profiles import seeds
 
@@ -103,12 +103,12 @@ def test_folder_of_a_writer_that_is_just_beginning_is_left_alone(tmp_path, monke
 
     def while_others_sweep(descriptor: int, operation: int) -> None:
         if operation == fcntl.LOCK_EX:
-            staging._sweep(store.staging())
+            scratch._sweep(store.staging())
         real(descriptor, operation)
 
-    monkeypatch.setattr(staging.fcntl, "flock", while_others_sweep)
-    with staging.staging_area(store) as folder:
+    monkeypatch.setattr(scratch.fcntl, "flock", while_others_sweep)
+    with scratch.staging_area(store) as folder:
         assert folder.is_dir()
-        staging._sweep(store.staging())
+        scratch._sweep(store.staging())
         assert folder.is_dir()
     assert list(store.staging().iterdir()) == []

@@ -11,8 +11,8 @@ import pytest
 
 import floodmark as fm
 from floodmark.garbage import collect
+from floodmark.garbage.collect import Failed
 from floodmark.garbage.errors import ClockAhead
-from floodmark.garbage.found import Failed, remove
 from floodmark.lake import Lake
 from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.runtime import Runtime
@@ -249,17 +249,6 @@ def test_a_store_that_is_no_folder_is_collected_alike():
     assert {kind for _, kind in gone} >= {"folded files", "key index", "slices and blocks"}
     assert everything(Lake(store)) == before
     assert [info.key for info in store.list("runs")] == []
-
-
-def test_what_is_written_again_after_it_was_looked_at_stays():
-    store = MemoryStore()
-    store.put_derived("again", b"1")
-    store.put_derived("once", b"1")
-    age(store, days=1)
-    infos = list(store.list(""))
-    store.put_derived("again", b"1")
-    assert [info.key for info in remove(store, infos)] == ["once"]
-    assert [info.key for info in store.list("")] == ["again"]
 
 
 def test_what_a_killed_purge_left_goes_and_can_be_verified(world: World):

@@ -13,9 +13,9 @@ import pytest
 
 from floodmark.garbage import staging
 from floodmark.lake import Lake
-from floodmark.ledger.staging import staging_area
 from floodmark.spark_source.delivering import deliver, leave
 from floodmark.storage.memory import MemoryStore
+from floodmark.storage.scratch import staging_area
 from floodmark.storage.store import ObjectInfo
 from garbage.worlds import collected
 

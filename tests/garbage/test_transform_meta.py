@@ -11,6 +11,7 @@ import pytest
 import floodmark as fm
 from floodmark.garbage import meta
 from floodmark.provenance.replay import replay
+from floodmark.storage import sweep
 from floodmark.storage.local import LocalStore
 from floodmark.transform import publish
 from garbage.worlds import Dying, Killed, World, collected, everything, stored
@@ -144,11 +145,12 @@ def test_a_run_that_comes_back_to_what_is_about_to_go_keeps_it(world: World):
     """The same files are put again between the looking and the removing: they are young then."""
     lake = world.lake()
     objects = lake["first"].snapshot().objects
-    found = meta.find(objects, world.now - 7 * 86_400)
+    source, oldest = meta.Meta(objects), world.now - 7 * 86_400
+    found = sweep.find(source, oldest).objects
     assert found
     objects.store.put_if_absent(found[0].key, objects.store.get(found[0].key))
 
-    assert meta.collect(objects, world.now - 7 * 86_400) == found[1:]
+    assert sweep.collect(source, oldest).objects == found[1:]
 
 
 def test_a_manifest_that_cannot_be_read_keeps_everything(world: World):
@@ -160,7 +162,7 @@ def test_a_manifest_that_cannot_be_read_keeps_everything(world: World):
     assert path is not None
     path.write_bytes(b"{}")
 
-    assert meta.find(objects, world.now) == ()
+    assert sweep.find(meta.Meta(objects), world.now).objects == ()
 
 
 @pytest.mark.slow
@@ -201,8 +203,8 @@ def test_rows_that_a_view_failed_for_are_known_however_old_they_are(tmp_path: Pa
 
 def test_checkpoint_of_an_unknown_kind_keeps_everything(world: World, monkeypatch: pytest.MonkeyPatch):
     before = left(world.lake())
-    monkeypatch.setattr(meta, "is_manifest", lambda data: False)
-    monkeypatch.setattr(meta, "is_note", lambda data: False)
+    for kind in ("KIND", "Follows.KIND", "whole.Note.KIND", "views.Note.KIND"):
+        monkeypatch.setattr(f"floodmark.garbage.meta.{kind}", "another kind")
 
     collected(world.lake())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,11 +14,11 @@ from floodmark.dataset import Dataset
 from floodmark.garbage import unnamed
 from floodmark.lake import Lake
 from floodmark.ledger import names
-from floodmark.ledger.create import dataset_objects
-from floodmark.ledger.metadata import commit_events
+from floodmark.ledger.create import create, dataset_objects
+from floodmark.ledger.ledger import Ledger
+from floodmark.ledger.strategy import APPEND
 from floodmark.storage.local import LocalStore
 from floodmark.storage.store import ObjectInfo
-from floodmark.transform.views.defined import succession
 from garbage.worlds import World, collected, found
 
 KIND = "unnamed dataset"
@@ -37,9 +38,9 @@ def left(world: World, days: float, rows: list[int] | None = None) -> DatasetId:
         dataset = lake.create("left")
         if rows:
             dataset.write(pa.table({"n": rows}))
-        dataset_id = names.find(lake.store, "left").id  # asking the dataset would make an index of it
-        names.release(lake.store, "left", dataset_id)
-        return dataset_id
+        entry = names.find(lake.store, "left")  # asking the dataset would make an index of it
+        names.swap(lake.store, entry, None)
+        return entry.id
 
 
 def is_there(world: World, dataset_id: DatasetId) -> bool:
@@ -116,17 +117,53 @@ def test_nothing_goes_when_all_names_are_lost(world: World):
     assert collected(world.lake()) == found(world.lake()) == {}
 
 
-@pytest.mark.parametrize("stage", ["being filled", "decided"])
-def test_one_that_is_to_take_the_place_of_a_view_stays(world: World, stage: str):
-    heir = left(world, 8)
+def test_one_that_is_to_take_the_place_of_a_view_stays(world: World):
+    pending = left(world, 8)
     with world.days_ago(8) as lake:
-        view = lake.create_derived("view", key="n")
-        commit_events("view", view.snapshot, lambda s: succession.begin(s, heir), lake.runtime)
-        if stage == "decided":
-            note = {"succeeded_by": {"id": str(heir), "name": "view"}}
-            commit_events("view", view.snapshot, lambda s: succession._noting(s, note), lake.runtime)
+        lake.create_derived("view", key="n")
+        entry = names.find(lake.store, "view")
+        assert names.swap(lake.store, entry, replace(entry, pending=pending))
     assert collected(world.lake()) == {}
-    assert is_there(world, heir)
+    assert is_there(world, pending)
+
+
+def filled(world: World, replaced: DatasetId) -> DatasetId:
+    """A dataset without a name that was filled eight days ago to replace a view."""
+    with world.days_ago(8) as lake:
+        notes = {"replaces": str(replaced)}
+        pending = create(lake.store, lake.runtime, "left", event_time=None, schema=None, strategy=APPEND, notes=notes)
+        Dataset(Ledger("left", pending, lake.runtime)).write(pa.table({"n": [1]}))
+        entry = names.find(lake.store, "left")
+        names.swap(lake.store, entry, None)
+        return entry.id
+
+
+@pytest.mark.parametrize("becomes", ["kept", "replaced by another"])
+def test_one_that_was_to_replace_a_view_and_did_not_goes_with_its_records(world: World, becomes: str):
+    with world.days_ago(8) as lake:
+        view = names.find(lake.store, "kept")
+        if becomes == "replaced by another":
+            other = lake.create("other").id
+            names.claim(lake.store, "kept-old-1", view.id, rows_of="kept")
+            assert names.swap(lake.store, view, replace(view, id=other, previous=(view.id,)))
+    pending = filled(world, view.id)
+    assert list(collected(world.lake())) == [(str(pending), KIND)]
+    assert not is_there(world, pending)
+
+
+@pytest.mark.parametrize("becomes", ["name lost", "replaced itself"])
+def test_one_that_has_replaced_a_view_and_lost_its_name_stays(world: World, becomes: str):
+    view = names.find(world.lake().store, "kept")
+    pending = filled(world, view.id)
+    with world.days_ago(8) as lake:
+        names.claim(lake.store, "kept-old-1", view.id, rows_of="kept")
+        if becomes == "name lost":
+            names.swap(lake.store, view, None)
+        else:
+            other = lake.create("other").id
+            assert names.swap(lake.store, view, replace(view, id=other, previous=(view.id, pending)))
+    assert collected(world.lake()) == {}
+    assert is_there(world, pending)
 
 
 class Renaming(LocalStore):

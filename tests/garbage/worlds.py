@@ -16,7 +16,7 @@ import pyarrow as pa
 from floodmark.chain.walk import walk_back
 from floodmark.dataset import Dataset
 from floodmark.garbage import collect
-from floodmark.garbage.found import Failed, Found
+from floodmark.garbage.collect import Failed, Found
 from floodmark.lake import Lake
 from floodmark.ledger.fold_manifest import read_manifest
 from floodmark.ledger.runtime import Runtime

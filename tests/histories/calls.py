@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from floodmark.compute import runner
-from floodmark.engine import run_here
+from floodmark.engine import rounds, run_here
 
 """Seconds: only so that a test that hangs fails."""
 
@@ -65,5 +64,5 @@ def in_this_process() -> Iterator[None]:
     def here(tasks: Sequence[Any], function: Callable[[Any], Any], **_: Any) -> list[Any]:
         return run_here(tasks, function, threads=1, retries=0)
 
-    with mock.patch.object(runner, "run_in_processes", here), mock.patch.object(runner, "run_here", here):
+    with mock.patch.object(rounds, "run_in_processes", here), mock.patch.object(rounds, "run_here", here):
         yield

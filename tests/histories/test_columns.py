@@ -418,10 +418,10 @@ class Histories(Machine):
 
     def collect_garbage(self) -> None:
         snapshot = self.dataset.snapshot()
-        dead = self.dataset._dead(snapshot, snapshot.next_offset)
+        dead = self.dataset.parts.rows.dead(snapshot)
         later = time.time_ns() + 10**12
         garbage = gc.find_garbage(self.objects, str(self.dataset.id), dead, later, 0)
-        gc.remove(self.objects, garbage)
+        gc.remove(garbage)
         self.oracle.collect()
 
     # What is seen

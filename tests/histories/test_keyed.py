@@ -14,7 +14,7 @@ import floodmark as fm
 from faults.recording import HastyFileSystem
 from floodmark.ledger import fold, fold_plan, parts
 from floodmark.ledger.errors import CommitConflict
-from floodmark.ledger.keys import catch_up, tiers
+from floodmark.ledger.keys import catch_up, key_index
 from floodmark.ledger.merge import buckets
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
@@ -44,8 +44,8 @@ SCATTERED = [
     (parts, "PART_BYTES", 100),
     (buckets.grouped, "__defaults__", (100,)),
     (catch_up, "GROUP_ROWS", 3),
-    (tiers, "FAN_OUT", 2),
-    (tiers, "SMALLEST_TIER", 2),
+    (key_index, "FAN_IN", 2),
+    (key_index, "SMALLEST_TIER", 2),
     (fold, "WORTH_ROWS", 1),
     (fold_plan.Rule.__init__, "__defaults__", (128 << 20, 8, 0.0)),
 ]

@@ -19,13 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import floodmark as fm
+from floodmark.dataset import Dataset, Parts
 from floodmark.ledger import beside as besides
-from floodmark.ledger import dataset as ledger
 from floodmark.ledger import spark_read
 from floodmark.ledger.beside import Located, is_dense, side_by_side
 from floodmark.ledger.duckdb_table import raise_failure
 from floodmark.ledger.errors import BadQuery, DuplicateColumns, LedgerError
 from floodmark.ledger.expressions import fields_of
+from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.query import _meant, _parsed, query_duckdb
 from floodmark.ledger.selection import DataFile, Selection
 from floodmark.storage.memory import MemoryStore
@@ -85,19 +86,17 @@ class Broken(InMemory):
         raise Damaged("records 3 to 5 of 'ten' are damaged", hint="backfill it")
 
 
-class Wide(ledger.Dataset):
-    """A dataset of the ledger with columns beside it."""
+class Wide(Dataset):
+    """A dataset with other columns beside its records than computed ones."""
 
-    beside: besides.Beside = InMemory()
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self.beside: besides.Beside = InMemory()
+        self.parts = Parts.of(ledger, lambda _: self.beside)
 
-    def _beside(self, snapshot):
-        return self.beside
 
-
-def wide(dataset: ledger.Dataset) -> Wide:
-    made = Wide(dataset.name, dataset.snapshot().objects, fm.Runtime(clock=Clock()))
-    made.beside = InMemory()
-    return made
+def wide(dataset: Dataset) -> Wide:
+    return Wide(Ledger(dataset.name, dataset.snapshot().objects, fm.Runtime(clock=Clock())))
 
 
 class Lake(dict):

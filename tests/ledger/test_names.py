@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from threading import Barrier, Thread
 
 import pytest
 
 import floodmark as fm
+from floodmark.chain.ids import DatasetId
 from floodmark.ledger import names
 from floodmark.ledger.errors import BadName, DatasetExists, UnknownDataset
 from floodmark.ledger.names import DamagedName
+from floodmark.storage.errors import SwapUnknown
+from floodmark.storage.memory import MemoryStore
 from ledger.worlds import numbers
 
 BAD = ["../x", "a/b", "", ".", "..", ".hidden", "-x", "a b", "a\nb", "trips\n", "ü", "a" * 101, "a\\b", "a\0b", None, 7]
@@ -162,11 +167,121 @@ def test_damaged_name_file_is_named(lake):
         lake["trips"]
 
 
-def test_name_is_given_from_one_dataset_to_another_and_from_nobody_else(lake):
-    one, two, three = (lake.create(name).id for name in ("one", "two", "three"))
-    assert names.give(lake.store, "One", one, two)
-    assert names.find(lake.store, "one") == names.Entry("one", two)
-    assert names.give(lake.store, "one", one, two)
-    assert not names.give(lake.store, "one", one, three)
-    assert not names.give(lake.store, "nobody", one, two)
-    assert names.find(lake.store, "one").id == two
+def test_entry_is_swapped_only_from_what_was_read(lake):
+    one, two = (lake.create(name).id for name in ("One", "two"))
+    entry = names.find(lake.store, "one")
+    begun = replace(entry, pending=two)
+    assert names.swap(lake.store, entry, begun)
+    assert not names.swap(lake.store, entry, replace(entry, pending=one))
+    assert not names.swap(lake.store, entry, None)
+    assert names.find(lake.store, "one") == begun == names.Entry("One", one, two)
+    assert names.swap(lake.store, begun, begun)
+    assert names.swap(lake.store, begun, None)
+    assert names.look(lake.store, "one") is None
+
+
+ONE, TWO, THREE = (DatasetId.generate(lambda size, fill=fill: bytes([fill]) * size) for fill in (1, 2, 3))
+PLAIN = names.Entry("x", ONE)
+BEGUN = names.Entry("x", ONE, TWO)
+DONE = names.Entry("x", TWO, None, (ONE,))
+LATER = names.Entry("x", THREE, None, (ONE, TWO))
+OTHER = names.Entry("x", ONE, THREE)
+SWAPS = {  # what is swapped, to what, what others make of it, and whether it happened
+    "begun and installed, so that nothing is left to do": (PLAIN, BEGUN, DONE, False),
+    "begun, or not, before another was": (PLAIN, BEGUN, OTHER, True),
+    "installed and replaced again, so that nothing is left to do": (BEGUN, DONE, LATER, False),
+    "withdrawn before the install": (BEGUN, DONE, PLAIN, False),
+    "withdrawn and begun again": (BEGUN, PLAIN, OTHER, True),
+    "installed before it was withdrawn": (BEGUN, PLAIN, DONE, False),
+    "released and claimed by another": (PLAIN, None, names.Entry("x", THREE), True),
+    "installed before it was released": (BEGUN, None, DONE, False),
+    "released before the install": (BEGUN, DONE, None, False),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "then", "happened"), SWAPS.values(), ids=SWAPS.keys())
+def test_swap_of_a_name_whose_answer_is_lost_is_told_by_what_others_made_of_it(old, new, then, happened):
+    class Unsure(MemoryStore):
+        def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+            if expected == new or expected is None or self.others:
+                return super().compare_and_swap(key, expected, new)
+            self.others = True
+            with suppress(UnknownDataset):
+                now = names.find(self, "x")
+                names.swap(self, now, None) if then is None else names.swap(self, now, then)
+            raise SwapUnknown("the line was cut", key=key, url=self.url)
+
+        others = True
+
+    store = Unsure()
+    names.claim(store, "x", ONE)
+    assert old == PLAIN or names.swap(store, PLAIN, old)
+    store.others = False
+    assert (names.swap(store, old, None) if new is None else names.swap(store, old, new)) is happened
+    assert names.look(store, "x") == then
+
+
+def test_rename_carries_the_whole_entry(lake):
+    entry = names.Entry("x", TWO, THREE, (ONE,))
+    names.claim(lake.store, "x", TWO)
+    names.swap(lake.store, names.find(lake.store, "x"), entry)
+    names.rename(lake.store, "x", "y")
+    assert list(names.entries(lake.store)) == [replace(entry, name="y")]
+    names.rename(lake.store, "y", "Y")
+    assert list(names.entries(lake.store)) == [replace(entry, name="Y")]
+
+
+CUT_SHORT = {  # the entry of the old name, that of the new one, and what the rename makes of them
+    "begun under the old name": (BEGUN, PLAIN, BEGUN),
+    "begun under the new name": (PLAIN, BEGUN, BEGUN),
+    "installed under the old name": (DONE, BEGUN, DONE),
+    "installed under the new name": (BEGUN, DONE, DONE),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "becomes"), CUT_SHORT.values(), ids=CUT_SHORT.keys())
+def test_rename_that_was_cut_short_and_continued_loses_no_replacement(lake, old, new, becomes):
+    for name, entry in (("x", old), ("y", new)):
+        names.claim(lake.store, name, entry.id)
+        assert names.swap(lake.store, names.find(lake.store, name), replace(entry, name=name))
+    names.rename(lake.store, "x", "y")
+    assert list(names.entries(lake.store)) == [replace(becomes, name="y")]
+
+
+def test_old_rows_of_a_view_are_not_renamed_over_nor_a_view_over_them(lake):
+    names.claim(lake.store, "x", TWO)
+    names.swap(lake.store, names.find(lake.store, "x"), DONE)
+    names.claim(lake.store, "x-old-1", ONE, rows_of="x")
+    for old, new in (("x", "x-old-1"), ("x-old-1", "x")):
+        with pytest.raises(DatasetExists):
+            names.rename(lake.store, old, new)
+
+
+def test_dataset_is_found_by_its_name_or_that_of_the_one_that_replaced_it(lake):
+    names.claim(lake.store, "x", THREE)
+    names.swap(lake.store, names.find(lake.store, "x"), LATER)
+    names.claim(lake.store, "x-old-1", ONE, rows_of="x")
+    for dataset_id in (ONE, TWO, THREE):
+        for likely in ("x", "x-old-1", "no such name", "unknown"):
+            assert names.find_place(lake.store, dataset_id, likely) == LATER
+            direct = dataset_id == ONE and likely == "x-old-1"
+            assert names.find_source(lake.store, str(dataset_id), likely) == ("x-old-1" if direct else "x")
+    names.swap(lake.store, LATER, None)
+    assert names.find_place(lake.store, ONE, "x-old-1") is None
+
+
+def test_rename_of_old_rows_that_was_cut_short_is_continued(lake):
+    for name in ("x-old-1", "y"):
+        names.claim(lake.store, name, ONE, rows_of="x")
+    names.rename(lake.store, "x-old-1", "y")
+    assert list(names.entries(lake.store)) == [names.Entry("y", ONE, rows_of="x")]
+
+
+def test_name_file_that_was_renamed_by_hand_counts_by_its_key(lake):
+    lake.create("trips").write(numbers(0, 3))
+    folder = lake.store.local_path("names/trips").parent
+    (folder / "trips").rename(folder / "rides")
+    assert [(d.name, d.count()) for d in lake] == [("rides", 3)]
+    lake.rename("rides", "tours")
+    lake.drop("tours")
+    assert lake.datasets() == []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import floodmark as fm
-from floodmark.ledger.row_groups import even_rows
+from floodmark.ledger.layout import even_rows
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.slices import ROW_GROUP_ROWS, Vocabulary, write_rows
 from limits import set_limit

@@ -94,6 +94,36 @@ def test_index_says_what_the_chain_says_at_every_step():
     assert_right(reopened(dataset))
 
 
+def test_the_block_of_a_record_is_the_one_that_brought_it():
+    dataset = world()
+    for step in range(60):
+        commit(dataset, step)
+    dataset.purge(5)
+    held = {
+        offset: block_hash.digest.hex()
+        for block_hash, block in blocks(dataset)
+        if isinstance(block.event, AddData) and block.event.new_data is not None
+        for offset in range(block.event.new_data.offset_interval.start, block.event.new_data.offset_interval.end + 1)
+    }
+    snapshot = reopened(dataset).snapshot()
+
+    assert {offset: snapshot.block_of(offset) for offset in range(snapshot.next_offset)} == held
+    assert (snapshot.block_of(-1), snapshot.block_of(snapshot.next_offset)) == (None, None)
+
+
+def test_the_block_of_the_last_record_is_known_without_reading():
+    dataset = world()
+    dataset.write(numbers(0, 3))
+    for step in range(20):
+        dataset.advance_watermark(START + timedelta(days=step + 1))
+    store = CountingStore(dataset.snapshot().objects.store)
+    snapshot = opened(store).snapshot()
+    before = store.counts
+
+    assert snapshot.block_of(2) is not None
+    assert store.counts == before
+
+
 def test_chain_of_n_blocks_has_few_segments():
     dataset = world()
     for step in range(300):

@@ -10,6 +10,7 @@ import pytest
 import floodmark as fm
 from floodmark.chain import codec
 from floodmark.pipeline.checks import checked_graph
+from limits import set_limit
 
 ROWS = pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "UTC")), "price": [1.5]})
 
@@ -174,6 +175,7 @@ def test_columns_of_declared_columns_and_those_of_a_dataset_without_records_are_
 
 def test_datasets_of_a_newer_release_are_named_with_their_line(lake, monkeypatch):
     fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
+    set_limit(monkeypatch, "codec.cached_bytes", 0)
     monkeypatch.setattr(codec, "_TIMESTAMP_ALIGN", {1: 4})  # none of the versions of these blocks
     declared = fm.Dataset("orders", key="id")
     error = problems(fm.Lake(lake.store), declared, fm.BatchTransform(same, [declared], ["prices"]))

@@ -16,7 +16,6 @@ from floodmark.provenance.comparing import compare
 from floodmark.provenance.replay import replay
 from floodmark.provenance.replayed import Replayed
 from floodmark.transform import publish, waves
-from floodmark.transform.publish import Publisher
 from transform.worlds import MAP, TWO_OUTPUTS, World, in_this_process, make_world
 
 
@@ -199,13 +198,13 @@ def test_a_position_on_the_chain_that_is_not_the_step_s_differs(
 ) -> None:
     for n in range(1, 4):
         world.write("a", (n, n))
-    inputs = Publisher._inputs
+    chain_moves = publish.chain_moves
 
-    def forged(publisher: Publisher, number: int, positions: dict[str, int]) -> Any:
-        return inputs(publisher, number, {dataset: at + step for dataset, at in positions.items()})
+    def forged(before: Any, positions: dict[str, int], inputs: Any) -> Any:
+        return chain_moves(before, {dataset: at + step for dataset, at in positions.items()}, inputs)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Publisher, "_inputs", forged)
+        patched.setattr(publish, "chain_moves", forged)
         world.run(run={"max_records": 2})
 
     [wrong] = _wrong(_replayed(world))

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
-from floodmark.ledger import dataset as ledger
 from floodmark.ledger.selection import NOBODY
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.local import LocalStore
@@ -112,7 +111,7 @@ class Laid:
 
     def purge(self, before: int) -> None:
         """Purge the ledger, and nothing but the ledger."""
-        ledger.Dataset.purge(self.dataset, before)
+        self.dataset.parts.rows.purge(before)
 
     def drop_purged(self, settings: Settings = SETTINGS) -> None:
         drop_purged(Updating(NAME, self.objects, settings, fm.Runtime(), self.dataset.snapshot, lambda *_: NOBODY))

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 from floodmark.timeline.order.pieces import How, Partition, Piece, Place, Run
 from floodmark.timeline.order.places import Places, alive
 from floodmark.timeline.plan import arrange, planner

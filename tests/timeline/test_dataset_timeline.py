@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.dataset import Dataset as Ledger
 from floodmark.ledger.runtime import Runtime
 from floodmark.timeline.errors import BadRange, NoTimeline
 from timeline.oracle import assert_right
@@ -171,7 +170,7 @@ def test_pieces_whose_slices_were_purged_are_skipped_without_a_word(tmp_path, ca
     made = world(tmp_path)
     for day in range(3):
         made.write(made.table([BEGIN + day * DAY + i * HOUR // 10 for i in range(100)]))
-    Ledger.purge(made.dataset, 200)  # cut short before it came to the timeline
+    made.dataset.parts.rows.purge(200)  # cut short before it came to the timeline
     made.reopen()
     with caplog.at_level(logging.WARNING):
         assert made.dataset.timeline_batches().read_all().num_rows == 100

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.ledger.dataset import Dataset as Ledger
 from floodmark.ledger.keys.key_index import KeyIndex
+from floodmark.ledger.rows import Rows
 from timeline.layouts import assert_sound
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, DAY, World, world
@@ -45,14 +45,14 @@ def asked(made: World, monkeypatch: pytest.MonkeyPatch, ids: range, begin: int) 
 
     with monkeypatch.context() as patched:
         patched.setattr(KeyIndex, "dead_within", noted)
-        patched.setattr(Ledger, "_dead", refuse)
+        patched.setattr(Rows, "dead", refuse)
         write(made, ids, begin, 9)
     return found
 
 
 def test_rows_of_another_day_ask_about_themselves_alone(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = made.dataset.snapshot().next_offset
-    assert len(made.dataset._dead(made.dataset.snapshot(), before)) >= 300
+    assert len(made.dataset.parts.rows.dead(made.dataset.snapshot(), before)) >= 300
     found = asked(made, monkeypatch, range(1000, 1040), BEGIN + DAY)
     assert found == [(before, before + 40)]
     assert made.dataset.timeline_stats().behind == 0

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from floodmark.ledger.dataset import Dataset as Ledger
 from floodmark.ledger.errors import UnknownDataset
 from floodmark.timeline.change import changing, fold
 from floodmark.timeline.change.changing import Step
@@ -218,7 +217,7 @@ def test_fold_after_a_purge_that_was_cut_short_completes_it(tmp_path: Path, capl
     made = world(tmp_path)
     for i in range(4):
         _write(made, range(i * 20, 100 + i * 20))
-    Ledger.purge(made.dataset, 200)
+    made.dataset.parts.rows.purge(200)
     made.reopen()
     with caplog.at_level(logging.WARNING):
         made.dataset.fold()

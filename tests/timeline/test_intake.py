@@ -152,7 +152,7 @@ def test_every_living_record_of_a_keyed_dataset_comes_in_once(lake, unit):
         ids = rng.permutation(50)[:30]
         minutes = rng.integers(-200_000, 200_000, 30).tolist()
         dataset.write(pa.table({"id": ids, "at": at(*minutes), "v": [f"{n}-{i}" for i in ids]}))
-    dead = dataset._dead(dataset.snapshot(), dataset.snapshot().next_offset)
+    dead = dataset.parts.rows.dead(dataset.snapshot())
     settings = Settings(unit, row_group_size=8)
     found = take(dataset, settings, dead=dead)
     seen = check(dataset, found, settings, dead=set(dead.tolist()))
@@ -165,7 +165,7 @@ def test_corrections_of_older_records_say_when_those_happened(lake):
     dataset.write(pa.table({"id": [1, 2, 3], "at": at(30, 20, 10), "v": ["a", "b", "c"]}))
     applied = dataset.snapshot().next_offset
     dataset.write(pa.table({"id": [1, 2], "at": at(300, 20), "v": ["A", "B"]}))
-    dead = dataset._dead(dataset.snapshot(), dataset.snapshot().next_offset)
+    dead = dataset.parts.rows.dead(dataset.snapshot())
     found = take(dataset, applied=applied, dead=dead)
     minutes = (found.killed_times - int(DAY.timestamp()) * 10**6) // 60_000_000
     assert minutes.tolist() == [20, 30]

@@ -1,18 +1,14 @@
-"""A picture in a file has every box of its scene, in SVG and in PNG, and is no larger than one can look at."""
+"""A picture in a file has every box of its scene, and is no larger than one can look at."""
 
 from __future__ import annotations
 
-import io
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import pytest
-from PIL import Image
 
 from floodmark.timeline.order.pieces import How
 from floodmark.timeline.order.ranges import Range
-from floodmark.timeline.picture import png, svg
+from floodmark.timeline.picture import svg
 from floodmark.timeline.picture.drawing import COLOURS, SIZE, Drawing, Rectangle, Words, draw
 from floodmark.timeline.picture.scene import Shade, compose
 from timeline.drawn import DAY, HOUR, day, even, piece
@@ -48,19 +44,6 @@ def test_svg_shows_any_name_as_it_is():
     assert next(root.iter(f"{SVG}text")).text == '<a href="x">&amp; "b"'
 
 
-def test_png_has_the_colours_where_the_drawing_says():
-    drawing = drawing_of(WORLD)
-    image = Image.open(io.BytesIO(png.render(drawing)))
-    assert image.format == "PNG"
-    assert image.size == (2 * drawing.width, 2 * drawing.height)
-    boxes = [shape for shape in drawing.shapes if isinstance(shape, Rectangle) and shape.about]
-    assert len(boxes) == 8
-    for box in boxes:
-        for x, y in ((box.x, box.y), (box.x + box.width - 1, box.y + box.height - 1)):
-            found = image.getpixel((2 * x, 2 * y))
-            assert "#{:02x}{:02x}{:02x}".format(*found) == box.colour
-
-
 @pytest.mark.parametrize("partitions", [WORLD, [], [day("2026-11-01", [piece(5, 5)])], [day("2026-11-01", even(5000))]])
 def test_everything_lies_on_the_paper(partitions):
     drawing = drawing_of(partitions)
@@ -87,11 +70,3 @@ def test_five_thousand_pieces_are_a_small_file():
     drawing = drawing_of([day("2026-11-01", even(5000))])
     assert sum(isinstance(shape, Rectangle) and bool(shape.about) for shape in drawing.shapes) == SIZE.cells
     assert len(svg.render(drawing)) < 200_000
-    assert len(png.render(drawing)) < 200_000
-
-
-@pytest.mark.slow
-def test_pillow_is_imported_only_to_paint():
-    program = "import sys, floodmark.cli.app, floodmark.timeline.picture.png; print('PIL' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\n"

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from floodmark.ledger.errors import BadEventTime
@@ -103,6 +103,8 @@ def test_all_rows_lie_between_beginning_and_end():
     st.sets(st.integers(0, 50) | st.integers(10**9, 10**9 + 9), max_size=30),
     st.integers(0, 60),
 )
+@example([3, 5, 7], {7}, 0)  # the last one
+@example([3, 5, 7], {3}, 0)
 def test_only_the_living_are_left(offsets, dead, purged_before):
     expected = [o not in dead and o >= purged_before for o in offsets]
     mask = places.alive(np.array(offsets, np.int64), np.array(sorted(dead), np.int64), purged_before)

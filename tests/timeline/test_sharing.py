@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import floodmark as fm
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from floodmark.storage.sweep import remove
 from floodmark.timeline.change import sharing
 from floodmark.timeline.change.merge import MergeTask, Shape, merge
 from floodmark.timeline.change.sharing import merge_all, shared_out, write_file
@@ -121,7 +122,7 @@ def test_a_shared_file_stays_while_one_partition_needs_it_and_goes_after_the_las
 
 def sweep(made: World) -> Any:
     objects = timeline_objects(made)
-    return gc.remove(objects, gc.find(objects, 2**62, grace_nanos=0)).objects
+    return remove(gc.find(objects, 2**62, grace_nanos=0)).objects
 
 
 def test_a_purge_leaves_no_copy_in_shared_files(tmp_path):

@@ -65,9 +65,9 @@ def reads(monkeypatch):
 
 def test_a_large_tail_in_no_order_is_decoded_twice_at_most(tmp_path, monkeypatch, reads):
     made = filled(tmp_path, kind="upsert")
-    set_limit(monkeypatch, "opened.most_rows", 16)
+    set_limit(monkeypatch, "timeline.most_rows", 16)
     set_limit(monkeypatch, "lying.kept_bytes", 3000)
-    spans = made.dataset._timeline_reading(None, None, None).spans
+    spans = made.dataset.parts.timeline.reading(None, None, None).spans
     assert len(spans) > 20
     assert any(sum(piece in span.over for span in spans) > 3 for piece in {p for s in spans for p in s.over})
     reads.clear()
@@ -78,7 +78,7 @@ def test_a_large_tail_in_no_order_is_decoded_twice_at_most(tmp_path, monkeypatch
 
 def test_where_no_file_can_be_written_a_large_tail_is_read_all_the_same(tmp_path, monkeypatch, reads, caplog):
     made = filled(tmp_path, kind="upsert")
-    set_limit(monkeypatch, "opened.most_rows", 16)
+    set_limit(monkeypatch, "timeline.most_rows", 16)
     set_limit(monkeypatch, "lying.kept_bytes", 3000)
 
     def full(*_):
@@ -98,8 +98,8 @@ def test_a_span_is_bounded_however_skewed_the_times_are(kind, tmp_path, monkeypa
     for _ in range(3):  # nine of ten rows have one time
         times = made.times(BEGIN, BEGIN + 3 * DAY, 400)
         made.write(made.table([busy if i % 10 else time for i, time in enumerate(times)]))
-    set_limit(monkeypatch, "opened.most_rows", 50)
-    reading = made.dataset._timeline_reading(None, None, None)
+    set_limit(monkeypatch, "timeline.most_rows", 50)
+    reading = made.dataset.parts.timeline.reading(None, None, None)
     rows = [replace(reading, spans=(span,)).to_reader().read_all().num_rows for span in reading.spans]
     assert sum(rows) == 1200
     assert max(rows) <= 100
@@ -108,7 +108,7 @@ def test_a_span_is_bounded_however_skewed_the_times_are(kind, tmp_path, monkeypa
 
 def test_when_only_some_pieces_are_looked_at_all_rows_are_still_in_one_span_each(tmp_path, monkeypatch):
     made = filled(tmp_path, kind="upsert")
-    set_limit(monkeypatch, "opened.most_rows", 16)
+    set_limit(monkeypatch, "timeline.most_rows", 16)
     set_limit(monkeypatch, "spans.looked_at_rows", 100)
     assert_right(made.dataset)
 

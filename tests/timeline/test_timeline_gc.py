@@ -8,9 +8,10 @@ import time
 
 import pytest
 
+from floodmark.storage.sweep import GRACE_NANOS, remove
 from floodmark.timeline.stored import root as roots
 from floodmark.timeline.stored.objects import last_name
-from floodmark.timeline.upkeep.gc import GRACE_NANOS, find, remove
+from floodmark.timeline.upkeep.gc import find
 from timeline.laid_worlds import Laid
 
 HOUR = 3600 * 10**9
@@ -43,7 +44,7 @@ def test_what_was_replaced_goes_after_the_grace_period_and_not_before(laid):
     assert {laid.objects.key(old), manifest} <= set(garbage.keys)
     assert set(garbage.keys) <= {laid.objects.key(old), manifest, note(last_name(old)), note(last_name(manifest))}
     assert garbage.bytes > 0
-    assert remove(laid.objects, garbage).keys == garbage.keys
+    assert remove(garbage).keys == garbage.keys
     assert laid.files() == {new}
     assert laid.shown() == [offset for pair in zip(range(10), range(10, 20), strict=True) for offset in pair]
     assert roots.load(laid.objects) == second
@@ -51,7 +52,7 @@ def test_what_was_replaced_goes_after_the_grace_period_and_not_before(laid):
 
 def test_an_old_reader_can_go_on_until_the_grace_period_ends(laid):
     _, _, first, _ = merged_over_merged(laid)
-    remove(laid.objects, find(laid.objects, later(GRACE_NANOS - HOUR)))
+    remove(find(laid.objects, later(GRACE_NANOS - HOUR)))
     partitions = roots.partitions(laid.objects, roots.decode(first.stored))
     assert [p.rows for p in partitions] == [10]
     assert laid.objects.store.stat(laid.objects.key(partitions[0].settled[0].file)) is not None
@@ -100,7 +101,7 @@ def test_nothing_goes_once_the_root_has_changed(laid):
     merged_over_merged(laid)
     garbage = find(laid.objects, later())
     laid.lay(laid.day(0, [laid.slice(0)], [laid.slice(1)]), slices=2)
-    assert remove(laid.objects, garbage).keys == []
+    assert remove(garbage).keys == []
 
 
 def test_a_file_that_was_put_again_stays(laid):
@@ -108,7 +109,7 @@ def test_a_file_that_was_put_again_stays(laid):
     age(laid, laid.objects.key(old))
     garbage = find(laid.objects, later())
     laid.merged(laid.slice(0))
-    assert laid.objects.key(old) not in remove(laid.objects, garbage).keys
+    assert laid.objects.key(old) not in remove(garbage).keys
     assert old in laid.files()
 
 
@@ -124,8 +125,8 @@ def test_nothing_goes_while_nobody_knows_what_is_named(laid, what, caplog):
 
 def test_notes_go_when_what_they_tell_of_is_gone(laid):
     merged_over_merged(laid)
-    remove(laid.objects, find(laid.objects, later()))
-    remove(laid.objects, find(laid.objects, later()))
+    remove(find(laid.objects, later()))
+    remove(find(laid.objects, later()))
     assert list(laid.objects.replaced()) == []
 
 

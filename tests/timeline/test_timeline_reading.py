@@ -19,7 +19,6 @@ from floodmark.timeline.errors import BadRange, NoTimeline, UnreadablePiece
 from floodmark.timeline.order.pieces import Partition, Run
 from floodmark.timeline.reading import read
 from floodmark.timeline.stored import root as roots
-from floodmark.timeline.stored.objects import TimelineObjects
 from floodmark.timeline.stored.publish import Change, publish
 from floodmark.timeline.stored.root import LastUpdate
 from limits import set_limit
@@ -30,8 +29,8 @@ from timeline.timeline_worlds import BEGIN, DAY, HOUR, World, moment, template_f
 
 def take_in(dataset: Dataset) -> None:
     """Take in what is new and merge nothing: what comes first into a partition settles, all that follows waits."""
-    timeline = dataset._timeline()
-    snapshot, settings, objects = timeline.snapshot, timeline.settings, TimelineObjects(dataset._objects)
+    timeline = dataset.parts.timeline.snapshot()
+    snapshot, settings, objects = timeline.snapshot, timeline.settings, timeline.objects
     root = timeline.root
     layout = snapshot.require_layout("ticks")
     taken = incoming(
@@ -40,8 +39,8 @@ def take_in(dataset: Dataset) -> None:
         layout,
         settings,
         root.applied,
-        lambda ranges: dataset._dead_within(snapshot, ranges),
-        dataset._runtime,
+        lambda ranges: dataset.parts.rows.dead_within(snapshot, ranges),
+        dataset.parts.ledger.runtime,
         root.version + 1,
     )
     assert taken is not None
@@ -104,7 +103,7 @@ def test_settled_waiting_and_tail_come_out_in_one_order(kind, tmp_path):
 def test_order_does_not_depend_on_how_much_is_merged_at_once(kind, apart, tmp_path, monkeypatch):
     made = laid_over(tmp_path, kind)
     set_limit(monkeypatch, "interleave.apart", apart)
-    set_limit(monkeypatch, "opened.most_rows", 20)
+    set_limit(monkeypatch, "timeline.most_rows", 20)
     set_limit(monkeypatch, "lying.kept_bytes", 4000)
     set_limit(monkeypatch, "read.unit_rows", 30)
     assert_right(made.dataset, *RANGES)
@@ -255,7 +254,7 @@ def damage(path: Path, at: float = 0.3) -> None:
 
 
 def own_files(made: World) -> list[Path]:
-    return sorted((made.folder / made.dataset._objects.folder / "info/timeline/files").iterdir())
+    return sorted((made.folder / made.dataset.parts.ledger.objects.folder / "info/timeline/files").iterdir())
 
 
 @pytest.mark.slow
@@ -284,7 +283,7 @@ def test_a_file_of_the_timeline_that_is_gone_is_made_up_for_by_the_ledger(tmp_pa
 
 def test_a_manifest_that_is_gone_is_made_up_for_by_the_ledger(tmp_path, caplog):
     made = laid_over(tmp_path)
-    for path in (made.folder / made.dataset._objects.folder / "info/timeline/manifests").iterdir():
+    for path in (made.folder / made.dataset.parts.ledger.objects.folder / "info/timeline/manifests").iterdir():
         path.unlink()
     assert_right(made.dataset)
     assert "read from the ledger" in caplog.text
@@ -292,7 +291,7 @@ def test_a_manifest_that_is_gone_is_made_up_for_by_the_ledger(tmp_path, caplog):
 
 def test_a_damaged_slice_of_the_ledger_is_said_to_be(tmp_path):
     made = laid_over(tmp_path)
-    for path in (made.folder / made.dataset._objects.folder / "data").iterdir():
+    for path in (made.folder / made.dataset.parts.ledger.objects.folder / "data").iterdir():
         damage(path, 0.999)
     with pytest.raises(UnreadablePiece, match="data/"):
         made.dataset.timeline_batches().read_all()

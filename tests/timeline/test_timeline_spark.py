@@ -69,7 +69,7 @@ def test_a_file_of_the_timeline_that_is_gone_is_made_up_for_by_the_ledger(again,
     set_limit(monkeypatch, "spark_frame.least_bytes", 2000)
     set_limit(monkeypatch, "spark_frame.again", again)
     frame = ticks.timeline(columns=["offset", "v"])
-    files = tmp_path / "lake" / ticks._objects.folder / "info/timeline/files"
+    files = tmp_path / "lake" / ticks.parts.ledger.objects.folder / "info/timeline/files"
     if files.exists():
         for path in files.iterdir():
             path.unlink()

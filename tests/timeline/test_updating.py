@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.dataset import Dataset as Ledger
 from floodmark.ledger.errors import UnknownDataset
+from floodmark.ledger.ledger import Ledger
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.memory import MemoryStore
 from floodmark.timeline.change import changing, update
@@ -223,7 +223,7 @@ def test_purged_records_do_not_survive_a_merge(tmp_path: Path) -> None:
     made = world(tmp_path, late_merge="always", row_group_size=200)
     _write(made, range(0, 100, 2))
     _write(made, range(1, 100, 10))
-    Ledger.purge(made.dataset, 50)  # as if the purge had crashed before it came to the timeline
+    made.dataset.parts.rows.purge(50)  # as if the purge had crashed before it came to the timeline
     _write(made, range(3, 100, 10))
     assert min(p.offset_min for p in _only(made).pieces) == 50
     _check(made)
@@ -236,7 +236,7 @@ def test_update_after_a_purge_that_was_cut_short_takes_in_what_is_new_and_nothin
     for i in range(4):
         _write(made, range(i * 100, i * 100 + 100))
     _write(made, range(40, 160, 30))
-    Ledger.purge(made.dataset, 100)
+    made.dataset.parts.rows.purge(100)
     with caplog.at_level(logging.WARNING):
         _write(made, range(50, 51))  # belongs to a row group that is gone
     root = made.dataset.timeline_root()
@@ -250,7 +250,7 @@ def test_update_after_a_purge_that_was_cut_short_takes_in_what_is_new_and_nothin
 def test_update_after_everything_was_purged_leaves_no_piece(tmp_path: Path) -> None:
     made = world(tmp_path)
     _write(made, range(100))
-    Ledger.purge(made.dataset, 100)
+    made.dataset.parts.rows.purge(100)
     done = made.dataset.update_timeline()
     assert done is not None
     assert (done.kind, made.dataset.timeline_root().pieces) == ("purge", 0)
@@ -269,7 +269,7 @@ def test_slices_that_are_purged_while_they_are_merged_are_no_damage(
 
     def purge_first(*args: Any) -> Any:
         monkeypatch.setattr(changing, "merge_all", real)
-        Ledger.purge(made.dataset, 100)
+        made.dataset.parts.rows.purge(100)
         return real(*args)
 
     monkeypatch.setattr(changing, "merge_all", purge_first)
@@ -342,7 +342,7 @@ def test_write_stays_written_when_the_store_fails_right_after_it(
 ) -> None:
     made = world(tmp_path)
     _write(made, range(100))
-    real = Ledger._write
+    real = Ledger.write
 
     def and_then_fail(*args: Any, **options: Any) -> Any:
         commit = real(*args, **options)
@@ -350,7 +350,7 @@ def test_write_stays_written_when_the_store_fails_right_after_it(
         return commit
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(Ledger, "_write", and_then_fail)
+        patch.setattr(Ledger, "write", and_then_fail)
         _write(made, range(50, 150))
     assert "its timeline is behind (the network is down)" in caplog.text
     made.store.calm()

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute.runner import Runner
 from floodmark.engine import Session, SilentProgress
+from floodmark.engine.rounds import Runner
+from floodmark.functions.on_error import parse_on_error
 from floodmark.ledger.keys.hashing import hash_rows
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.merge.buckets import BUCKETS, FileBucket
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.arrays import Hashes
 from floodmark.storage.local import LocalStore
 from floodmark.transform.functions.function import StepFunction
-from floodmark.transform.functions.on_error import parse_on_error
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.meta import TransformMeta
 from floodmark.transform.rows.chunk import Chunk, Side

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from floodmark.functions.on_error import parse_on_error
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.layout import derive
 from floodmark.storage.slices import Vocabulary
 from floodmark.transform.functions.call import Called, OutputShape, call_chunk
 from floodmark.transform.functions.function import StepFunction
-from floodmark.transform.functions.on_error import parse_on_error
 from floodmark.transform.rows.chunks import Chunk, Side
 
 NOW = 1_700_000_000_000

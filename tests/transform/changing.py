@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute.runner import Runner
+from floodmark.engine.rounds import Runner
 from floodmark.lake import Lake
-from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.storage.arrays import I64, Hashes
 from floodmark.transform.changed.changelist import EVERYTHING, Changelist, Choice, changelist
 from floodmark.transform.changed.inputs import PinnedInput, pin, pin_dataset
 from floodmark.transform.changed.shape import OutputKeys, Shape, resolve_shape
@@ -118,7 +118,7 @@ class World:
         table = self.lake[self.specs[number].name]
         if table.schema is None:
             return []
-        return table._current_scan(None, table.snapshot().require_layout("").read_schema.names).to_table().to_pylist()
+        return table.parts.rows.scan(None, table.snapshot().require_layout("").read_schema.names).to_table().to_pylist()
 
     def records(self, number: int) -> list[dict[str, Any]]:
         dataset = self.lake[self.specs[number].name]

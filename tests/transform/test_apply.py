@@ -124,7 +124,7 @@ def test_task_that_is_begun_again_finds_what_it_had_stored(world):
     assert sorted(world.calls()) == list(range(30, 40))
     assert {s.id for s in before.stored} < {s.id for s in after.stored}
     assert processed_of(after.stored, range(40)) == list(range(40))
-    assert after.units_done == 40
+    assert after.done == 40
 
 
 def test_slow_task_gives_back_what_it_has_not_begun_and_nothing_is_called_twice(world):

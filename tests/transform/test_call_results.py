@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.ledger.keys.hashing import hash_rows
-from floodmark.ledger.keys.records import Hashes
+from floodmark.storage.arrays import Hashes
 from floodmark.transform.errors import BadResult, BadStep
-from floodmark.transform.functions.matching import find, repeated
 from profiles import examples
 from transform.calling import call, chunk_of, ids, output, pairs
 
@@ -297,6 +296,6 @@ def test_hashes_are_found_like_a_dict_finds_them_even_when_first_halves_meet():
         among = pool.take(pool.first_of_each())
         asked = Hashes(*random.integers(0, 5, (2, 12)).astype(np.uint64))
         places = {pair: i for i, pair in enumerate(pairs(among))}
-        assert find(asked, among).tolist() == [places.get(pair, -1) for pair in pairs(asked)]
-        assert repeated(asked).tolist() == [i for i, p in enumerate(pairs(asked)) if p in pairs(asked)[:i]]
-    assert find(asked, Hashes.joined([])).tolist() == [-1] * 12
+        assert asked.positions_in(among).tolist() == [places.get(pair, -1) for pair in pairs(asked)]
+        assert asked.repeated().tolist() == [i for i, p in enumerate(pairs(asked)) if p in pairs(asked)[:i]]
+    assert asked.positions_in(Hashes.joined([])).tolist() == [-1] * 12

@@ -10,15 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.layout import derive
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.arrays import Hashes
+from floodmark.storage.errors import StorageError
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.slices import Vocabulary
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.tasks.apply import apply
 from floodmark.transform.tasks.checkpoints import ChunkStore, Stored
-from floodmark.transform.tasks.reuse import FoundIndex, Places, identity
+from floodmark.transform.tasks.reuse import FoundIndex, identity
 from floodmark.transform.tasks.work import Task
 from transform.apply_world import Keys, T, World, hashes, processed_of, rows_of
 
@@ -42,8 +43,7 @@ def test_checkpoint_is_found_as_it_was_stored(world):
     assert processed_of([found], range(40)) == list(range(40))
     assert found.failed_table().equals(stored.failed_table())
     entries = world.store.entries(found)
-    places = Places.of(entries.hashes)
-    assert entries.attempts[places.at[places.find(hashes([5]))]].tolist() == [1]
+    assert entries.attempts[hashes([5]).positions_in(entries.hashes)].tolist() == [1]
     assert int(entries.attempts.sum()) == 1
     assert len(entries) == 39
 
@@ -78,6 +78,16 @@ def harm(file: Path, damage: str) -> None:
             file.write_bytes(data + b"\0")
         case "deleted":
             file.unlink()
+
+
+def test_checkpoint_that_is_damaged_during_a_run_ends_it_and_is_deleted_by_the_next(world):
+    (stored,) = store(world, Keys(0, 10))
+    (descriptor,) = [f for f in world.files() if f.parent.name == "done"]
+    harm(descriptor, "flipped")
+    with pytest.raises(StorageError, match="cannot be used") as caught:
+        world.store.entries(stored)
+    assert "run the step again" in caught.value.hint
+    assert world.store.found(world.outputs) == []
 
 
 def test_files_of_a_checkpoint_that_was_never_finished_are_swept(world):

@@ -15,6 +15,7 @@ import pytest
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
+from floodmark.chain.events import ExecuteTransform
 from floodmark.ledger.errors import DuplicateKeys, ReadOnlyDataset, UnfitResult, UnknownDataset
 from floodmark.storage.local import LocalStore
 from floodmark.transform.errors import BadMeta, BadResult, BadStep, FunctionFailed, KeysChanged, OutputTaken
@@ -101,6 +102,8 @@ def test_an_input_that_moved_without_changing_the_result_still_advances(lake):
     lake["sales"].write(sales((1, "a", 2), (2, "a", 1)))
     report = totalled.run(lake)
     assert (report.commits, report.new, report.changed) == (1, 0, 0)
+    event = next(entry.event for entry in lake["totals"].log() if isinstance(entry.event, ExecuteTransform))
+    assert [read.new_offset for read in event.query_inputs] == [lake["sales"].last_offset]
     assert totalled.run(lake).nothing
     assert function.calls == 2
     assert lake["totals"].last_offset == 0

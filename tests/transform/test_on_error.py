@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from floodmark import Retry, Skip
-from floodmark.transform.errors import BadHandling
-from floodmark.transform.functions.on_error import DAY_MS, OnError, parse_on_error
+from floodmark.errors import BadHandling
+from floodmark.functions.on_error import DAY_MS, OnError, parse_on_error
 
 NOW = 1_000
 

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.compute import runner
-from floodmark.engine import Session
+from floodmark.engine import Session, rounds
 from floodmark.engine import run as run_on_spark
 from floodmark.ledger.merge import derive
 from limits import set_limit
@@ -34,7 +33,7 @@ def lake(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> f
     set_limit(monkeypatch, "derive.here_rows", -1)
     set_limit(monkeypatch, "derive.few_cores", 0)
     set_limit(monkeypatch, "derive.slice_bytes", 1)  # every row is a task
-    monkeypatch.setattr(runner, "run", partial(run_on_spark, retries=0))
+    monkeypatch.setattr(rounds, "run", partial(run_on_spark, retries=0))
     lake = fm.Lake(tmp_path / "lake", runtime=fm.Runtime(session=session))
     lake.create("a", key="id").write(pa.table({"id": KEYS, "v": KEYS}))
     return lake

@@ -20,10 +20,10 @@ from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.meta import failed_schema
 from floodmark.transform.tasks.apply import apply
 from floodmark.transform.tasks.checkpoints import ChunkStore
-from floodmark.transform.tasks.rounds import Missing, shares
+from floodmark.transform.tasks.reuse import conformed
+from floodmark.transform.tasks.rounds import shares
 from floodmark.transform.tasks.stored import Fresh, Rows, Stored
-from floodmark.transform.tasks.trim import conformed
-from floodmark.transform.tasks.work import Task
+from floodmark.transform.tasks.work import Missing, Task
 from profiles import seeds
 from transform.apply_world import Keys, T, World, hashes, processed_of, rows_of
 from transform.driven import Driver, world_at

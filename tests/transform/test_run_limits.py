@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodmark.ledger.keys.records import Hashes
+from floodmark.storage.arrays import Hashes
 from floodmark.transform.changed.ordering import limited
 from floodmark.transform.changed.pending import NOT_PENDING, Pending
 from profiles import seeds

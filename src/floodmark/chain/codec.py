@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from floodmark.chain.tables import BLOCK, BYTES, I32, I64
 
 VERSION = 3
 BLOCK_KIND = 0x400000
+
+_CACHED_BYTES = 1 << 13  # larger blocks are not kept decoded
 
 # Version 2 differs in one thing: its timestamps are not aligned.
 _TIMESTAMP_ALIGN = {2: 1, 3: 4}
@@ -44,7 +47,11 @@ def encode(block: MetadataBlock, version: int = VERSION) -> bytes:
 
 def decode(data: bytes) -> MetadataBlock:
     """The block that these bytes hold; `CorruptBlock` or `UnsupportedBlockVersion` when they hold none."""
-    manifest = _read(_MANIFEST, bytes(data))
+    return _decode_once(bytes(data)) if len(data) <= _CACHED_BYTES else _decode(bytes(data))
+
+
+def _decode(data: bytes) -> MetadataBlock:
+    manifest = _read(_MANIFEST, data)
     assert isinstance(manifest, _Manifest)
     if manifest.kind != BLOCK_KIND:
         raise CorruptBlock(f"These bytes are of kind 0x{manifest.kind:x}, not a metadata block.")
@@ -53,6 +60,10 @@ def decode(data: bytes) -> MetadataBlock:
     block = _read(BLOCK, manifest.content)
     assert isinstance(block, MetadataBlock)
     return block
+
+
+_decode_once = functools.lru_cache(maxsize=512)(_decode)
+"""Blocks are immutable, and each call of a dataset reads the same few: schema, key, newest data."""
 
 
 def _written(table: Table, value: object, version: int) -> bytes:

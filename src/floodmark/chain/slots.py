@@ -6,17 +6,23 @@
 from __future__ import annotations
 
 import struct
+from calendar import isleap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from datetime import date
 from enum import Enum
 from typing import Any, Protocol
 
-from floodmark.chain import timestamps
 from floodmark.chain.errors import BadDatasetId, BadHash, CorruptBlock, UnencodableBlock
 from floodmark.chain.flat import Entry, Reader, Writer
 
 Places = tuple[int, ...]
 """Where the slots of a table are."""
+
+NANOS_PER_SECOND = 1_000_000_000
+SECONDS_PER_DAY = 86_400
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_TIME = struct.Struct("<iHxxII")  # year, day of the year, second of the day, nanosecond
 
 _BYTE = tuple(bytes([n]) for n in range(256))
 
@@ -83,11 +89,34 @@ class Timestamp:
 
     def write(self, writer: Writer, slot: int, value: Any, entries: list[Entry]) -> None:
         """Aligned as the block's version says."""
-        entries.append((slot, writer.timestamp_align, timestamps.pack(value)))
+        entries.append((slot, writer.timestamp_align, pack_time(value)))
 
     def read(self, reader: Reader, places: Places, slot: int) -> Any:
         """Nanoseconds since the epoch."""
-        return timestamps.unpack(reader.data, places[slot])
+        return unpack_time(reader.data, places[slot])
+
+
+def pack_time(nanos: int) -> bytes:
+    """The 16 bytes of a point in time; ValueError outside the years 1 to 9999."""
+    seconds, nanosecond = divmod(nanos, NANOS_PER_SECOND)
+    days, second = divmod(seconds, SECONDS_PER_DAY)
+    try:
+        year = date.fromordinal(_EPOCH_DAY + days).year
+    except OverflowError as error:
+        raise ValueError("outside the years 1 to 9999") from error
+    return _TIME.pack(year, _EPOCH_DAY + days - date(year, 1, 1).toordinal() + 1, second, nanosecond)
+
+
+def unpack_time(data: bytes, at: int) -> int:
+    """The point in time that these 16 bytes hold; ValueError when there is no such point."""
+    stamp: tuple[int, int, int, int] = _TIME.unpack_from(data, at)
+    year, ordinal, second, nanosecond = stamp
+    first = date(year, 1, 1).toordinal()
+    if not 1 <= ordinal <= 365 + isleap(year):
+        raise ValueError(f"year {year} has no day {ordinal}")
+    if second >= SECONDS_PER_DAY or nanosecond >= NANOS_PER_SECOND:
+        raise ValueError(f"a day has no second {second}.{nanosecond:09}")
+    return ((first + ordinal - 1 - _EPOCH_DAY) * SECONDS_PER_DAY + second) * NANOS_PER_SECOND + nanosecond
 
 
 class _Reference:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from floodmark.compute.stored.gc import GRACE_NANOS, Garbage
+from floodmark.compute.stored.gc import Garbage
 from floodmark.dataset import Dataset
+from floodmark.storage.sweep import GRACE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Collected:
     @classmethod
     def of(cls, dataset: Dataset, garbage: Garbage) -> Collected:
         gone = {info.key for info in garbage.checkpoints}
-        oldest = time.time() - GRACE_NANOS / 10**9
+        oldest = time.time() - GRACE_SECONDS
         staying = [info for info in dataset.checkpoints.infos() if info.key not in gone]
         young = sum(info.modified >= oldest for info in staying)
         return cls(

@@ -13,7 +13,7 @@ from floodmark.cli.errors import BadKeyValue, NoKey
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from floodmark.ledger.dataset import Dataset
+    from floodmark.dataset import Dataset
 
 Pairs = list[dict[str, str]]
 """Keys as they were typed, each by column."""

@@ -7,8 +7,8 @@ import array
 import numpy as np
 from pyroaring import BitMap
 
-from floodmark.ledger.keys.records import I64
 from floodmark.storage import document
+from floodmark.storage.arrays import I64
 from floodmark.storage.document import Damaged
 
 _LIMIT = 1 << 32  # a BitMap holds unsigned 32-bit numbers

@@ -20,11 +20,10 @@ from floodmark.compute.assemble import store_segment
 from floodmark.compute.checkpoints.batches import ROWADDR, Source, checkpoint_batch, of_run, run_of
 from floodmark.compute.checkpoints.found import RangeCheckpoint, find_ranges
 from floodmark.compute.checkpoints.keys import range_key
-from floodmark.compute.checkpoints.sizing import CheckpointSizer
 from floodmark.compute.functions.call import Computed
-from floodmark.compute.widths import fitting
 from floodmark.compute.work import Applied, MapBatchCheckpoint, RangeTask, Work, Written
-from floodmark.ledger.keys.records import I64
+from floodmark.engine.rounds import CheckpointSizer, fitting
+from floodmark.storage.arrays import I64
 
 CALL_BYTES = 64 << 20
 """How many bytes of input a function is handed at once at most; and what it returns should not have more, either."""

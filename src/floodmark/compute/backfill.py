@@ -17,21 +17,13 @@ from pyroaring import BitMap
 
 from floodmark.compute import addresses
 from floodmark.compute.assemble import Assembled, AssembleTask, assemble
-from floodmark.compute.checkpoints.found import Mending
-from floodmark.compute.errors import (
-    BadColumn,
-    BadRowErrors,
-    CheckpointCoverageError,
-    ColumnChanged,
-    ManifestMoved,
-    UnreadableColumn,
-)
+from floodmark.compute.checkpoints.found import Looking, Mending
+from floodmark.compute.errors import BadColumn, BadRowErrors, ColumnChanged, UnreadableColumn
 from floodmark.compute.functions.udf import Udf
 from floodmark.compute.options import Options
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.plan import FragmentPlan
 from floodmark.compute.rounds import compute
-from floodmark.compute.runner import Runner
 from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored import manifest, row_errors
 from floodmark.compute.stored.catalog import Column
@@ -39,16 +31,15 @@ from floodmark.compute.stored.install import install
 from floodmark.compute.stored.manifest import Fragment, Manifest
 from floodmark.compute.stored.purge import drop_purged
 from floodmark.compute.survey import BackfillPlan, prefix_of, survey
-from floodmark.compute.turns import turn
 from floodmark.compute.work import Applied, Work
+from floodmark.derive.run import Derivation, run
+from floodmark.derive.turns import take_turn
 from floodmark.engine import Progress
-from floodmark.errors import FloodmarkError
+from floodmark.engine.rounds import Runner
+from floodmark.errors import Unreadable
 from floodmark.ledger.errors import UnreadableSlice
 
 _log = logging.getLogger(__name__)
-
-_TRIES = 20
-"""How often a backfill plans again, when checkpoints prove damaged or somebody else commits."""
 
 
 @dataclass(frozen=True)
@@ -81,36 +72,14 @@ def backfill(
 ) -> Backfill:
     """Bring a column up to date; `pin` takes the present state of the dataset."""
     options.checkpoint_sizes(udf, 1)  # refused before anything is done
-    counts = _Counts()
-    problem: FloodmarkError
-    with turn_of(pin(), column, progress()):
-        for _ in range(_TRIES):
-            pinned = pin()
-            column = _same(column, pinned)
-            finder = Mending(pinned.objects.checkpoints, pinned.dataset_id)
-            plan = survey(pinned, column, finder, options.where, options.retry_errors)
-            counts.see(plan)
-            if plan.nothing_to_do:
-                return counts.result(column.name)
-            try:
-                _carry_out(pinned, column, udf, plan, options, runner, progress(), counts)
-                return counts.result(column.name)
-            except (ManifestMoved, CheckpointCoverageError) as error:
-                # Somebody else committed, or a checkpoint proved damaged and is gone: plan again with what there is.
-                problem = error
-            except (UnreadableSlice, BadColumn, UnreadableColumn) as error:
-                now = pin()
-                if (now.start, now.catalog) == (pinned.start, pinned.catalog):
-                    raise
-                problem = error  # a purge or a commit took away what tasks were reading
-        raise problem
+    return run(_Run(column, udf, options, pin, runner, progress))
 
 
 @contextmanager
 def turn_of(pinned: Pinned, column: Column, progress: Progress) -> Iterator[None]:
     """Wait for other backfills of the column, and say so if it takes a while: who comes second finds it done."""
     objects = pinned.objects
-    with turn(objects.store, objects.turn_key(column.field_id), f"another backfill of {column.name}", progress):
+    with take_turn(objects.store, objects.turn_key(column.field_id), f"another backfill of {column.name}", progress):
         if pinned.start > pinned.catalog.purged_before:
             drop_purged(objects, pinned.start, pinned.dataset_id)  # one was killed on the way here
         try:
@@ -121,16 +90,11 @@ def turn_of(pinned: Pinned, column: Column, progress: Progress) -> Iterator[None
                 drop_purged(objects, purged, pinned.dataset_id)  # tasks may have stored rows after it had removed them
 
 
-def _same(column: Column, pinned: Pinned) -> Column:
-    """The column as it is now, if it is still the one whose function is at hand."""
-    present = pinned.catalog.column(column.name)
-    if present.field_id != column.field_id or not present.function.is_same(column.function):
-        raise ColumnChanged(
-            f"column {column.name!r} of {pinned.name!r} was altered or replaced while its backfill was waiting",
-            hint="run the backfill again",
-            column=column.name,
-        )
-    return present
+@dataclass(frozen=True)
+class _State:
+    pinned: Pinned
+    column: Column
+    plan: BackfillPlan
 
 
 @dataclass
@@ -147,46 +111,98 @@ class _Counts:
         for name, count in counts.items():
             self.total[name] = self.total.get(name, 0) + count
 
-    def result(self, column: str) -> Backfill:
-        assert self.first is not None
+    def result(self, state: _State) -> Backfill:
+        first = self.first or state.plan
         counts = {"computed": 0, "failed": 0, "stored": 0, **self.total}
         counts["reused"] = max(0, counts.pop("stored") - counts["computed"] - counts["failed"])
-        return Backfill(column, done=self.first.done, waiting=self.first.waiting, **counts)
+        return Backfill(state.column.name, done=first.done, waiting=first.waiting, **counts)
 
 
-def _carry_out(
-    pinned: Pinned,
-    column: Column,
-    udf: Udf,
-    plan: BackfillPlan,
-    options: Options,
-    runner: Runner,
-    progress: Progress,
-    counts: _Counts,
-) -> None:
-    to_do = [f for f in plan.fragments if not f.is_done]
-    reused = sum(len(f.ranges) + len(f.data) for f in to_do)
-    told = f", {reused} checkpoints reused" if reused else ""
-    base = pinned.manifest(column)
-    work = work_of(pinned, column, udf, options)
-    progress.start(f"computing {column.name} of {pinned.name}{told}", plan.missing)
-    try:
-        for wave in _waves(to_do, options.commit_granularity):
-            applied = compute(work, pinned, wave, options, runner, progress)
-            counts.add(
-                computed=sum(a.computed for a in applied),
-                failed=sum(a.failed for a in applied),
-                called=sum(a.called for a in applied),
-            )
-            written = _assemble(work, wave, applied, runner)
-            base = _commit(pinned, column, base, wave, written)
-            counts.add(
-                stored=sum(len(f.to_store) for f in wave),
-                checkpoints_reused=sum(len(f.ranges) + len(f.data) for f in wave),
-                commits=1,
-            )
-    finally:
-        progress.finish()
+@dataclass
+class _Run(Derivation[_State, Backfill]):
+    """A backfill of one column, as the loop of derived things runs it."""
+
+    column: Column
+    udf: Udf
+    options: Options
+    pin_dataset: Callable[[], Pinned]
+    runner: Runner
+    progress: Callable[[], Progress]
+    counts: _Counts = field(default_factory=_Counts)
+    has_turn: bool = False
+
+    replaced = (UnreadableSlice, BadColumn, UnreadableColumn)  # a purge or a commit took away what tasks were reading
+
+    def pin(self) -> _State:
+        pinned = self.pin_dataset()
+        column = _same(self.column, pinned)
+        finder = (Mending if self.has_turn else Looking)(pinned.objects.checkpoints, pinned.dataset_id)
+        return _State(pinned, column, survey(pinned, column, finder, self.options.where, self.options.retry_errors))
+
+    def idle(self, state: _State) -> Backfill | None:
+        is_purged = state.pinned.start <= state.pinned.catalog.purged_before
+        return self.counts.result(state) if state.plan.nothing_to_do and is_purged else None
+
+    @contextmanager
+    def turn(self, state: _State) -> Iterator[None]:
+        with turn_of(state.pinned, state.column, self.progress()):
+            self.has_turn = True
+            yield
+
+    def is_stale(self, state: _State) -> bool:  # noqa: ARG002
+        return True  # another backfill may have stored results and ended without a commit
+
+    def attempt(self, state: _State) -> Backfill:
+        self.counts.see(state.plan)
+        if not state.plan.nothing_to_do:
+            self._carry_out(state)
+        return self.counts.result(state)
+
+    def moved(self, state: _State) -> bool:
+        now = self.pin_dataset()
+        return (now.start, now.catalog) != (state.pinned.start, state.pinned.catalog)
+
+    def repair(self, state: _State, error: Unreadable) -> bool:  # noqa: ARG002
+        return True  # a checkpoint proved damaged and is deleted; the next one may be damaged too
+
+    def _carry_out(self, state: _State) -> None:
+        pinned, column, options = state.pinned, state.column, self.options
+        to_do = [f for f in state.plan.fragments if not f.is_done]
+        reused = sum(len(f.ranges) + len(f.data) for f in to_do)
+        told = f", {reused} checkpoints reused" if reused else ""
+        base = pinned.manifest(column)
+        work = work_of(pinned, column, self.udf, options)
+        progress = self.progress()
+        progress.start(f"computing {column.name} of {pinned.name}{told}", state.plan.missing)
+        try:
+            for wave in _waves(to_do, options.commit_granularity):
+                applied = compute(work, pinned, wave, options, self.runner, progress)
+                self.counts.add(
+                    computed=sum(a.computed for a in applied),
+                    failed=sum(a.failed for a in applied),
+                    called=sum(a.called for a in applied),
+                )
+                written = _assemble(work, wave, applied, self.runner)
+                base = _commit(pinned, column, base, wave, written)
+                self.counts.add(
+                    stored=sum(len(f.to_store) for f in wave),
+                    checkpoints_reused=sum(len(f.ranges) + len(f.data) for f in wave),
+                    commits=1,
+                )
+        finally:
+            progress.finish()
+
+
+def _same(column: Column, pinned: Pinned) -> Column:
+    """The column as it is now, if it is still the one whose function is at hand."""
+    present = pinned.catalog.column(column.name)
+    if present.field_id != column.field_id or not present.function.is_same(column.function):
+        raise ColumnChanged(
+            f"column {column.name!r} of {pinned.name!r} was altered or replaced while its backfill was waiting",
+            hint="run the backfill again",
+            column=column.name,
+        )
+    return present
 
 
 def _waves(plans: Sequence[FragmentPlan], size: int) -> Iterator[Sequence[FragmentPlan]]:
@@ -256,7 +272,7 @@ def _commit(
         pinned.objects,
         pinned.dataset_id,
         column,
-        base,
+        replace(base, read=pinned.read),
         fragments,
         {number: rows for number, rows in changed.items() if rows},
         pinned.identity(column),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from floodmark.errors import FloodmarkError
+from floodmark.errors import BadFunctionResult, FloodmarkError, LostRace, Unreadable
 
 
 class ComputeError(FloodmarkError):
     """Something about a computed column or its function is not as it must be."""
 
 
-class CheckpointCoverageError(ComputeError):
+class CheckpointCoverageError(ComputeError, Unreadable):
     """Rows that should be in checkpoints are not: a gap that nobody may fill with nulls."""
 
     column: str
@@ -124,7 +124,7 @@ class ColumnChanged(ComputeError):
     column: str
 
 
-class ManifestMoved(ComputeError):
+class ManifestMoved(ComputeError, LostRace):
     """Others changed a column, or what it is computed from, first; planning again is all it takes."""
 
     column: str
@@ -137,10 +137,6 @@ class BadFunction(ComputeError, TypeError):
     """A function cannot be a column's: its parameters, its result's type or its options are not usable."""
 
     function: str
-
-
-class BadHandler(ComputeError, TypeError):
-    """An entry of on_error names no errors, or errors that must never be swallowed."""
 
 
 class BadCheckpointSize(ComputeError, ValueError):
@@ -188,7 +184,7 @@ class FunctionFailed(ComputeError):
     called: int
 
 
-class BadResult(ComputeError):
+class BadResult(ComputeError, BadFunctionResult):
     """A column's function gave values of the wrong number or type, or nulls where none may be."""
 
     column: str

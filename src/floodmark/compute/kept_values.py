@@ -21,7 +21,7 @@ from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.sources import Checkpoint, lost_rows, made_at
 from floodmark.compute.stored import row_errors
 from floodmark.ledger.beside import Offsets
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 
 PIECE_ROWS = 1 << 16
 """So many values become one Arrow array, which may not have more than two gigabytes of text."""

@@ -17,8 +17,8 @@ from floodmark.compute import sources
 from floodmark.compute.checkpoints.batches import Source
 from floodmark.compute.sources import Values
 from floodmark.compute.stored import row_errors
-from floodmark.compute.widths import most_rows
-from floodmark.ledger.keys.records import I64
+from floodmark.engine.rounds import most_rows
+from floodmark.storage.arrays import I64
 from floodmark.storage.slices import ROW_GROUP_ROWS
 
 

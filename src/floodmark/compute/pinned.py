@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -16,11 +16,13 @@ from floodmark.compute.stored.catalog import Catalog, Column, identity
 from floodmark.compute.stored.manifest import Manifest
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.stored.read import computed_columns
+from floodmark.derive.positions import Position, check_on_chain
 from floodmark.ledger.beside import Beside
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.scan import Scan, Where
 from floodmark.ledger.selection import Selection
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,20 @@ class Pinned:
     start: int  # the first offset that is not purged
     end: int
     catalog: Catalog
+    snapshot: Snapshot = field(repr=False, compare=False)
+
+    def check_position(self, column: Column) -> None:
+        """`InputDiverged` if the dataset does not hold the records any more that values were computed of."""
+        found = self.manifest(column)
+        if found.read is not None and found.identity == self.identity(column):
+            remedy = f"reset_column({column.name!r}) makes the next backfill compute every row once more"
+            check_on_chain(f"column {column.name!r}", [found.read], [self], remedy)
+
+    @property
+    def read(self) -> Position | None:
+        """The newest record, None when there is none."""
+        block = self.snapshot.block_of(self.end - 1)
+        return None if block is None else Position(self.dataset_id, self.end - 1, block)
 
     def identity(self, column: Column) -> str:
         return identity(self.catalog, self.dataset_id, column)

@@ -89,6 +89,7 @@ def survey(pinned: Pinned, column: Column, finder: Looking, where: Where = None,
 
     `finder` looks for checkpoints; one that is `Mending` also removes those that are damaged.
     """
+    pinned.check_position(column)
     base = pinned.manifest(column).under(pinned.identity(column))
     prefix = prefix_of(pinned, column, where)
     there = _Files(pinned.objects, max((s.end for f in base.fragments for s in f.segments), default=0))

@@ -37,18 +37,18 @@ from floodmark.compute.options import Options
 from floodmark.compute.pinned import Pinned
 from floodmark.compute.plan import FragmentPlan, Window, plan_fragment
 from floodmark.compute.rounds import compute
-from floodmark.compute.runner import Runner
 from floodmark.compute.sources import lost_rows
 from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored.catalog import FRAGMENT_ROWS, Catalog, Column, FunctionRef
 from floodmark.compute.stored.gc import Used
 from floodmark.compute.stored.manifest import Fragment
 from floodmark.compute.stored.objects import ColumnObjects
-from floodmark.compute.turns import turn
 from floodmark.compute.work import Applied, Work
+from floodmark.derive.turns import take_turn
 from floodmark.engine import Progress
-from floodmark.ledger.keys.records import I64
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.scan import alive
+from floodmark.storage.arrays import I64
 
 _TRIES = 20
 """How often is computed what was stored and proves lost or damaged when it is looked for."""
@@ -103,7 +103,7 @@ def values(
         finding.look_again_at_failed()
     if finding.lacking:
         other = f"somebody else who computes {column.name}"
-        with turn(kept_in.store, f"{kept_in.folder}/turns/{Group.of(prefix.text).name}", other, progress):
+        with take_turn(kept_in.store, f"{kept_in.folder}/turns/{Group.of(prefix.text).name}", other, progress):
             finding.look(finding.lacking)
             finding.complete()
     return finding.result()

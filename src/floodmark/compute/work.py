@@ -17,11 +17,11 @@ from floodmark.compute.plan import Share
 from floodmark.compute.stored.manifest import Segment
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.beside import Beside
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import Selection
+from floodmark.storage.arrays import I64
 
 SPARSE = 16
 """Where fewer than one record of so many is wanted, looking each up costs less than reading all."""
@@ -96,6 +96,10 @@ class RangeTask:
     again: BitMap  # rows to compute though a checkpoint has them: there they failed
     direct: tuple[int, int] | None = None  # the offsets of the segment that it may write by itself
 
+    @property
+    def rows(self) -> int:
+        return len(self.share.rows)
+
     def __str__(self) -> str:
         first, last = self.base + self.share.rows.min(), self.base + self.share.rows.max()
         which = f"record {first}" if first == last else f"records {first} to {last}"
@@ -125,6 +129,18 @@ class Applied:
     seconds: float
     rest: BitMap
     written: Written | None = None
+
+    @property
+    def left(self) -> list[tuple[int, BitMap]]:
+        return [(self.share.fragment, self.rest)] if self.rest else []
+
+    @property
+    def done(self) -> int:
+        return self.computed + self.failed
+
+    @property
+    def rows(self) -> int:
+        return self.done
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from floodmark.doctor.finding import Finding
-from floodmark.engine.cache import user_cache
+from floodmark.storage.file_cache import user_cache
 
 
 def check_temporary(

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from floodmark.chain.errors import ChainError
 from floodmark.chain.hashes import SHA3_256, Multihash
 from floodmark.chain.refs import BlockRef
 from floodmark.chain.walk import read_block
 from floodmark.doctor.finding import Finding
 from floodmark.errors import FloodmarkError
 from floodmark.garbage import staging, unnamed
-from floodmark.garbage.found import GRACE_SECONDS, last_name
 from floodmark.lake import Lake
 from floodmark.ledger import names
 from floodmark.ledger.create import dataset_objects
@@ -23,6 +21,7 @@ from floodmark.ledger.segment import segment_name
 from floodmark.ledger.snapshot import Snapshot, load_at
 from floodmark.ledger.strategy import strategy_of
 from floodmark.storage.store import Store
+from floodmark.storage.sweep import GRACE_SECONDS
 from floodmark.timeline.settings import of as timeline_settings
 from floodmark.timeline.stored import root as roots
 from floodmark.timeline.stored.objects import TimelineObjects
@@ -44,7 +43,7 @@ def check_names(store: Store) -> Iterator[Finding]:
     what, count = "names", 0
     for info in store.list("names"):
         try:
-            names.exists(store, last_name(info))
+            names.exists(store, info.name)
             count += 1
         except (names.DamagedName, BadName) as error:
             yield Finding(what, "bad", error.message, error.hint)
@@ -95,7 +94,7 @@ _FIRST_BLOCKS = 8
 def _slices(what: str, snapshot: Snapshot) -> Iterator[Finding]:
     """Slices that are gone or cut short, by a listing: what is in them is for `verify` to find out."""
     objects, slices = snapshot.objects, snapshot.slices
-    there = {last_name(info): info.size for info in objects.store.list(f"{objects.folder}/data")}
+    there = {info.name: info.size for info in objects.store.list(f"{objects.folder}/data")}
     names = [Multihash(SHA3_256, digest).text for digest in slices.column("physical").to_pylist()]
     wrong = [n for n, (name, size) in enumerate(zip(names, slices.column("size").to_pylist(), strict=True))
              if there.get(name) != size]  # fmt: skip
@@ -140,24 +139,21 @@ def check_staging(store: Store, now: float) -> Iterator[Finding]:
 
 def check_unnamed(store: Store, now: float) -> Iterator[Finding]:
     """Datasets without a name."""
-    try:
-        yield from list(_unnamed(store, now)) or [Finding("unnamed datasets", "ok", "none")]
-    except ChainError:  # said of the dataset whose block it is
-        detail = "cannot be told while a dataset cannot be read: its chain may speak of another one"
-        yield Finding("unnamed datasets", "warn", detail, "mend that dataset first")
+    yield from list(_unnamed(store, now)) or [Finding("unnamed datasets", "ok", "none")]
 
 
 def _unnamed(store: Store, now: float) -> Iterator[Finding]:
     what, oldest = "unnamed datasets", now - GRACE_SECONDS
-    if not unnamed.spoken_of(store) and any(True for _ in store.list("datasets")):
+    if not unnamed.Named.of(store).known and any(True for _ in store.list("datasets")):
         yield Finding(
             what, "warn", "there are datasets, but no names that can be trusted", "bring back names/ from a copy"
         )
         return
     for one in unnamed.find(store):
-        if one.is_empty:
+        if one.is_useless:
             if one.is_old(oldest):
-                yield Finding(what, "warn", f"{one.id} was left by a crash, without records", "floodmark gc")
+                left = "was to replace a view and never did" if one.records else "was left by a crash, without records"
+                yield Finding(what, "warn", f"{one.id} {left}", "floodmark gc")
             continue
         records = "records that cannot be read" if one.records is None else f"{one.records:,} records"
         name = '{"name": "NAME", "id": "%s"}' % one.id  # noqa: UP031  braces of JSON

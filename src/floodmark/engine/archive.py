@@ -14,8 +14,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from floodmark.engine.cache import replace_file
 from floodmark.engine.java import Java
+from floodmark.storage.file_cache import replace_file
 
 _FORMAT = 1
 _KEPT = 4

@@ -24,10 +24,10 @@ from typing import IO, TYPE_CHECKING
 
 from floodmark.engine import launch
 from floodmark.engine.archive import Archive
-from floodmark.engine.cache import replace_file, user_cache
 from floodmark.engine.errors import EngineError
 from floodmark.engine.java import Java, find_java, spark_java_home
 from floodmark.engine.settings import Machine, Profile, launch_environment, session_settings
+from floodmark.storage.file_cache import replace_file, user_cache
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

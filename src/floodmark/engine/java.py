@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from floodmark.engine.cache import replace_file
 from floodmark.engine.errors import JavaNotFound
+from floodmark.storage.file_cache import replace_file
 
 OLDEST = 17
 _VERSION = re.compile(r'version "(?P<full>(?:1\.)?(?P<major>\d+)[^"]*)"')

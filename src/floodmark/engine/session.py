@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from floodmark.engine import launch
 from floodmark.engine.archive import Archive
-from floodmark.engine.cache import user_cache
 from floodmark.engine.errors import SessionLost
 from floodmark.engine.java import find_java, spark_java_home
 from floodmark.engine.settings import Machine, Profile, launch_environment, session_settings
+from floodmark.storage.file_cache import user_cache
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -84,7 +84,7 @@ def _project_modules() -> list[ModuleType]:
     registered = cloudpickle().list_registry_pickle_by_value()
     return [
         module
-        for name, module in list(sys.modules.items())
+        for name, module in sys.modules.copy().items()  # a copy: other threads may import meanwhile
         if isinstance(module, ModuleType)
         and vars(module).get("__name__") == name  # the name that the module's functions carry
         and name not in registered

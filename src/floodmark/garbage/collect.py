@@ -7,25 +7,75 @@ crash in the middle leaves the rest for the next time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from floodmark.compute.stored.gc import Garbage
 from floodmark.dataset import Dataset
 from floodmark.errors import FloodmarkError
-from floodmark.garbage import folded, key_files, meta, row_copies, staging, stopped, strays, unnamed
+from floodmark.garbage import staging, unnamed
 from floodmark.garbage.errors import ClockAhead
-from floodmark.garbage.found import GRACE_SECONDS, Collector, Failed, Found, Kind, remove
+from floodmark.garbage.key_files import KeyFiles
+from floodmark.garbage.meta import Meta
+from floodmark.garbage.sources import RESULTS, RESULTS_SECONDS, STAGED, Abandoned, RowCopies, Strays
 from floodmark.ledger import names
 from floodmark.ledger.create import dataset_objects
+from floodmark.ledger.fold_manifest import FoldedFiles
+from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage import sweep
 from floodmark.storage.store import ObjectInfo, Store
+from floodmark.storage.sweep import GRACE_SECONDS, GarbageSource
 
 if TYPE_CHECKING:
     from floodmark.lake import Lake
 
 MOST_AHEAD = 3600.0
 """So many seconds may this machine's clock be ahead of the store's: against a grace of days that is nothing."""
+
+Kind = Literal[
+    "checkpoints",
+    "files of columns and timelines",
+    "folded files",
+    "key index",
+    "copies of rows",
+    "slices and blocks",
+    "transform meta",
+    "results of stopped runs",
+    "staging",
+    "unnamed dataset",
+]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Objects of one kind that are of no use: those of a dataset, or of the lake itself (None)."""
+
+    dataset: str | None
+    kind: Kind
+    objects: tuple[ObjectInfo, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(info.size for info in self.objects)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A dataset, or the lake itself, that could not be looked through: nothing more of it was removed."""
+
+    dataset: str | None
+    error: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Collector:
+    """One way in which garbage comes about: `find` only looks, `collect` returns what it removed."""
+
+    find: Callable[[], Sequence[Found]]
+    collect: Callable[[], Sequence[Found]]
 
 
 def find(lake: Lake, wanted: Sequence[str] = ()) -> Iterator[Found | Failed]:
@@ -73,7 +123,7 @@ def _collectors(lake: Lake, wanted: Sequence[str]) -> Iterator[tuple[str | None,
     named = [names.find(lake.store, name) for name in wanted if name not in ids]  # before anything goes: all are there
     for entry in named if wanted else names.entries(lake.store):
         objects = dataset_objects(lake.store, entry.id)
-        for collector in _of_dataset(Dataset(entry.name, objects, lake.runtime), objects, now):
+        for collector in _of_dataset(Dataset(Ledger(entry.name, objects, lake.runtime)), objects, now):
             yield entry.name, collector
     if ids or not wanted:
         yield None, _unnamed(lake.store, oldest, ids)
@@ -97,27 +147,21 @@ def _tried(acts: Iterable[tuple[str | None, Callable[[], Sequence[Found]]]]) -> 
 def _of_dataset(dataset: Dataset, objects: DatasetObjects, now: float) -> list[Collector]:
     name, oldest = dataset.name, now - GRACE_SECONDS
 
-    def of(kind: Kind, look: Callable[[], tuple[ObjectInfo, ...]]) -> Collector:
+    def of(kind: Kind, source: GarbageSource[Any], oldest: float = oldest) -> Collector:
         return Collector(
-            lambda: [Found(name, kind, look())], lambda: [Found(name, kind, remove(objects.store, look()))]
+            lambda: [Found(name, kind, sweep.find(source, oldest).objects)],
+            lambda: [Found(name, kind, sweep.collect(source, oldest).objects)],
         )
 
-    stray: Kind = "slices and blocks"
     return [
         Collector(lambda: _computed(name, dataset.find_garbage()), lambda: _computed(name, dataset.collect_garbage())),
-        of("folded files", lambda: folded.find(objects, oldest)),
-        of("key index", lambda: key_files.find(dataset.snapshot(), oldest)),
-        of("copies of rows", lambda: row_copies.find(dataset.snapshot(), oldest)),
-        Collector(
-            lambda: [Found(name, stray, strays.find(objects, oldest))],
-            lambda: [Found(name, stray, strays.collect(objects, oldest))],
-        ),
-        Collector(
-            lambda: [Found(name, "transform meta", meta.find(objects, oldest))],
-            lambda: [Found(name, "transform meta", meta.collect(objects, oldest))],
-        ),
-        of("results of stopped runs", lambda: stopped.find_results(objects, now)),
-        of("staging", lambda: stopped.find_staged(objects, now)),
+        of("folded files", FoldedFiles(objects)),
+        of("key index", KeyFiles(objects, dataset.snapshot)),
+        of("copies of rows", RowCopies(objects, dataset.snapshot)),
+        of("slices and blocks", Strays(objects)),
+        of("transform meta", Meta(objects)),
+        of("results of stopped runs", Abandoned(objects, RESULTS), now - RESULTS_SECONDS),
+        of("staging", Abandoned(objects, STAGED)),
     ]
 
 

@@ -2,62 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from floodmark.garbage.found import last_name, young
+from floodmark.garbage.sources import DatasetGarbage
 from floodmark.ledger.errors import BadIndex
-from floodmark.ledger.keys.manifest import Manifest, decode, manifest_name
-from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.keys.manifest import decode, manifest_name
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import ObjectInfo
+from floodmark.storage.sweep import Listing, Usage
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """What lies in the folder of a key index: manifests of blocks on the chain, oldest first, other ones, files."""
+class KeyFiles(DatasetGarbage):
+    """The manifests and files of a dataset's key index.
 
-    manifests: tuple[ObjectInfo, ...]
-    strays: tuple[ObjectInfo, ...]
-    files: tuple[ObjectInfo, ...]
+    In use are the newest manifest of a block on the chain, from which the index goes on, and its files. The others were
+    released when the next manifest was written.
+    """
 
-    def staying(self, oldest: float) -> tuple[ObjectInfo, ...]:
-        """The newest manifest, from which the index goes on, and those that were in use since a moment."""
-        after = [*(newer for _, newer in pairwise(self.manifests)), None]
-        return (
-            *(m for m, newer in zip(self.manifests, after, strict=True) if newer is None or young(newer, oldest)),
-            *(m for m in self.strays if young(m, oldest)),
-        )
+    snapshot: Callable[[], Snapshot]
 
+    def listed(self) -> Iterator[ObjectInfo]:
+        yield from self.objects.key_files()
+        yield from self.objects.key_manifests()
 
-def find(snapshot: Snapshot, oldest: float) -> tuple[ObjectInfo, ...]:
-    """Manifests and files that can go now; none where the manifests that stay cannot all be read."""
-    objects = snapshot.objects
-    files = tuple(objects.key_files())
-    listed = sorted(objects.key_manifests(), key=last_name)
-    if not files and not listed:
-        return ()
-    columns = [snapshot.all_slices.column(name).to_pylist() for name in ("sequence_number", "block")]
-    chain = {manifest_name(at) for at in zip(*columns, strict=True)}
-    on_chain = tuple(m for m in listed if last_name(m) in chain)
-    shelf = Shelf(on_chain, tuple(m for m in listed if last_name(m) not in chain), files)
-    if not on_chain:
-        return ()  # whoever needs the index next makes it anew, and clears up
-    try:
-        return plan(shelf, _read(objects, shelf.staying(oldest)), oldest)
-    except (BadIndex, ObjectNotFound):
-        return ()  # damaged, or a commit went on meanwhile
-
-
-def plan(shelf: Shelf, staying: Mapping[str, Manifest], oldest: float) -> tuple[ObjectInfo, ...]:
-    """What can go, given the manifests that stay, by their keys."""
-    named = {name for manifest in staying.values() for name in manifest.names}
-    manifests = [m for m in (*shelf.manifests, *shelf.strays) if m.key not in staying]
-    files = [f for f in shelf.files if last_name(f) not in named]
-    return tuple(info for info in (*manifests, *files) if not young(info, oldest))
-
-
-def _read(objects: DatasetObjects, infos: Iterable[ObjectInfo]) -> dict[str, Manifest]:
-    return {info.key: decode(last_name(info), objects.store.get(info.key)) for info in infos}
+    def usage(self, listing: Listing[str]) -> Usage | None:
+        """None where a manifest that is or was lately in use cannot be read."""
+        if not listing.old:
+            return None
+        slices = self.snapshot().all_slices
+        chain = {
+            self.objects.key_manifest_key(manifest_name(at))
+            for at in zip(*(slices.column(name).to_pylist() for name in ("sequence_number", "block")), strict=True)
+        }
+        on_chain = sorted((info for info in listing.objects if info.key in chain), key=lambda info: info.name)
+        if not on_chain:
+            return None  # the next use of the index makes it anew, and clears up
+        folder = self.objects.key_manifest_key("")
+        released = {info.key: info.modified for info in listing.objects if info.key.startswith(folder)}
+        released |= {older.key: newer.modified for older, newer in pairwise(on_chain)}
+        staying = {key for key, since in released.items() if since >= listing.oldest} | {on_chain[-1].key}
+        try:
+            named = {name for key in staying for name in decode(key.removeprefix(folder), self.store.get(key)).names}
+        except (BadIndex, ObjectNotFound):
+            return None  # damaged, or a commit went on meanwhile
+        live = staying | {self.objects.key_file_key(name) for name in named}
+        return Usage(lambda info, _: info.key in live, released)

@@ -6,58 +6,53 @@ The chain is walked only when something old is there that its newest checkpoint 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain as both
+from itertools import islice
 
 from floodmark.chain.events import ExecuteTransform
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.walk import walk_back
-from floodmark.garbage.found import last_name, remove, young
+from floodmark.derive import notes
+from floodmark.derive.notes import BadNote, NoteGone
+from floodmark.garbage.sources import ChainGarbage
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import ObjectInfo
+from floodmark.storage.sweep import Listing, Usage
 from floodmark.transform.made import list_made
-from floodmark.transform.meta.entry_file import Damaged
-from floodmark.transform.meta.manifest import decode, is_manifest, is_note
+from floodmark.transform.meta.manifest import KIND, Damaged, decode
+from floodmark.transform.output import Follows
+from floodmark.transform.refresh import whole
+from floodmark.transform.views import note as views
 
 
-def find(objects: DatasetObjects, oldest: float) -> tuple[ObjectInfo, ...]:
-    """Those that can go now; none where a manifest of the chain cannot be read, which names nobody knows what."""
-    listed = [*objects.checkpoints(), *list_made(objects)]  # before the head is read: it names what was listed
-    old = [info for info in listed if not young(info, oldest)]
-    head = objects.read_head()
-    if not old or head is None:
-        return ()
-    there = {last_name(info) for info in listed}
-    try:
-        newest = _needed(objects, _newest(objects, head), there)
-        if all(last_name(info) in newest for info in old):
-            return ()
-        needed = _needed(objects, _all(objects, head), there)
-    except Damaged:
-        return ()
-    return tuple(info for info in old if last_name(info) not in needed)
+@dataclass(frozen=True)
+class Meta(ChainGarbage):
+    """The checkpoints of a dataset's chain and what is noted beside them; in use is what its blocks name."""
+
+    def listed(self) -> Iterator[ObjectInfo]:
+        yield from self.objects.checkpoints()
+        yield from list_made(self.objects)
+
+    def usage(self, listing: Listing[str]) -> Usage | None:
+        """None where a manifest of the chain cannot be read: what it names is not known."""
+        head = self.objects.read_head()
+        if not listing.old or head is None:
+            return None
+        there = {info.name for info in listing.objects}
+        try:
+            newest = _needed(self.objects, islice(_named(self.objects, head), 1), there)
+            if all(info.name in newest for info in listing.old):
+                return None
+            needed = _needed(self.objects, _named(self.objects, head), there)
+        except Damaged:
+            return None
+        return Usage(lambda info, _: info.name in needed)
 
 
-def collect(objects: DatasetObjects, oldest: float) -> tuple[ObjectInfo, ...]:
-    """Remove them while nobody commits: a run that was lost may be made again, and come to the same."""
-    if not find(objects, oldest):
-        return ()
-    with objects.turn():
-        return remove(objects.store, find(objects, oldest))
-
-
-def _newest(objects: DatasetObjects, head: Multihash) -> Iterable[Multihash]:
-    for _, _, block in walk_back(objects.get_block, head):
-        event = block.event
-        if isinstance(event, ExecuteTransform):
-            newest = event.prev_checkpoint if event.new_checkpoint is None else event.new_checkpoint.physical_hash
-            return [] if newest is None else [newest]
-    return []
-
-
-def _all(objects: DatasetObjects, head: Multihash) -> Iterable[Multihash]:
+def _named(objects: DatasetObjects, head: Multihash) -> Iterator[Multihash]:
+    """The checkpoints that the blocks of a chain name, the newest first."""
     for _, _, block in walk_back(objects.get_block, head):
         event = block.event
         if isinstance(event, ExecuteTransform) and event.new_checkpoint is not None:
@@ -73,15 +68,17 @@ def _needed(objects: DatasetObjects, named: Iterable[Multihash], there: set[str]
 
 def _files(objects: DatasetObjects, digest: Multihash) -> set[str]:
     try:
-        data = objects.store.get(objects.checkpoint_key(digest))
-    except ObjectNotFound:
+        facts = notes.read(objects, digest)
+        view = facts.read_as(views.Note)
+    except NoteGone:
         return set()  # only what is noted beside it is left
-    if Multihash.sha3_256(data) != digest:
-        raise Damaged("its bytes do not hash to its name")
-    if is_manifest(data):
-        manifest = decode(data)
+    except BadNote as error:
+        raise Damaged(f"it {error.problem}") from error
+    if facts.kind == KIND:
+        manifest = decode(facts)
         return manifest.names | {name for _, name in manifest.retired}
-    if not is_note(data):
+    if view is not None:
+        return set() if view.errors is None else {view.errors}
+    if facts.kind not in (Follows.KIND, whole.Note.KIND):
         raise Damaged("it is of no kind that is known here, and may name other files")
-    errors = json.loads(data).get("errors")  # a view's note names the file of the rows that its functions failed for
-    return set() if errors is None else {errors}
+    return set()

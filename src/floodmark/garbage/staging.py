@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from floodmark.garbage.found import young
 from floodmark.storage.store import ObjectInfo, Store
 
 DAY_SECONDS = 24 * 3600.0
@@ -26,7 +25,7 @@ def find(store: Store, now: float) -> tuple[ObjectInfo, ...]:
         return ()
     entries = ((entry, _looked_at(entry)) for entry in sorted(root.iterdir()))
     oldest = now - DAY_SECONDS
-    return tuple(info for entry, info in entries if info is not None and not young(info, oldest) and not is_held(entry))
+    return tuple(info for entry, info in entries if info is not None and info.modified < oldest and not is_held(entry))
 
 
 def collect(store: Store, now: float) -> tuple[ObjectInfo, ...]:

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from floodmark.engine.threads import Threads
 from floodmark.ledger.errors import DuplicateColumns
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.selection import Selection
+from floodmark.storage.arrays import I64
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 

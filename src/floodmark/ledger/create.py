@@ -100,14 +100,17 @@ def create_view(
     return _publish_new(store, runtime, name, DatasetKind.DERIVATIVE, events)
 
 
-def create_unnamed_view(
-    store: Store, runtime: Runtime, *, strategy: Strategy, transform: SetTransform, notes: Mapping[str, Any]
-) -> DatasetId:
-    """The same for a view that nobody finds by a name yet: it is to take that of another."""
-    events = _view_events(strategy, transform, notes)
-    dataset_id = DatasetId.generate(runtime.random_bytes)
-    _publish_first(store, runtime, dataset_id, DatasetKind.DERIVATIVE, events)
-    return dataset_id
+def create_hidden_view(
+    store: Store,
+    runtime: Runtime,
+    dataset_id: DatasetId,
+    *,
+    strategy: Strategy,
+    transform: SetTransform,
+    notes: Mapping[str, Any],
+) -> None:
+    """The same for a view without a name: it is to replace another."""
+    _publish_first(store, runtime, dataset_id, DatasetKind.DERIVATIVE, _view_events(strategy, transform, notes))
 
 
 def _view_events(strategy: Strategy, transform: SetTransform, notes: Mapping[str, Any]) -> list[MetadataEvent]:

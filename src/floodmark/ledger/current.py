@@ -9,9 +9,9 @@ import numpy as np
 
 from floodmark.ledger.fold_choice import usable
 from floodmark.ledger.fold_manifest import FoldManifest, read_manifest
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.selection import Selection, select
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64
 
 
 def current(snapshot: Snapshot, start: int, end: int, dead: I64) -> Selection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from floodmark.errors import FloodmarkError
+from floodmark.errors import FloodmarkError, LostRace
 
 
 class LedgerError(FloodmarkError):
@@ -132,7 +132,7 @@ class UnsupportedData(BadData):
 # Commits
 
 
-class CommitConflict(LedgerError):
+class CommitConflict(LedgerError, LostRace):
     """The commit did not happen: others kept committing first."""
 
 
@@ -180,3 +180,11 @@ class BadIndex(LedgerError):
     """A file of the key index is missing or damaged; the index can always be made again from the records."""
 
     file: str
+
+
+def bad_index(file: str, problem: str) -> BadIndex:
+    return BadIndex(
+        f"the file {file!r} of the key index cannot be used: {problem}",
+        hint="nothing is lost: the index is made again from the records",
+        file=file,
+    )

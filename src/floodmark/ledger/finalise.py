@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.ledger.conform import conform
-from floodmark.ledger.layout import Layout
+from floodmark.ledger.layout import Layout, even_rows
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.parts import Part, SlicePart
-from floodmark.ledger.row_groups import even_rows
-from floodmark.ledger.staging import explained
+from floodmark.storage.scratch import explained
 from floodmark.storage.slices import SYSTEM_TIME_TYPE, SliceFile, write_slice
 
 

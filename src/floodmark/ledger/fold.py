@@ -22,6 +22,7 @@ from floodmark.ledger.current import living, without_lifeless
 from floodmark.ledger.fold_check import damaged
 from floodmark.ledger.fold_manifest import (
     FoldedFile,
+    FoldedFiles,
     FoldManifest,
     encode,
     first_offset,
@@ -31,7 +32,6 @@ from floodmark.ledger.fold_manifest import (
 from floodmark.ledger.fold_plan import Rule, Window, plan
 from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.keys.key_index import KeyIndex
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.keys.rows import drop_lifeless
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
@@ -39,16 +39,16 @@ from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import NOBODY, Selection
 from floodmark.ledger.snapshot import Snapshot, load_at
-from floodmark.ledger.staging import explained, staging_area
 from floodmark.ledger.strategy import strategy_of
+from floodmark.storage import sweep
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import StorageError
+from floodmark.storage.scratch import explained, staging_area
 from floodmark.storage.slices import ROW_GROUP_ROWS, write_rows
+from floodmark.storage.sweep import GRACE_NANOS
 
 SPARK_BYTES = 2 << 30
 """Above this much data the files are rewritten by Spark's tasks."""
-
-GRACE_NANOS = 7 * 86_400 * 10**9
-"""How long a replaced file stays for readers that began before."""
 
 SMALL_SLICES = 1000
 """So many small slices are folded after a write."""
@@ -138,7 +138,7 @@ def _carry_out(name: str, snapshot: Snapshot, runtime: Runtime, work: _Work, los
         objects.store.put_derived(objects.fold_manifest_key, encode(after))
     for key in {f.key(objects) for f in lost} - after.keys(objects):
         objects.store.delete(key)
-    _sweep(objects, after, now)
+    _sweep(objects, now)
     drop_lifeless(objects, snapshot.slices, selection.dead)
     if (purged := _purged_meanwhile(snapshot)) > 0:
         drop_purged(objects, purged)
@@ -226,13 +226,9 @@ def _read(scan: Scan) -> Iterator[pa.RecordBatch]:
         yield from scan.batches()
 
 
-def _sweep(objects: DatasetObjects, manifest: FoldManifest, now: int) -> None:
-    """Delete files that no manifest has named for a while: replaced ones, and what crashes and lost races left."""
-    known = manifest.keys(objects)
+def _sweep(objects: DatasetObjects, now: int) -> None:
     try:
-        for info in list(objects.fold_files()):
-            if info.key not in known and info.modified * 10**9 < now - GRACE_NANOS:
-                objects.store.delete(info.key)
+        sweep.collect(FoldedFiles(objects), (now - GRACE_NANOS) / 10**9)
     except StorageError as error:
         _log.warning("old folded files of %s stay (%s); the next fold removes them", objects.folder, error)
 

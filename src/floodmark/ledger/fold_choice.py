@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.ledger.fold_manifest import FoldedFile, FoldManifest
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import StorageError
 from floodmark.storage.page_headers import HEADERS_KEY, PageHeaders
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from floodmark.chain.hashes import SHA3_256, Multihash
@@ -13,6 +13,8 @@ from floodmark.ledger.selection import DataFile
 from floodmark.storage import document
 from floodmark.storage.document import Damaged
 from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.store import ObjectInfo, Store
+from floodmark.storage.sweep import GarbageSource, Listing, Usage
 
 _KIND = "fold manifest"
 
@@ -135,6 +137,31 @@ def mended_manifest(objects: DatasetObjects) -> FoldManifest:
     except Damaged:
         objects.store.delete(objects.fold_manifest_key)
         return FoldManifest()
+
+
+@dataclass(frozen=True)
+class FoldedFiles(GarbageSource[FoldManifest]):
+    """The folded files of a dataset as a source of garbage: replaced ones, and what crashes and lost races left."""
+
+    objects: DatasetObjects
+
+    @property
+    def store(self) -> Store:
+        return self.objects.store
+
+    def listed(self) -> Iterator[ObjectInfo]:
+        return self.objects.fold_files()
+
+    def root(self) -> FoldManifest | None:
+        try:
+            return load_manifest(self.objects)
+        except Damaged:
+            return None
+
+    def usage(self, listing: Listing[FoldManifest]) -> Usage:
+        named = {file.key(self.objects) for file in listing.root.files}
+        retired = {file.key(self.objects): file.since / 10**9 for file in listing.root.retired}
+        return Usage(lambda info, _: info.key in named, retired)
 
 
 def first_offset(key: str) -> int | None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from floodmark.chain.events import MetadataBlock, SourceState, source_state
@@ -32,6 +33,7 @@ from floodmark.ledger.segment import (
 )
 from floodmark.storage.errors import ObjectNotFound, StorageError
 from floodmark.storage.store import ObjectInfo
+from floodmark.storage.tiers import Tiers
 
 FAN_OUT = 8
 
@@ -75,6 +77,14 @@ class SliceIndex:
         """All slices, oldest first (purged ones included)."""
         tables = [s.slices for s in self.segments()]
         return pa.concat_tables(reversed(tables)).combine_chunks() if tables else SLICES.empty_table()
+
+    def slice_of(self, offset: int) -> pa.Table:
+        """The slice that holds a record, purged or not, as one row. Reads newer segments first, and no more."""
+        for segment in self.segments():
+            slices = segment.slices
+            if slices.num_rows and slices.column("start")[0].as_py() <= offset:
+                return slices.slice(int(np.searchsorted(slices.column("end").to_numpy(), offset, side="right")), 1)
+        raise ValueError(f"no record {offset}")
 
     def non_routine(self) -> Iterator[BlockRef]:
         """The non-routine blocks, newest first, without walking the routine ones."""
@@ -197,30 +207,14 @@ def _read(objects: DatasetObjects, name: str, cache: Cache) -> SliceIndex:
 
 
 def _tiered(fresh: Segment, read: Callable[[str], Segment]) -> tuple[Segment, list[str]]:
-    """Merge the newest segments while a tier is full; the result and the names of what it replaces."""
-    replaced: list[str] = []
-    while True:
-        tier = _tier(fresh.blocks)
-        same = 0
-        while same < len(fresh.older) and _tier(fresh.older[same].blocks) <= tier:
-            same += 1
-        if same < FAN_OUT - 1:
-            return fresh, replaced
-        names = [older.name for older in fresh.older[:same]]
-        fresh = merged([fresh, *(read(name) for name in names)])
-        replaced += names
+    """Merge the newest segments when a tier is full; the result and the names of what it replaces."""
+    count = Tiers(FAN_OUT, FAN_OUT).due([fresh.blocks, *(older.blocks for older in fresh.older)])
+    names = [older.name for older in fresh.older[: count - 1]]
+    return (merged([fresh, *map(read, names)]) if names else fresh), names
 
 
 def _name(info: ObjectInfo) -> str:
     return info.key.rsplit("/", 1)[-1]
-
-
-def _tier(blocks: int) -> int:
-    tier = 0
-    while blocks >= FAN_OUT:
-        blocks //= FAN_OUT
-        tier += 1
-    return tier
 
 
 def _kept(index: SliceIndex, replaced: list[str]) -> SliceIndex:

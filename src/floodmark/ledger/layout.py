@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from floodmark.chain.events import SetVocab
 from floodmark.chain.schema import DataSchema, ExtraAttributes
+from floodmark.chain.state import ChainState
 from floodmark.ledger.errors import (
     BadEventTime,
     BadPrimaryKey,
@@ -18,11 +19,13 @@ from floodmark.ledger.errors import (
     ReservedColumn,
     UnsupportedType,
 )
+from floodmark.ledger.strategy import noted
 from floodmark.ledger.types import canonical, check_supported, field_from_odf, field_to_odf
-from floodmark.storage.slices import SYSTEM_TIME_TYPE, Vocabulary, system_fields
+from floodmark.storage.slices import ROW_GROUP_ROWS, SYSTEM_TIME_TYPE, Vocabulary, system_fields
 
 EVENT_TIME_KEY = "floodmark.dev/event-time"
 HIDDEN_KEY = "floodmark.dev/hidden"
+ROW_GROUP_SIZE_NOTE = "row_group_size"
 
 
 @dataclass(frozen=True)
@@ -226,8 +229,8 @@ def _checked(
 
 def _hidden(schema: DataSchema, data: Sequence[pa.Field]) -> tuple[str, ...]:
     """The columns that the chain says are hidden; a name alone hides none, so a user's own may be called the same."""
-    noted = None if schema.extra is None else schema.extra.parsed.get(HIDDEN_KEY)
-    return tuple(f.name for f in data if f.name in noted) if isinstance(noted, list) else ()
+    names = None if schema.extra is None else schema.extra.parsed.get(HIDDEN_KEY)
+    return tuple(f.name for f in data if f.name in names) if isinstance(names, list) else ()
 
 
 def _event_time_note(schema: DataSchema) -> dict[str, Any]:
@@ -235,3 +238,19 @@ def _event_time_note(schema: DataSchema) -> dict[str, Any]:
         return {}
     note = schema.extra.parsed.get(EVENT_TIME_KEY, {})
     return note if isinstance(note, dict) else {}
+
+
+# Row groups of slices
+
+
+def row_group_size_of(state: ChainState) -> int | None:
+    """The most rows that a row group of a slice may have, as the chain notes it; None where nobody cares."""
+    size = noted(state, ROW_GROUP_SIZE_NOTE)
+    return size if isinstance(size, int) and not isinstance(size, bool) and size >= 1 else None
+
+
+def even_rows(rows: int, size: int | None) -> int:
+    """How many rows each row group of a slice gets: as many as may be, and the last not much fewer than the others."""
+    if size is None or rows == 0:
+        return ROW_GROUP_ROWS
+    return -(-rows // -(-rows // size))

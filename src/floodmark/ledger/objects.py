@@ -32,7 +32,12 @@ class DatasetObjects:
         return f"{self.folder}/data/{physical_hash.text}"
 
     def checkpoint_key(self, physical_hash: Multihash) -> str:
-        return f"{self.folder}/checkpoints/{physical_hash.text}"
+        return self.checkpoint_prefix + physical_hash.text
+
+    @property
+    def checkpoint_prefix(self) -> str:
+        """What the keys of checkpoints begin with; their hashes follow."""
+        return f"{self.folder}/checkpoints/"
 
     def block_key(self, block_hash: Multihash) -> str:
         return f"{self.folder}/blocks/{block_hash.text}"

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from floodmark.ledger.dataset import Dataset
 from floodmark.ledger.errors import BadName, BadQuery, UnknownDataset
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.spark_read import spark_frame
@@ -18,12 +17,24 @@ from floodmark.ledger.spark_read import spark_frame
 _QUOTING = "table names are dataset names; put quotes around one with '-' or '.' in it"
 
 
+class Table(Protocol):
+    """A dataset that a query reads."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def schema(self) -> pa.Schema | None: ...
+
+    def scan(self) -> Scan: ...
+
+
 class Datasets(Protocol):
     """Where the tables of a query come from."""
 
-    def __getitem__(self, name: str) -> Dataset: ...
+    def __getitem__(self, name: str) -> Table: ...
 
-    def __iter__(self) -> Iterator[Dataset]: ...
+    def __iter__(self) -> Iterator[Table]: ...
 
 
 def query_duckdb(datasets: Datasets, query: str) -> pa.Table:
@@ -122,7 +133,7 @@ def _parsed(query: str) -> Any:
         return None
 
 
-def _tables_for_spark(datasets: Datasets, query: str) -> Mapping[str, Dataset]:
+def _tables_for_spark(datasets: Datasets, query: str) -> Mapping[str, Table]:
     """The datasets that a query names; all of them when only Spark can parse it."""
     import duckdb
 
@@ -133,10 +144,10 @@ def _tables_for_spark(datasets: Datasets, query: str) -> Mapping[str, Dataset]:
         return {dataset.name: dataset for dataset in datasets if dataset.schema is not None}
 
 
-def _tables(connection: Any, datasets: Datasets, query: str) -> Mapping[str, Dataset]:
+def _tables(connection: Any, datasets: Datasets, query: str) -> Mapping[str, Table]:
     """The datasets that a query names; table functions such as range() and names it defines are left to DuckDB."""
     named, defined = _table_names(connection, query)
-    found: dict[str, Dataset] = {}
+    found: dict[str, Table] = {}
     for name in sorted(named):
         try:
             found[name] = datasets[name]

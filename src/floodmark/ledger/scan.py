@@ -25,10 +25,10 @@ from floodmark.ledger.beside import (
 )
 from floodmark.ledger.errors import BadQuery, UnreadableSlice
 from floodmark.ledger.expressions import check_fits, fields_of, fits
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.selection import Selection
+from floodmark.storage.arrays import I64
 from floodmark.storage.arrow_files import arrow_filesystem
 
 if TYPE_CHECKING:

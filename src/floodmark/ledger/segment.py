@@ -64,6 +64,7 @@ class Totals:
     bytes: int = 0
     purged_before: int = 0  # offsets below this are purged
     last_state: SourceState | None = None
+    data_block: str | None = None  # the hash of the block that holds the last record
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def span(previous: Segment | None, blocks: Iterable[tuple[Multihash, bytes, Meta
     states: list[tuple[Any, ...]] = []
     count = 0
     n_slices, n_bytes, purged, last_state = totals.slices, totals.bytes, totals.purged_before, totals.last_state
+    data_block = totals.data_block
     for block_hash, data, block in blocks:
         ref, event = BlockRef(block.sequence_number, block_hash), block.event
         if skips is None:
@@ -139,6 +141,7 @@ def span(previous: Segment | None, blocks: Iterable[tuple[Multihash, bytes, Meta
             )
             n_slices += 1
             n_bytes += new.size
+            data_block = block_hash.digest.hex()
         if isinstance(event, AddData) and event.new_source_state not in (None, last_state):
             last_state = event.new_source_state
             assert last_state is not None
@@ -151,7 +154,7 @@ def span(previous: Segment | None, blocks: Iterable[tuple[Multihash, bytes, Meta
     return Segment(
         skips=skips,
         blocks=count,
-        totals=Totals(n_slices, n_bytes, purged, last_state),
+        totals=Totals(n_slices, n_bytes, purged, last_state, data_block),
         older=(previous.as_older, *previous.older) if previous else (),
         pinned=pinned,
         slices=_table(rows, SLICES),
@@ -192,6 +195,7 @@ def encode(segment: Segment) -> bytes:
             "bytes": totals.bytes,
             "purged_before": totals.purged_before,
             "last_state": None if state is None else [state.source_name, state.kind, state.value],
+            "data_block": totals.data_block,
         },
         "older": [[o.name, o.blocks] for o in segment.older],
         "pinned": segment.pinned,

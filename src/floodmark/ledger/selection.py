@@ -21,9 +21,9 @@ from floodmark.chain.hashes import SHA3_256, Multihash
 from floodmark.chain.walk import read_block, walk_back
 from floodmark.ledger.commit import ends_transaction, to_nanos
 from floodmark.ledger.errors import BadAsOf, Purged
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64
 
 _SHORT_HASH = re.compile(r"[0-9a-f]{8}")
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.chain.events import ROUTINE_KINDS, DatasetKind, MetadataBlock, SourceState, kind
+from floodmark.chain.events import ROUTINE_KINDS, DatasetKind, MetadataBlock, Nanos, SourceState, kind
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.refs import BlockRef
 from floodmark.chain.state import ChainState
@@ -40,6 +40,11 @@ class Snapshot:
     @property
     def index(self) -> SliceIndex:
         return self._index
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether others have committed since."""
+        return self.objects.read_head() != self.head
 
     @property
     def next_offset(self) -> int:
@@ -91,6 +96,21 @@ class Snapshot:
         if self.purged_before == 0:
             return table
         return table.filter(pc.greater_equal(table.column("start"), self.purged_before))
+
+    def block_of(self, offset: int) -> str | None:
+        """The hash, in hex, of the block that holds a record; None if there is none. Free for the last record."""
+        if offset == self.state.last_offset:
+            return self._index.newest.totals.data_block
+        found = self._slice_of(offset)
+        return None if found is None else bytes(found.column("block")[0].as_py()).hex()
+
+    def committed_at(self, offset: int) -> Nanos | None:
+        """When the block that holds a record was committed; None if there is no such record."""
+        found = self._slice_of(offset)
+        return None if found is None else int(found.column("system_time")[0].as_py())
+
+    def _slice_of(self, offset: int) -> pa.Table | None:
+        return self._mended(lambda index: index.slice_of(offset)) if 0 <= offset < self.next_offset else None
 
     def find_state(self, state: SourceState) -> tuple[Multihash, MetadataBlock] | None:
         """The first block that brought this source state, if any."""

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.engine.frames import make_frame
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import Selection
+from floodmark.storage.arrays import I64
 
 STRETCH_OFFSETS = 1 << 28
 """How many offsets one bitmap spans at most: 32 MB."""

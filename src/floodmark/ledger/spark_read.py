@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.engine.frames import make_frame
+from floodmark.engine.frames import make_empty_frame
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import Selection
 from floodmark.ledger.spark_mask import alive_filter, masked_stretches, total_bytes, unmasked
@@ -42,7 +42,7 @@ TASKS = 2 * pa.cpu_count()
 def spark_frame(scan: Scan, spark: Any) -> Any:
     """The records of a scan as a Spark frame, in no particular order."""
     if scan.selection.is_empty:
-        return make_frame(spark, [], spark_schema(scan.schema))
+        return make_empty_frame(spark, spark_schema(scan.schema))
     by_tasks = scan.needs_beside() or not scan.objects.is_local or len(scan.selection.files) > NATIVE_SLICES
     if by_tasks or any(pa.types.is_time(t) for t in scan.layout.data.types):  # Spark's reader has no times of day
         return ordered_frame(scan, spark)
@@ -68,7 +68,7 @@ def _native(scan: Scan, selection: Selection, spark: Any) -> Any:
 def ordered_frame(scan: Scan, spark: Any) -> Any:
     """The records of a scan as a Spark frame in offset order: each task reads the next stretch of files."""
     if scan.selection.is_empty:
-        return make_frame(spark, [], spark_schema(scan.schema))
+        return make_empty_frame(spark, spark_schema(scan.schema))
     tasks = reading_tasks(scan)
     frame = spark.range(0, len(tasks), 1, len(tasks))
     return frame.mapInArrow(partial(_read_tasks, tasks), spark_schema(scan.schema))

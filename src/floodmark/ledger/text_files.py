@@ -17,8 +17,8 @@ from floodmark.ledger.conform import check_columns, check_named_once
 from floodmark.ledger.incoming import Format
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.parts import PART_BYTES, ParquetPart, parquet_parts, unreadable
-from floodmark.ledger.staging import explained
 from floodmark.ledger.types import optional_columns
+from floodmark.storage.scratch import explained
 
 _BLOCK = 16 << 20
 

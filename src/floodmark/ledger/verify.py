@@ -16,16 +16,11 @@ from floodmark.chain.walk import walk_back
 from floodmark.engine import Progress, run, run_here
 from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.attributes import purged_before
-from floodmark.ledger.fold_check import fold_problems
-from floodmark.ledger.keys.check import index_problems
 from floodmark.ledger.layout import Layout, from_odf, vocabulary
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.slice_check import CheckpointCheck, Problem, SliceCheck, check
-from floodmark.ledger.snapshot import Snapshot
-from floodmark.ledger.strategy import strategy_of
 from floodmark.storage.errors import ObjectNotFound, StorageError
-from floodmark.storage.retry import read_steadily
 
 SPARK_BYTES = 2 << 30
 """Above this much data the files are checked by Spark's tasks."""
@@ -148,7 +143,7 @@ def _checkpoint_checks(
 
 
 def _check_index(objects: DatasetObjects, head: Multihash, chain: _Chain) -> Iterator[Problem]:
-    """The derived indexes must say what the chain and the records say."""
+    """The slice index must list what the chain lists."""
     snapshot = snapshots.load_at(objects, head, {})
     indexed = [(row["start"], row["end"] - 1, row["physical"]) for row in snapshot.all_slices.to_pylist()]
     chained = [
@@ -159,21 +154,6 @@ def _check_index(objects: DatasetObjects, head: Multihash, chain: _Chain) -> Ite
     if indexed != chained:
         key = objects.index_key("")
         yield Problem("index", key, f"the slice index lists {len(indexed)} slices, not the chain's {len(chained)}")
-        return
-    if strategy_of(snapshot.state).is_keyed:
-        yield from _key_problems(snapshot)
-    yield from fold_problems(snapshot)
-
-
-def _key_problems(snapshot: Snapshot) -> list[Problem]:
-    """What is wrong with the key index; writers that replaced its files meanwhile are no reason to complain."""
-    objects = snapshot.objects
-    return read_steadily(
-        lambda: snapshots.load_at(objects, objects.read_head() or snapshot.head, {}),
-        lambda now: list(index_problems(now)),
-        lambda now: objects.read_head() not in (None, now.head),
-        doubted=bool,
-    )
 
 
 def _events(chain: _Chain) -> Iterator[AddData | ExecuteTransform]:

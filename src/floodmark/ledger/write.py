@@ -15,15 +15,14 @@ from floodmark.ledger import finalise as finalising
 from floodmark.ledger.commit import Commit, data_events, describe_commit, plan_blocks, publish, read_commit
 from floodmark.ledger.errors import CommitConflict, NothingToWrite, ReadOnlyDataset
 from floodmark.ledger.incoming import Frame, Incoming
-from floodmark.ledger.layout import Layout, derive, vocabulary
+from floodmark.ledger.layout import Layout, derive, row_group_size_of, vocabulary
 from floodmark.ledger.parts import Part
-from floodmark.ledger.row_groups import row_group_size_of
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot, load_at
 from floodmark.ledger.stage import Staged, discard_remote, incoming_schema, stage
-from floodmark.ledger.staging import staging_area
 from floodmark.ledger.strategy import Strategy, strategy_of
 from floodmark.storage.retry import MAX_RACES, races
+from floodmark.storage.scratch import staging_area
 from floodmark.storage.slices import SliceFile
 
 _MS = 10**6

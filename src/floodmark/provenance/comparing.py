@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.entries import Mask
-from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transform.changed.changes import Groups
 
 SHOWN = 10

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.records import I64, NOT_THERE
+from floodmark.ledger.keys.records import NOT_THERE
 from floodmark.ledger.merge.lookup import history_filter
 from floodmark.ledger.selection import NOBODY
 from floodmark.provenance.asked import Asked, block_of, offset_of, records_at
@@ -20,6 +20,7 @@ from floodmark.provenance.opened import Datasets, Opened, Transaction
 from floodmark.provenance.origin import Link, Origin, Pairs, ways_of
 from floodmark.provenance.tree import Derived, Forward, Whole
 from floodmark.provenance.why import Looking, computed_of, maker_of
+from floodmark.storage.arrays import I64
 from floodmark.transform.changed.casting import cast_where_it_fits
 from floodmark.transform.lakes import LakeLike
 

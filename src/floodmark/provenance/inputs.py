@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.merge.batch import CORRECT_FROM, RETRACT
 from floodmark.ledger.scan import alive
 from floodmark.ledger.selection import NOBODY
 from floodmark.provenance.opened import Opened
 from floodmark.provenance.origin import Link, Pairs
+from floodmark.storage.arrays import I64
 from floodmark.transform.changed.casting import cast_where_it_fits
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.shape import InputShape, Shape

@@ -28,9 +28,10 @@ from floodmark.ledger import names
 from floodmark.ledger.attributes import PURGE_SOURCE, commit_part
 from floodmark.ledger.commit import ends_transaction
 from floodmark.ledger.create import dataset_objects
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout, from_odf, vocabulary
+from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.views.reading.found import read_rows
@@ -225,7 +226,7 @@ class Datasets:
         return [one for one in found if one is not None]
 
     def _open(self, name: str, dataset_id: DatasetId) -> Opened:
-        dataset = Dataset(name, dataset_objects(self.lake.store, dataset_id), self.lake.runtime)
+        dataset = Dataset(Ledger(name, dataset_objects(self.lake.store, dataset_id), self.lake.runtime))
         return Opened(name, dataset, dataset.snapshot())
 
     @cached_property

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from floodmark.chain.events import DatasetKind, ExecuteTransform, SetAttachments, SetTransform
 from floodmark.chain.state import ChainState
+from floodmark.derive import notes
+from floodmark.derive.notes import BadNote
+from floodmark.derive.positions import NOTHING
 from floodmark.ledger.strategy import strategy_of
 from floodmark.provenance.opened import Opened, Transaction
-from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.made import Declared, Made
-from floodmark.transform.meta.manifest import FORMAT
+from floodmark.transform.meta.manifest import KIND
 from floodmark.transform.output import Follows
-from floodmark.transform.positions import NOTHING
 from floodmark.transform.refresh import whole
 from floodmark.transform.views import note as views
 from floodmark.transform.views.defined.stored import Stored, stored
@@ -89,21 +89,17 @@ def _of_checkpoint(output: Opened, transaction: Transaction, known: Origin) -> O
     if made is not None:
         return _of_step(output, known, made.step, made.version, made.run, made)
     try:
-        said: Any = json.loads(objects.store.get(objects.checkpoint_key(checkpoint.physical_hash)))
-    except (ObjectNotFound, ValueError):
+        facts = notes.read(objects, checkpoint.physical_hash)
+    except BadNote:
         return replace(known, doubts=(*known.doubts, "what was noted of that run is gone"))
-    if said.get("format") == FORMAT:
-        return _of_step(output, known, said["name"], said["version"], None, None)
-    kind = said.pop("kind", None)
-    if kind == Follows.KIND:
-        note = Follows(**said)
+    if facts.kind == KIND:
+        return _of_step(output, known, facts.facts["name"], facts.facts["version"], None, None)
+    if (note := facts.read_as(Follows)) is not None:
         return replace(_of_step(output, known, note.step, note.version, note.asked, note), primary=note.primary)
-    if kind == whole.Note.KIND:
-        table = whole.Note(**said)
+    if (table := facts.read_as(whole.Note)) is not None:
         return replace(known, kind="datatable", name=table.step, way="whole", run=table.run, doubts=())
-    if kind == views.Note.KIND:
-        return _of_view(output, transaction, known, views.Note(**said))
-    return known
+    view = facts.read_as(views.Note)
+    return known if view is None else _of_view(output, transaction, known, view)
 
 
 def _of_step(

@@ -17,10 +17,9 @@ import pyarrow as pa
 from floodmark.chain.events import ExecuteTransform
 from floodmark.chain.hashes import Multihash
 from floodmark.chain.walk import walk_back
-from floodmark.compute.runner import Runner
+from floodmark.derive.positions import NOTHING
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.entries import Mask
-from floodmark.ledger.keys.records import I64, Hashes
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.provenance.comparing import Compared
 from floodmark.provenance.inputs import missing_of
@@ -28,15 +27,15 @@ from floodmark.provenance.opened import Opened, Transaction
 from floodmark.provenance.origin import NOT_PINNED, Link, Origin, origin_of
 from floodmark.provenance.replay_steps import KeysReplay, StepReplay, all_keys, layout_then
 from floodmark.provenance.replayed import Contradicted, NotReplayable
+from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transform.changed.alive import Keys, output_keys
-from floodmark.transform.changed.changes import Groups, changed_keys, matching
+from floodmark.transform.changed.changes import Groups, changed_keys
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.shape import Shape
 from floodmark.transform.made import Made
 from floodmark.transform.meta import TransformMeta
 from floodmark.transform.meta.failed import failed_hashes
 from floodmark.transform.pinned import RESET
-from floodmark.transform.positions import NOTHING
 
 _CUT_SHORT = "a run was cut short between the outputs of its step: run the step, and ask again"
 
@@ -223,7 +222,7 @@ class _Claims:
         if keys.num_rows:
             for number, given in enumerate(_pinned(inputs, _pins(self.links))):
                 changed = changed_keys(given, shape, number, self.positions[number], self.runner)
-                found |= matching(shape.hash_part(number, keys), changed.hashes) >= 0
+                found |= shape.hash_part(number, keys).among(changed.hashes)
         return found
 
     def _is_spoken_of(self, shape: Shape, keys: Keys, states: I64, inputs: Sequence[Opened]) -> Mask:
@@ -246,7 +245,7 @@ class _Claims:
         hashes = shape.hash_keys(records.select(list(shape.names)).cast(shape.keys))
         groups = Groups.of(hashes)
         last = groups.greatest(records.column(offset).to_numpy())
-        at = matching(keys.hashes, hashes.take(groups.first))
+        at = keys.hashes.positions_in(hashes.take(groups.first))
         ends = np.array([transaction.end for transaction in self._spoken], np.int64)
         found: I64 = np.where(at < 0, -1, np.searchsorted(ends, last[at], side="right")) if len(last) else at
         return found

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute import addresses, columns
-from floodmark.compute.columns import function_of
+from floodmark.compute import addresses
+from floodmark.compute.columns import errors_of, function_of
 from floodmark.compute.errors import ComputeError
 from floodmark.compute.functions.call import Caller
 from floodmark.compute.functions.udf import Udf
@@ -17,12 +17,12 @@ from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored.catalog import Column
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.beside import joined
-from floodmark.ledger.keys.records import I64
 from floodmark.provenance.comparing import Compared, compare
 from floodmark.provenance.opened import Opened
 from floodmark.provenance.replay_steps import FailedAgain
 from floodmark.provenance.replay_views import values_but, without_pauses
 from floodmark.provenance.replayed import NotReplayable
+from floodmark.storage.arrays import I64
 
 BATCH_ROWS = 1 << 16
 """So many rows are computed again at a time."""
@@ -33,7 +33,8 @@ def pinned_columns(given: Opened) -> Pinned:
     now = given.as_of(given.snapshot.next_offset - 1)
     objects = ColumnObjects(given.snapshot.objects)
     rows, bounds = now.current_rows(), (now.purged_before, now.end)
-    return Pinned(given.name, given.id, objects, given.layout, rows, now.dead, *bounds, catalogs.load(objects))
+    known = (catalogs.load(objects), given.snapshot)
+    return Pinned(given.name, given.id, objects, given.layout, rows, now.dead, *bounds, *known)
 
 
 def replay_column(given: Opened, pinned: Pinned, column: Column, udfs: Sequence[Udf]) -> Iterator[Compared]:
@@ -44,7 +45,7 @@ def replay_column(given: Opened, pinned: Pinned, column: Column, udfs: Sequence[
     except ComputeError as error:
         raise NotReplayable(f"its code is gone: {error.message}") from error
     caller = Caller(udf, column.field, column.inputs, sleep=without_pauses)
-    failed = columns.errors(pinned, column.name).column("offset").to_numpy()
+    failed = errors_of(pinned, column.name).column("offset").to_numpy()
     for offsets in _computed(pinned, column):
         yield _compared(given, pinned, column, caller, offsets, failed)
 

@@ -9,21 +9,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute.runner import Runner
 from floodmark.engine import Session
+from floodmark.engine.rounds import Runner
+from floodmark.functions.on_error import OnError
 from floodmark.ledger.conform import cast_columns
 from floodmark.ledger.errors import LedgerError
 from floodmark.ledger.keys import hashing
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.spark_read import spark_frame
-from floodmark.ledger.staging import staging_area
 from floodmark.ledger.strategy import strategy_of
 from floodmark.provenance.comparing import Compared, compare
 from floodmark.provenance.inputs import missing_of, shape_of
 from floodmark.provenance.opened import Datasets, Opened, Transaction
 from floodmark.provenance.origin import Link, Origin
 from floodmark.provenance.replayed import NotReplayable
+from floodmark.storage.scratch import staging_area
 from floodmark.transform.batch_transform import BatchTransform
 from floodmark.transform.changed.alive import Keys, live_parts
 from floodmark.transform.changed.cross import product
@@ -33,7 +34,6 @@ from floodmark.transform.changed.shape import InputShape, Shape
 from floodmark.transform.changed.universe import with_required
 from floodmark.transform.functions.call import call_chunk
 from floodmark.transform.functions.frames import from_table, to_table
-from floodmark.transform.functions.on_error import OnError
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.made import Declared, unpacked
 from floodmark.transform.meta.failed import failed_column
@@ -117,11 +117,6 @@ def all_keys(shape: Shape, pinned: Sequence[PinnedInput], runner: Runner) -> Key
         return product(shape, [live_parts(given, shape, n, runner) for n, given in enumerate(pinned)])
     full = [live_parts(given, shape, n, runner) for n, given in enumerate(pinned) if shape.inputs[n].is_full]
     return with_required(shape, pinned, Keys.joined(full, shape.keys), runner)
-
-
-def declared_keys(output: Opened, declared: Declared) -> pa.Schema:
-    """The transform keys with their types, as the output has them."""
-    return pa.schema([output.layout.data.field(name) for name in declared.keys])
 
 
 def keys_of(output: Opened, transaction: Transaction, names: Sequence[str]) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,9 +13,9 @@ from floodmark.compute.functions.call import Caller
 from floodmark.compute.functions.udf import Udf
 from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored.objects import ColumnObjects
-from floodmark.compute.stored.read import ComputedColumns
+from floodmark.compute.stored.read import ColumnValues
+from floodmark.derive import notes
 from floodmark.ledger.incoming import Frame, SparkFrame
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.strategy import strategy_of
 from floodmark.provenance.comparing import Compared, compare
@@ -25,6 +24,7 @@ from floodmark.provenance.opened import Opened, Transaction
 from floodmark.provenance.origin import Link, Origin, view_at
 from floodmark.provenance.replay_steps import FailedAgain, StepReplay, fitted, keys_of, rows_then, stored_rows
 from floodmark.provenance.replayed import NotReplayable
+from floodmark.storage.arrays import I64
 from floodmark.transform.errors import BadMeta
 from floodmark.transform.views.analysed.analysis import OFFSET, SourceUse
 from floodmark.transform.views.defined.definition import UdfColumn
@@ -105,7 +105,7 @@ class ViewReplay:
             if column is None or then.get(name) != f"{column.origin}.{column.generation}":
                 raise NotReplayable(f"the computed column {name!r} of {given.name!r} has other values by now")
         used = tuple(catalog.column(name) for name in use.computed)
-        return PinnedSource(use, pinned, ComputedColumns(objects, catalog.fragment_rows, used), then, catalog)
+        return PinnedSource(use, pinned, ColumnValues(objects, catalog.fragment_rows, used), then, catalog)
 
     def _rows(
         self,
@@ -199,9 +199,9 @@ def _note(output: Opened, transaction: Transaction) -> Note:
     """What the refresh noted."""
     checkpoint, objects = transaction.event.new_checkpoint, output.snapshot.objects
     assert checkpoint is not None
-    said = json.loads(objects.store.get(objects.checkpoint_key(checkpoint.physical_hash)))
-    said.pop("kind")
-    return Note(**said)
+    note = notes.read(objects, checkpoint.physical_hash).read_as(Note)
+    assert note is not None  # the transaction of a view
+    return note
 
 
 def _failed(output: Opened, transaction: Transaction) -> Failures | None:

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from floodmark.chain.events import AddData, SourceState
 from floodmark.compute.stored.read import computed_columns
+from floodmark.derive.positions import NOTHING
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.merge.lookup import history_filter, with_keys
 from floodmark.ledger.strategy import strategy_of
 from floodmark.provenance.asked import Asked, block_of, offset_of, records_at
@@ -23,10 +23,10 @@ from floodmark.provenance.inputs import gone_between, rows_of
 from floodmark.provenance.opened import Datasets, Opened, Transaction
 from floodmark.provenance.origin import Link, Origin, origin_of
 from floodmark.provenance.tree import Computed, Input, Maker, Provenance, Record
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.made import unpacked
-from floodmark.transform.positions import NOTHING
 
 ROWS = 10
 """So many rows of an input are followed further; the others are counted."""

@@ -93,6 +93,14 @@ def decode(data: bytes | memoryview, kind: str, key: str, version: int = 1) -> D
     return Document(key, present_version, facts, sections, view)
 
 
+def decode_named(data: bytes | memoryview, kind: str, name: str, digest: str = "") -> Document:
+    """The document whose header has this digest; when none is given, the file's name ends in `-DIGEST.suffix`."""
+    found = decode(data, kind, name)
+    if header_digest(data) != (digest or name.rpartition(".")[0].rpartition("-")[2]):
+        raise Damaged(name, "its header does not fit its name")
+    return found
+
+
 def header_digest(data: bytes | memoryview) -> str:
     """The digest of a document's header, which covers every byte of the document: its name where content names it."""
     _, _, digest = _PREFIX.unpack_from(data)

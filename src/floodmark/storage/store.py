@@ -15,11 +15,14 @@ from floodmark.storage.errors import BadKey
 
 _SEGMENT_BYTES = 240  # file systems take names of 255 bytes; the rest is for the local store's lock names
 _KEY_BYTES = 1024  # the longest key that S3 takes
+_USUAL_KEY = re.compile(r"(?:[\w=-][\w=.-]{0,199}/)*[\w=-][\w=.-]{0,199}", re.ASCII)
 _NOT_IN_A_KEY = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
 def check_key(key: str) -> str:
     """The key itself, when every store can hold it; `BadKey` otherwise."""
+    if len(key) <= _KEY_BYTES and _USUAL_KEY.fullmatch(key):
+        return key
     if not key:
         raise _bad_key(key, "is empty")
     if len(key.encode("utf-8", "surrogatepass")) > _KEY_BYTES:
@@ -67,6 +70,11 @@ class ObjectInfo:
     key: str
     size: int
     modified: float
+
+    @property
+    def name(self) -> str:
+        """The last part of its key."""
+        return self.key.rpartition("/")[2]
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from floodmark.errors import FloodmarkError
+from floodmark.errors import FloodmarkError, LostRace, Unreadable
 
 
 class TimelineError(FloodmarkError):
@@ -42,13 +42,13 @@ class UnknownPartition(TimelineError):
 # What lies in the store
 
 
-class UnreadablePiece(TimelineError):
+class UnreadablePiece(TimelineError, Unreadable):
     """A file that a timeline points at is gone, or is not what it was."""
 
     file: str
 
 
-class BadManifest(TimelineError):
+class BadManifest(TimelineError, Unreadable):
     """A manifest that is gone, torn, damaged or of another format."""
 
     key: str
@@ -60,7 +60,7 @@ class RootUnknown(TimelineError):
     key: str
 
 
-class PurgedMeanwhile(TimelineError):
+class PurgedMeanwhile(TimelineError, LostRace):
     """A change that would bring back records which were purged while it was made."""
 
     purged_before: int

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from floodmark.chain.state import ChainState
-from floodmark.ledger.row_groups import ROW_GROUP_SIZE_NOTE, row_group_size_of
+from floodmark.ledger.layout import ROW_GROUP_SIZE_NOTE, row_group_size_of
 from floodmark.ledger.strategy import noted
 from floodmark.timeline.errors import BadSettings
 from floodmark.timeline.order.partitions import UNITS, Unit

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from floodmark.compute.runner import Runner
 from floodmark.engine import Progress
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.commit import Commit
 from floodmark.ledger.errors import UnfitResult
 from floodmark.ledger.merge.derive import evolved_layout
-from floodmark.ledger.staging import staging_area
+from floodmark.storage.scratch import staging_area
 from floodmark.transform.errors import BadResult, UndecidedColumn
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.lakes import LakeLike
@@ -54,12 +54,7 @@ class Attempt:
     @property
     def is_outrun(self) -> bool:
         """Whether somebody else has committed since, and may have removed what was stored."""
-        return any(snapshot.objects.read_head() != snapshot.head for snapshot in self.publisher.snapshots)
-
-    @property
-    def inputs_stand(self) -> bool:
-        """Whether the inputs are still as they were pinned."""
-        return all(given.snapshot.objects.read_head() == given.snapshot.head for given in self.pinned.inputs)
+        return any(snapshot.has_moved for snapshot in self.publisher.snapshots)
 
     def run(self) -> Mapping[str, int]:
         """Process what is wanted; the positions after it, by dataset id."""

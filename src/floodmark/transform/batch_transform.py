@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from floodmark.functions.on_error import OnError, parse_on_error
 from floodmark.transform.errors import BadStep
 from floodmark.transform.functions.function import StepFunction
-from floodmark.transform.functions.on_error import OnError, parse_on_error
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.report import RunReport, StepStatus
 from floodmark.transform.specs import InputSpec, OutputSpec, as_input, as_output, listed, names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from floodmark.errors import FloodmarkError
+from floodmark.errors import BadFunctionResult, FloodmarkError, Unreadable
 
 
 class TransformError(FloodmarkError):
@@ -46,7 +46,7 @@ class BadFilter(TransformError):
 # Planning
 
 
-class InputMoved(TransformError):
+class InputMoved(TransformError, Unreadable):
     """What a step had pinned of an input was replaced while it was read: nothing was committed, plan again."""
 
     input: str
@@ -61,11 +61,7 @@ class BadFunction(TransformError):
     function: str
 
 
-class BadHandling(TransformError):
-    """`on_error` says something that has no meaning."""
-
-
-class BadResult(TransformError):
+class BadResult(TransformError, BadFunctionResult):
     """What a function returned is not what any call of it may return: no frame, or not the output's columns."""
 
     function: str

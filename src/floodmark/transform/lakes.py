@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from floodmark.chain.events import SetTransform
 from floodmark.chain.ids import DatasetId
-from floodmark.ledger.keys.records import I64, Hashes
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64, Hashes
 from floodmark.storage.store import Store
 
 

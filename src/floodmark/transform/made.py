@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,17 +17,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from floodmark.chain.hashes import Multihash
-from floodmark.ledger.keys.records import Hashes
+from floodmark.derive import notes
+from floodmark.derive.notes import CommitNote, N
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.arrays import Hashes
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import ObjectInfo
 from floodmark.transform.changed.filters import Filters, canonical
 from floodmark.transform.changed.shape import Shape
-from floodmark.transform.noted import Noted
 
 
 @dataclass(frozen=True)
-class Made(Noted):
+class Made(CommitNote):
     """A commit of a step's first output: which run it is of, and as of which records that run read its inputs."""
 
     KIND: ClassVar[str] = "floodmark.made"
@@ -49,12 +49,11 @@ class Made(Noted):
     @staticmethod
     def beside(objects: DatasetObjects, checkpoint: Multihash) -> Made | None:
         """What was noted beside a commit; None where nothing is."""
-        said = _read(objects, _made_key(objects, checkpoint), Made.KIND)
-        return None if said is None else Made(**said)
+        return _read(objects, _made_key(objects, checkpoint), Made)
 
 
 @dataclass(frozen=True)
-class Declared(Noted):
+class Declared(CommitNote):
     """One version of a step: its transform keys, and what each input has of them."""
 
     KIND: ClassVar[str] = "floodmark.declared"
@@ -88,14 +87,13 @@ class Declared(Noted):
     @staticmethod
     def named(objects: DatasetObjects, version: str) -> Declared | None:
         """What an output knows of a version of its step."""
-        said = _read(objects, _declared_key(objects, version), Declared.KIND)
-        return None if said is None else Declared(**said)
+        return _read(objects, _declared_key(objects, version), Declared)
 
     @staticmethod
     def all_of(objects: DatasetObjects) -> list[Declared]:
         """What an output knows of all versions of its step that it ever had results of."""
         keys = sorted(info.key for info in objects.store.list(f"{objects.folder}/info/transform/declared"))
-        return [Declared(**said) for key in keys if (said := _read(objects, key, Declared.KIND)) is not None]
+        return [declared for key in keys if (declared := _read(objects, key, Declared)) is not None]
 
 
 def list_made(objects: DatasetObjects) -> Iterator[ObjectInfo]:
@@ -123,9 +121,8 @@ def _declared_key(objects: DatasetObjects, version: str) -> str:
     return f"{objects.folder}/info/transform/declared/{hashlib.sha3_256(version.encode()).hexdigest()}"
 
 
-def _read(objects: DatasetObjects, key: str, kind: str) -> dict[str, Any] | None:
+def _read(objects: DatasetObjects, key: str, kind: type[N]) -> N | None:
     try:
-        said: Any = json.loads(objects.store.get(key))
+        return notes.parse(objects.store.get(key), key).read_as(kind)
     except ObjectNotFound:
         return None
-    return said if isinstance(said, dict) and said.pop("kind", None) == kind else None

@@ -6,28 +6,25 @@ checkpoint of each is a small note that says which one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
 from floodmark.chain.events import DatasetKind, SetTransform
 from floodmark.chain.ids import DatasetId
 from floodmark.chain.state import input_ids
+from floodmark.derive import notes
+from floodmark.derive.notes import BadNote, CommitNote
 from floodmark.ledger.create import derived_layout
-from floodmark.ledger.dataset import Dataset
 from floodmark.ledger.errors import DatasetExists
 from floodmark.ledger.layout import fields_from, vocabulary
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
-from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.errors import BadStep, KeysChanged, OutputTaken
 from floodmark.transform.functions.returned import OutputShape
-from floodmark.transform.lakes import LakeLike
-from floodmark.transform.noted import Noted
+from floodmark.transform.lakes import DatasetLike, LakeLike
 from floodmark.transform.specs import OutputSpec
 from floodmark.transform.views.defined.stored import is_view
 
@@ -38,7 +35,7 @@ class Output:
 
     spec: OutputSpec
     name: str
-    dataset: Dataset | None = None
+    dataset: DatasetLike | None = None
     snapshot: Snapshot | None = None
 
     @property
@@ -63,7 +60,7 @@ class Output:
         return self.snapshot is None or not self.snapshot.state.inputs
 
     @property
-    def present(self) -> tuple[Dataset, Snapshot]:
+    def present(self) -> tuple[DatasetLike, Snapshot]:
         assert self.dataset is not None
         assert self.snapshot is not None
         return self.dataset, self.snapshot
@@ -146,16 +143,8 @@ def _check_types(output: Output, snapshot: Snapshot, step: str) -> None:
             )
 
 
-def make_outputs(
-    lake: LakeLike, outputs: Sequence[Output], keys: pa.Schema, transform: SetTransform, step: str
-) -> tuple[Output, ...]:
-    """The outputs, those that were missing made now; they have no rows before the first commit."""
-    return tuple(_made(lake, output, keys, transform, step) for output in outputs)
-
-
-def _made(lake: LakeLike, output: Output, keys: pa.Schema, transform: SetTransform, step: str) -> Output:
-    if output.dataset is not None:
-        return output
+def create_output(lake: LakeLike, output: Output, keys: pa.Schema, transform: SetTransform) -> None:
+    """Create the dataset of an output; it has no rows before the first commit."""
     spec = output.spec
     with suppress(DatasetExists):  # another run of the step was quicker
         lake.create_derived(
@@ -166,9 +155,6 @@ def _made(lake: LakeLike, output: Output, keys: pa.Schema, transform: SetTransfo
             schema=spec.schema,
             transform=transform,
         )
-    found = _found(lake, spec, step)
-    check_keys([found], keys.names, step)
-    return found
 
 
 def shape_of(output: Output, keys: pa.Schema) -> OutputShape:
@@ -194,7 +180,7 @@ def shape_of(output: Output, keys: pa.Schema) -> OutputShape:
 
 
 @dataclass(frozen=True)
-class Follows(Noted):
+class Follows(CommitNote):
     """The note that is the checkpoint of an output that is not the first: whose results it has."""
 
     KIND = "floodmark.follows"
@@ -215,11 +201,9 @@ def follows(output: Output) -> Follows | None:
     """What the newest checkpoint of an output notes; None when it is none of ours, or the meta itself."""
     if output.snapshot is None or output.snapshot.state.checkpoint is None:
         return None
-    objects = output.snapshot.objects
     try:
-        note: Any = json.loads(objects.store.get(objects.checkpoint_key(output.snapshot.state.checkpoint)))
-        return Follows(**note) if note.pop("kind") == Follows.KIND else None
-    except (ObjectNotFound, ValueError, KeyError, TypeError):
+        return notes.read(output.snapshot.objects, output.snapshot.state.checkpoint).read_as(Follows)
+    except BadNote:
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from floodmark.chain.events import SetTransform, TransformInput, TransformSql
 from floodmark.chain.state import input_ids
+from floodmark.derive.positions import NOTHING, check_on_chain, least_watermark
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.transform.changed.filters import canonical
@@ -22,8 +23,7 @@ from floodmark.transform.errors import BadMeta, KeysChanged, OutputTaken
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import TransformMeta
 from floodmark.transform.meta.manifest import Manifest
-from floodmark.transform.output import Follows, Output, check_keys, find_outputs, follows, make_outputs, same_transform
-from floodmark.transform.positions import NOTHING, least_watermark
+from floodmark.transform.output import Follows, Output, check_keys, create_output, find_outputs, follows, same_transform
 
 if TYPE_CHECKING:
     from floodmark.transform.batch_transform import BatchTransform
@@ -132,10 +132,19 @@ class PinnedStep:
         failed = self.meta.manifest.failed
         return failed is not None and failed.next_due is not None and failed.next_due <= now_ms
 
-    def with_outputs(self, lake: LakeLike) -> PinnedStep:
-        """The same with all outputs there, made now if need be."""
-        made = make_outputs(lake, self.outputs, self.keys, self.transform, self.step.name)
-        return replace(self, outputs=made)
+    def check_positions(self) -> None:
+        """`InputDiverged` if an input does not hold the records any more that results refer to."""
+        if self.shape is not None and self.stale is None:
+            name = self.step.name
+            remedy = f"`floodmark reset {name}` makes the next run compute everything from what there is"
+            check_on_chain(f"step {name!r}", self.meta.manifest.read, self.inputs, remedy)
+
+    def create_missing_outputs(self, lake: LakeLike) -> bool:
+        """Create the outputs that do not exist, without rows; whether there were any."""
+        missing = [output for output in self.outputs if output.snapshot is None]
+        for output in missing:
+            create_output(lake, output, self.keys, self.transform)
+        return bool(missing)
 
 
 Load = Callable[[Snapshot], TransformMeta]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.compute.runner import Runner
+from floodmark.engine.rounds import Runner
 from floodmark.transform.changed.changelist import Changelist, advice
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.pending import NOT_PENDING
@@ -69,6 +69,7 @@ class TransformPlan:
 def plan(step: BatchTransform, lake: LakeLike) -> TransformPlan:
     """What `run` would do now."""
     pinned = pin_step(step, lake)
+    pinned.check_positions()
     version = 2 if step.use_offset_optimization else 1
     found = _pending(pinned, lake)
     if found is None:
@@ -96,6 +97,7 @@ def plan(step: BatchTransform, lake: LakeLike) -> TransformPlan:
 def pending(step: BatchTransform, lake: LakeLike, use_offset_optimization: bool | None) -> pa.Table:
     """The keys that `run` would process, in order; by the other changelist if asked for, which has the same keys."""
     pinned = pin_step(step, lake)
+    pinned.check_positions()
     if use_offset_optimization is not None:
         pinned = replace(pinned, step=step.looking(use_offset_optimization))
     found = _pending(pinned, lake)

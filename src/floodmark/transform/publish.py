@@ -14,14 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.chain.events import MetadataEvent
-from floodmark.chain.ids import DatasetId
-from floodmark.chain.state import InputPosition
+from floodmark.derive.positions import blocks_at, chain_moves
 from floodmark.engine import Progress
 from floodmark.ledger.commit import Commit
 from floodmark.ledger.keys import index as key_index
-from floodmark.ledger.keys.entries import starts_of_groups
 from floodmark.ledger.keys.index import KeyIndex
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge.derive import (
     Moves,
@@ -35,16 +32,15 @@ from floodmark.ledger.merge.derive import (
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot
-from floodmark.ledger.staging import staging_area
 from floodmark.ledger.strategy import strategy_of
-from floodmark.transform.changed.changes import matching
+from floodmark.storage.arrays import Hashes, starts_of_groups
+from floodmark.storage.scratch import staging_area
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.made import Declared, Made, packed
-from floodmark.transform.meta import Draft, RunInfo, TransformMeta, no_failures
+from floodmark.transform.meta import Draft, Read, RunInfo, TransformMeta, no_failures
 from floodmark.transform.meta.failed import failed_hashes
 from floodmark.transform.output import Follows, same_transform
 from floodmark.transform.pinned import PinnedStep
-from floodmark.transform.positions import block_at, moves
 from floodmark.transform.tasks.checkpoints import Stored, results
 
 
@@ -81,7 +77,10 @@ class Publisher:
         tables = [table for s in stored if (table := s.failed_table()) is not None]
         failures = pa.concat_tables([no_failures(pinned.keys), *tables])
         say = self.meta.fresh if self.is_fresh else self.meta.after
-        draft = say(self.run, processed, failures, positions, pinned.version, name=pinned.step.name, seconds=seconds)
+        heads = blocks_at(pinned.heads, pinned.inputs)
+        read = Read(blocks_at(positions, pinned.inputs), {name: (pinned.heads[name], at) for name, at in heads.items()})
+        given = (self.run, processed, failures, positions, pinned.version)
+        draft = say(*given, name=pinned.step.name, seconds=seconds, read=read)
         asked = self.run.id if self.is_asked else None
         ahead = None if self.run.is_within(positions) else dict(self.run.pinned)
         failed = packed(failed_hashes(failures))
@@ -93,7 +92,7 @@ class Publisher:
                 objects = self.snapshots[number].objects
                 is_primary = number == 0
                 moved = Moves(
-                    inputs=self._inputs(number, positions),
+                    inputs=chain_moves(self.snapshots[number].state.inputs, positions, pinned.inputs),
                     definitions=self._definitions(number, shapes[number].layout),
                     checkpoint=draft.checkpoint if is_primary else note.checkpoint,
                     put=_Put(draft, objects, made, self._declared)
@@ -147,20 +146,6 @@ class Publisher:
         filters = pinned.step.filters
         return Declared.of(pinned.step.name, pinned.version, pinned.required_shape, columns, filters)
 
-    def _inputs(self, number: int, positions: Mapping[str, int]) -> Mapping[DatasetId, Any]:
-        """How the chain of an output says it: at the granularity of the inputs' blocks."""
-        known = {position.dataset_id: position for position in self.snapshots[number].state.inputs}
-        before, now = [], {}
-        for given in self.pinned.inputs:
-            dataset_id = DatasetId.parse(given.dataset_id)
-            snapshot = given.snapshot
-            before.append(known.get(dataset_id, InputPosition(dataset_id, None, None)))
-            position = positions[given.dataset_id]
-            is_all = position >= given.head
-            slices = None if is_all else snapshot.all_slices
-            now[dataset_id] = block_at(position, slices, snapshot.head, snapshot.state.last_offset)
-        return moves(before, now)
-
     def _definitions(self, number: int, layout: Layout | None) -> tuple[MetadataEvent, ...]:
         """What goes before the data: another transform, the first columns, or more of them."""
         snapshot, wanted = self.snapshots[number], self.pinned.transform
@@ -206,4 +191,4 @@ def _others(index: KeyIndex, processed: Sequence[Hashes]) -> Hashes:
     live = index.live_between()
     keys = live.key if live.lookup is None else live.lookup
     keys = keys.take(starts_of_groups([keys.high, keys.low]))  # they are sorted
-    return keys.take(matching(keys, Hashes.joined(list(processed))) < 0)
+    return keys.take(~keys.among(Hashes.joined(list(processed))))

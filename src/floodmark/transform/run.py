@@ -9,66 +9,32 @@ holds. What is needed only where there is something to do is imported only then.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
+from floodmark.derive.run import Derivation
+from floodmark.derive.run import run as derive
+from floodmark.derive.turns import take_dataset_turn
 from floodmark.engine.shipping import NotShippable
-from floodmark.ledger.errors import CommitConflict
-from floodmark.storage.errors import StorageError
-from floodmark.transform.errors import InputMoved
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import RunInfo
 from floodmark.transform.pinned import LOST, RESET, PinnedStep, pin_step, whatever_is_left
 from floodmark.transform.report import RunReport, Tally
-from floodmark.transform.turns import turn
 from floodmark.transform.wanted import Asked, Changed, Failed, Wanted, check_wanted
 
 if TYPE_CHECKING:
+    from floodmark.transform.attempt import Attempt
     from floodmark.transform.batch_transform import BatchTransform
 
 _MS = 10**6
 
-_TRIES = 20
-"""How often a run plans again, when somebody else commits or replaces what it was reading."""
+R = TypeVar("R")
 
 
 def run(step: BatchTransform, lake: LakeLike, wanted: Wanted) -> RunReport:
     """Process what is wanted; where there is nothing to do, little is read and nothing written."""
-    began = time.monotonic()
-    pinned = pin_step(step, lake)
-    check_wanted(wanted, pinned)
-    if _is_nothing(pinned, wanted, lake.runtime.clock() // _MS):
-        return RunReport(step.name, positions=pinned.named(pinned.positions), seconds=time.monotonic() - began)
-    from floodmark.compute.runner import Runner
-    from floodmark.transform.attempt import Attempt
-
-    pinned = pinned.with_outputs(lake)
-    runner, tally = Runner(lake.runtime.session), Tally(lake.runtime.random_bytes(16).hex(), began)
-    problem: Exception
-    unmoved = 0
-    with turn(pinned.primary.objects, f"another run of {step.name}", lake.runtime.progress()):
-        for _ in range(_TRIES):
-            pinned = pin_step(step, lake)
-            check_wanted(wanted, pinned)
-            pinned = pinned.with_outputs(lake)
-            attempt = Attempt(lake, pinned, wanted, runner, tally)
-            try:
-                return tally.report(step.name, pinned.named(attempt.run()))
-            except CommitConflict as error:
-                problem = error  # nothing of this wave was committed: plan again with what there is now
-            except InputMoved as error:
-                unmoved += attempt.inputs_stand
-                if unmoved > 1:
-                    raise  # an index is mended once; what is damaged stays so
-                problem = error
-            except NotShippable:
-                step.function.check_shippable()  # says more
-                raise
-            except (StorageError, OSError) as error:
-                if not attempt.is_outrun:
-                    raise
-                problem = error
-    raise problem
+    return derive(_Run(step, lake, wanted))
 
 
 def reset(step: BatchTransform, lake: LakeLike) -> None:
@@ -76,28 +42,92 @@ def reset(step: BatchTransform, lake: LakeLike) -> None:
 
     What was noted may be damaged: it is not needed any more.
     """
-    from floodmark.transform.tasks.checkpoints import ChunkStore
+    derive(_Reset(step, lake))
 
-    pinned = pin_step(step, lake, whatever_is_left)
-    if pinned.shape is None or pinned.outputs[0].snapshot is None:
-        return None
-    with turn(pinned.primary.objects, f"another run of {step.name}", lake.runtime.progress()):
-        problem: CommitConflict
-        for _ in range(_TRIES):
-            pinned = pin_step(step, lake, whatever_is_left)
-            version, objects = pinned.meta.version, pinned.primary.objects
-            # Listed before the commit: whoever puts files for a commit of his own by now will come too late for it.
-            useless = [info.key for info in objects.checkpoints()] if version == LOST else []
-            try:
-                if version is not None and not version.startswith(RESET):
-                    _forget(pinned, lake)
-                for key in useless:
-                    objects.store.delete(key)
-                # Not before: a run that is under way where nobody waits for turns sees by the commit that it is late.
-                return ChunkStore(pinned.primary.objects, pinned.version).clear()
-            except CommitConflict as error:
-                problem = error
-        raise problem
+
+@dataclass
+class _OnStep(Derivation[PinnedStep, R]):
+    """What a run and a reset share: the turn of the step, and whether it has moved."""
+
+    step: BatchTransform
+    lake: LakeLike
+
+    def turn(self, state: PinnedStep) -> AbstractContextManager[None]:
+        other = f"another run of {self.step.name}"
+        return take_dataset_turn(state.primary.objects, other, self.lake.runtime.progress())
+
+    def moved(self, state: PinnedStep) -> bool:
+        return any(output.snapshot.has_moved for output in state.outputs if output.snapshot is not None)
+
+
+@dataclass
+class _Run(_OnStep[RunReport]):
+    wanted: Wanted
+    tally: Tally = field(init=False)
+    under_way: Attempt | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.tally = Tally(self.lake.runtime.random_bytes(16).hex(), time.monotonic())
+
+    def pin(self) -> PinnedStep:
+        pinned = pin_step(self.step, self.lake)
+        check_wanted(self.wanted, pinned)
+        pinned.check_positions()
+        return pinned
+
+    def idle(self, state: PinnedStep) -> RunReport | None:
+        if not _is_nothing(state, self.wanted, self.lake.runtime.clock() // _MS):
+            return None
+        positions = state.named(state.positions)
+        if self.tally.counts:
+            return self.tally.report(self.step.name, positions)
+        return RunReport(self.step.name, positions=positions, seconds=self.tally.seconds)
+
+    def prepare(self, state: PinnedStep) -> bool:
+        return state.create_missing_outputs(self.lake)
+
+    def attempt(self, state: PinnedStep) -> RunReport:
+        from floodmark.engine.rounds import Runner
+        from floodmark.transform.attempt import Attempt
+
+        runner = Runner(self.lake.runtime.session)
+        self.under_way = Attempt(self.lake, state, self.wanted, runner, self.tally)
+        try:
+            return self.tally.report(self.step.name, state.named(self.under_way.run()))
+        except NotShippable:
+            self.step.function.check_shippable()  # says more
+            raise
+
+    def moved(self, state: PinnedStep) -> bool:
+        if self.under_way is not None and self.under_way.pinned is state:
+            return self.under_way.is_outrun  # this run's own commits do not count
+        return super().moved(state)
+
+    def inputs_moved(self, state: PinnedStep) -> bool:
+        return any(given.snapshot.has_moved for given in state.inputs)
+
+
+@dataclass
+class _Reset(_OnStep[bool]):
+    def pin(self) -> PinnedStep:
+        return pin_step(self.step, self.lake, whatever_is_left)
+
+    def idle(self, state: PinnedStep) -> bool | None:
+        return True if state.shape is None or state.outputs[0].snapshot is None else None
+
+    def attempt(self, state: PinnedStep) -> bool:
+        from floodmark.transform.tasks.checkpoints import ChunkStore
+
+        version, objects = state.meta.version, state.primary.objects
+        # Listed before the commit: whoever puts files for a commit of his own by now will come too late for it.
+        useless = [info.key for info in objects.checkpoints()] if version == LOST else []
+        if version is not None and not version.startswith(RESET):
+            _forget(state, self.lake)
+        for key in useless:
+            objects.store.delete(key)
+        # Not before: a run that is under way where nobody waits for turns sees by the commit that it is late.
+        ChunkStore(objects, state.version).clear()
+        return True
 
 
 def _forget(pinned: PinnedStep, lake: LakeLike) -> None:

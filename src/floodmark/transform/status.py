@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
+from floodmark.derive.positions import NOTHING
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.meta import failed_column, failed_keys, no_failures
-from floodmark.transform.pinned import PinnedStep, pin_step
-from floodmark.transform.positions import NOTHING
+from floodmark.transform.pinned import pin_step
 from floodmark.transform.report import InputStatus, LastRun, StepStatus
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def status(step: BatchTransform, lake: LakeLike) -> StepStatus:
     last = manifest.last_run
     return StepStatus(
         step=step.name,
-        inputs=tuple(_input(given, _position(pinned, given)) for given in pinned.inputs),
+        inputs=tuple(input_status(given, pinned.positions) for given in pinned.inputs),
         keys=manifest.keys,
         failed=0 if failed is None else failed.retry,
         skipped=0 if failed is None else failed.skipped,
@@ -67,13 +67,18 @@ def errors(step: BatchTransform, lake: LakeLike) -> pa.Table:
 def offsets(step: BatchTransform, lake: LakeLike) -> pa.Table:
     """How far each input is done, and when the record there was committed."""
     pinned = pin_step(step, lake)
+    return offsets_table(step.name, pinned.inputs, pinned.positions)
+
+
+def offsets_table(step: str, inputs: Sequence[PinnedInput], positions: Mapping[str, int]) -> pa.Table:
+    """Positions by dataset id, with the time when the record there was committed."""
     rows = []
-    for given in pinned.inputs:
-        position = _position(pinned, given)
-        is_none = position == NOTHING
-        rows.append((step.name, given.name, None if is_none else position, None if is_none else _time(given, position)))
-    columns = list(zip(*rows, strict=True))
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, OFFSETS, strict=True)], schema=OFFSETS)
+    for given in inputs:
+        offset = positions[given.dataset_id]
+        at = given.snapshot.committed_at(offset)
+        reached = (None, None) if offset == NOTHING else (offset, None if at is None else at // 10**6)
+        rows.append(dict(zip(OFFSETS.names, (step, given.name, *reached), strict=True)))
+    return pa.Table.from_pylist(rows, OFFSETS)
 
 
 def meta(step: BatchTransform, lake: LakeLike) -> pa.Table:
@@ -81,17 +86,8 @@ def meta(step: BatchTransform, lake: LakeLike) -> pa.Table:
     return pin_step(step, lake).meta.to_table()
 
 
-def _position(pinned: PinnedStep, given: PinnedInput) -> int:
-    return pinned.positions[given.dataset_id]
-
-
-def _input(given: PinnedInput, position: int) -> InputStatus:
+def input_status(given: PinnedInput, positions: Mapping[str, int]) -> InputStatus:
+    """How far an input is done."""
+    position = positions[given.dataset_id]
     behind = max(0, given.end - max(position + 1, given.purged_before))
     return InputStatus(given.name, position, given.head, behind)
-
-
-def _time(given: PinnedInput, position: int) -> Any:
-    """When the block with this record was committed, in milliseconds."""
-    slices = given.snapshot.all_slices
-    at = int(np.searchsorted(slices.column("end").to_numpy(), position, side="right"))
-    return int(slices.column("system_time")[at].as_py()) // 10**6 if at < slices.num_rows else None

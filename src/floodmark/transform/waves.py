@@ -12,7 +12,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from floodmark.compute.runner import Runner
+from floodmark.derive.positions import NOTHING, reached
+from floodmark.engine.rounds import Runner
 from floodmark.transform.asked import asked_parts
 from floodmark.transform.changed.changelist import Changelist, Choice, asked_keys, changelist, failed_only, stale_keys
 from floodmark.transform.changed.changes import check_purge
@@ -21,7 +22,6 @@ from floodmark.transform.changed.shape import Shape
 from floodmark.transform.changed.universe import have_rows
 from floodmark.transform.meta import TransformMeta
 from floodmark.transform.pinned import PinnedStep
-from floodmark.transform.positions import NOTHING, reached
 from floodmark.transform.rows.gather import UNIT_ROWS, held_units, key_units, map_units, stale_map_units
 from floodmark.transform.rows.room import Room
 from floodmark.transform.rows.units import KeysUnit, RangeUnit

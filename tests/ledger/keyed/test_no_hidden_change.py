@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.records import Hashes
+from floodmark.storage.arrays import Hashes
 from ledger.keyed.twins import Twin
 from ledger.keys.cityhash32 import COLLIDING, weak_row_hash
 

@@ -49,7 +49,7 @@ def test_more_copies_than_stay_open_are_still_read(lake, monkeypatch):
     commit = dataset.write(people(range(12), "second"))
     assert commit.changed == 12
     assert values(dataset) == [f"second {i}" for i in range(12)]
-    held = dataset._key_cache["rows"]
+    held = dataset.parts.rows.cache["rows"]
     assert 0 < len(held) <= 4
 
 
@@ -57,7 +57,7 @@ def test_an_open_copy_with_other_values_is_let_go(lake):
     dataset = lake.create("people", key="id")
     dataset.write(people(range(50), "first"))
     dataset.write(people([0], "second"))
-    held = dataset._key_cache["rows"]
+    held = dataset.parts.rows.cache["rows"]
     [name] = held
     wrong = people(range(50), "wrong")
     held[name] = wrong.combine_chunks().to_batches()[0]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 
-from floodmark.ledger.keys.entries import Entries, order_columns, stable_order
-from floodmark.ledger.keys.records import Hashes
-from floodmark.ledger.keys.run import Run, RunFile, open_run
-from floodmark.ledger.keys.search import Probes
+from floodmark.ledger.keys.entries import Entries, order_columns
+from floodmark.storage.arrays import Hashes, stable_order
 
 TOP = 2**64 - 1
 HALVES = (0, 1, 2**32, 2**63 - 1, 2**63, TOP - 1, TOP)
@@ -36,11 +33,6 @@ def sorted_entries(key: Hashes, lookup: Hashes | None = None) -> Entries:
     order = stable_order(order_columns(key, lookup))
     row = Hashes(key.low ^ np.uint64(1), key.high ^ np.uint64(2))
     return Entries(key, row, np.arange(len(key)), lookup).take(order)
-
-
-def reopened(folder: Path, file: RunFile) -> Run:
-    data, fences = (memoryview((folder / name).read_bytes()) for name in file.names)
-    return open_run(file, data, fences, Probes())
 
 
 def pairs(found: Hashes) -> list[Hash]:

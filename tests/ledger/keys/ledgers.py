@@ -16,10 +16,11 @@ from floodmark.ledger.finalise import with_event_time
 from floodmark.ledger.keys.addition import write_addition
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.keys.key_index import KeyIndex
-from floodmark.ledger.keys.records import Hashes, Records
+from floodmark.ledger.keys.records import Records
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import declare
+from floodmark.storage.arrays import Hashes
 from floodmark.storage.slices import write_slice
 from floodmark.storage.store import Store
 

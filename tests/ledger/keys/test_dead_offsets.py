@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from floodmark.ledger.errors import BadIndex
 from floodmark.ledger.keys import dead as dead_offsets
 from floodmark.ledger.keys.dead import Kills, bitmap_of, kills_of, offsets_of, open_dead, write_dead
-from floodmark.ledger.keys.entries import order_columns, stable_order, starts_of_groups
+from floodmark.ledger.keys.entries import order_columns
 from floodmark.ledger.keys.records import Records
+from floodmark.storage.arrays import stable_order, starts_of_groups
 from ledger.keys.entry_worlds import hashes, spread
 from ledger.keys.ledgers import ADD, NEW, OLD, RETRACT, Naive
 from limits import set_limit

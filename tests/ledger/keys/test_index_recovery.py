@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +19,8 @@ from floodmark.ledger.keys.files import KeyFiles
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.keys.key_index import opened
 from floodmark.ledger.keys.manifest import manifest_name
-from floodmark.ledger.keys.records import Hashes, Records
+from floodmark.ledger.keys.records import Records
+from floodmark.storage.arrays import Hashes
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
@@ -322,7 +322,7 @@ def harm_or_commit(ledger: Ledger, step: Sequence[object], past: dict[str, bytes
             ledger.store.put_derived(key, past[key])
 
 
-@pytest.mark.parametrize("suffix", [".arrow", ".fences", ".dead"])
+@pytest.mark.parametrize("suffix", [".run", ".dead"])
 @pytest.mark.parametrize("how", sorted(HARMS))
 def test_damage_is_met_and_mended(ledger, suffix, how):
     for number in range(3):
@@ -330,11 +330,7 @@ def test_damage_is_met_and_mended(ledger, suffix, how):
         index.load(snapshot, {})
     key = next(key for key in key_objects(ledger) if key.endswith(suffix))
     data = key_objects(ledger)[key]
-    at = 0.3
-    if suffix == ".arrow":  # in an entry: Arrow's own metadata is not used, so damage to it does no harm
-        keys = pa.ipc.open_file(data).read_all().column("key_high").to_numpy()
-        at = (data.index(keys.tobytes()) + 1) / len(data)
-    harmed = HARMS[how](data, at)
+    harmed = HARMS[how](data, 0.3)
     ledger.store.delete(key) if harmed is None else ledger.store.put_derived(key, harmed)
     with pytest.raises(BadIndex):
         index.load(snapshot, {}).check()
@@ -357,7 +353,7 @@ def test_repair_begins_from_the_newest_index_that_is_whole(ledger):
 def test_damage_that_a_merge_meets_is_mended_by_the_next_who_asks(ledger, monkeypatch, caplog):
     snapshot, _ = ledger.commit(some_rows(1))
     index.load(snapshot, {})
-    key = next(key for key in key_objects(ledger) if key.endswith(".arrow"))
+    key = next(key for key in key_objects(ledger) if key.endswith(".run"))
     ledger.store.put_derived(key, zeros_from(ledger.store.get(key), 0.2))
     set_limit(monkeypatch, "tiers.fan_out", 2)
     cache: index.Cache = {}

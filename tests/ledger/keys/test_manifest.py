@@ -9,9 +9,9 @@ import pytest
 from floodmark.ledger.errors import BadIndex
 from floodmark.ledger.keys.dead import DeadFile
 from floodmark.ledger.keys.manifest import Manifest, Segment, Shape, decode, encode
-from floodmark.ledger.keys.run import RunFile
+from floodmark.storage.sorted_runs import RunFile
 
-RUN = RunFile("a.fences", 5, 400, 300, (0, 2**64 - 1), (7, 7))
+RUN = RunFile("a.run", 5, 400, 300, (0, 2**64 - 1), (7, 7))
 SEGMENTS = (Segment(5, 9, (), (DeadFile("b.dead", 2, 90),)), Segment(0, 5, (RUN,), ()))
 MANIFEST = Manifest(
     shape=Shape(("area", "id"), ("area",)),
@@ -27,7 +27,7 @@ MANIFEST = Manifest(
 
 def test_manifest_reads_back_as_it_was_written():
     assert decode(MANIFEST.name, encode(MANIFEST)) == MANIFEST
-    assert MANIFEST.names == {"a.arrow", "a.fences", "b.dead"}
+    assert MANIFEST.names == {"a.run", "b.dead"}
     assert MANIFEST.kills == 2
 
 

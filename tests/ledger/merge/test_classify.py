@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.ledger.keys.records import NOT_THERE, Hashes
+from floodmark.ledger.keys.records import NOT_THERE
 from floodmark.ledger.merge import classify
 from floodmark.ledger.merge.classify import Conflict, Known
+from floodmark.storage.arrays import Hashes
 from profiles import examples
 
 KEYS = st.integers(0, 6)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.arrays import Hashes
 from floodmark.storage.memory import MemoryStore
 from floodmark.transform.meta import RunInfo, TransformMeta, failed_schema
 

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from floodmark.chain.hashes import Multihash
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage import document
+from floodmark.storage.arrays import Hashes
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from floodmark.storage.sorted_runs import process_cache
 from floodmark.transform.errors import BadMeta
-from floodmark.transform.meta import TransformMeta, files, no_failures
+from floodmark.transform.meta import TransformMeta, no_failures
 from floodmark.transform.meta.manifest import encode
 from limits import set_limit
 from transform.meta.meta_worlds import INPUTS, KEYS, committed, failures, hashes, run
@@ -29,7 +31,7 @@ def key_of(objects, name):
 
 
 def replace_object(objects, name, data):
-    files._opened.clear()
+    process_cache().clear()
     objects.store.put_derived(key_of(objects, name), data)
 
 
@@ -76,7 +78,7 @@ def test_file_that_is_gone_or_of_another_length_is_refused(objects, harm):
     for name in [*meta.manifest.names, meta.checkpoint.text]:
         data = objects.store.get(key_of(objects, name))
         if harm == "gone":
-            files._opened.clear()
+            process_cache().clear()
             objects.store.delete(key_of(objects, name))
         else:
             replace_object(objects, name, data[:-9] if harm == "cut" else data + b"more")
@@ -90,21 +92,22 @@ def test_next_commit_does_not_build_on_a_damaged_file(objects):
     meta = two_commits(objects)
     (file,) = meta.manifest.segments[1]
     data = bytearray(objects.store.get(key_of(objects, file.name)))
-    data[dict(file.at)["low"]] ^= 1
+    data[file.size - file.footer_size - 1] ^= 1  # in the last page of the last column
     replace_object(objects, file.name, bytes(data))
     with pytest.raises(BadMeta):
         meta.after(run(3, 6), [hashes({7})], no_failures(KEYS), {"a": 6}, "v")
 
 
-@pytest.mark.parametrize("column", ["first_high", "first_low", "sum"])
-def test_damaged_fence_or_checksum_leads_to_no_answer(tmp_path, column):
+@pytest.mark.parametrize("section", ["fence.high", "fence.low", "sums.high", "sums.low"])
+def test_damaged_fence_or_checksum_leads_to_no_answer(tmp_path, section):
     objects = DatasetObjects(LocalStore(tmp_path / "lake"), "features")
     meta = two_commits(objects)
     (file,) = meta.manifest.segments[1]
     data = bytearray(objects.store.get(key_of(objects, file.name)))
-    data[dict(file.at)[column] + 7] ^= 128
+    footer = document.decode(bytes(data[-file.footer_size :]), "sorted run of meta", file.name)
+    data[file.size - file.footer_size + footer._sections[section][0] + 3] ^= 128
     replace_object(objects, file.name, bytes(data))
-    with pytest.raises(BadMeta, match="fences or checksums"):
+    with pytest.raises(BadMeta, match=f"section '{section}'"):
         meta.find(hashes(range(30)))
 
 
@@ -128,7 +131,7 @@ def test_reset_works_when_the_meta_is_damaged(objects):
 
 def test_damaged_copy_of_a_remote_file_is_fetched_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    set_limit(monkeypatch, "meta.files.small_bytes", 0)
+    set_limit(monkeypatch, "files.small_bytes", 0)
     objects = DatasetObjects(MemoryStore(), "features")
     meta = two_commits(objects)
     right = everything(meta)
@@ -136,7 +139,7 @@ def test_damaged_copy_of_a_remote_file_is_fetched_again(tmp_path, monkeypatch):
     assert len(copies) == 2
     for copy in copies:
         copy.write_bytes(bytes(copy.stat().st_size))
-    files._opened.clear()
+    process_cache().clear()
     assert everything(meta) == right
 
 
@@ -146,7 +149,7 @@ def test_page_far_from_the_damaged_one_can_still_be_read(objects):
     meta = committed(meta.after(run(1, 3), [Hashes(many, many)], no_failures(KEYS), {"a": 3}, "v"), objects)
     ((file,),) = meta.manifest.segments
     data = bytearray(objects.store.get(key_of(objects, file.name)))
-    data[dict(file.at)["high"] + 8 * 9_000] ^= 1
+    data[8 * 9_000] ^= 1  # in the column of high halves, which comes first
     replace_object(objects, file.name, bytes(data))
     if objects.is_local:  # what is not mapped is checked as a whole
         assert meta.find(Hashes(many[:50], many[:50])).seen.all()

@@ -11,9 +11,9 @@ from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from floodmark.storage.tiers import HISTORY
 from floodmark.transform.errors import TransformError
 from floodmark.transform.meta import Tiers, TransformMeta, no_failures
-from floodmark.transform.meta.meta import HISTORY
 from transform.meta.meta_worlds import INPUTS, KEYS, committed, failures, hashes, objects_in_memory, run
 
 SMALL = Tiers(2, 2, 1000)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 import floodmark as fm
 from floodmark.ledger.incoming import Frame
+from floodmark.ledger.names import find_source
 from floodmark.ledger.runtime import Runtime
 from floodmark.storage.local import LocalStore
 from floodmark.transform.lakes import LakeLike
@@ -20,7 +21,6 @@ from floodmark.transform.views.analysed import analyse
 from floodmark.transform.views.analysed.analysis import Analysis, SourceUse, schemas_digest
 from floodmark.transform.views.defined import declare
 from floodmark.transform.views.defined.definition import Definition
-from floodmark.transform.views.defined.succession import source_name
 from floodmark.transform.views.evaluate import Evaluator
 from floodmark.transform.views.reading.rows import Small
 from floodmark.transform.views.reading.sources import schema_of
@@ -47,7 +47,7 @@ def analysed(
     query = definition.query
     alias = "daily" if query == ON_VIEW else "flights"
     ids = {} if known is None else {use.alias: use.dataset_id for use in known.sources}
-    dataset = lake[(source_name(lake, ids[alias], alias) if alias in ids else None) or alias]
+    dataset = lake[(find_source(lake.store, ids[alias], alias) if alias in ids else None) or alias]
     source = schema_of(dataset)
     count = pa.field("n", pa.string() if query == TEXTS else pa.int64())
     grouped = ("g", "v") if query == FINER else ("g",)

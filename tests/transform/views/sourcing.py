@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.compute.runner import Runner
 from floodmark.dataset import Dataset
 from floodmark.engine import Session
+from floodmark.engine.rounds import Runner
 from floodmark.lake import Lake
 from floodmark.transform.views.analysed.analysis import Analysis, Kind, SourceUse
 from floodmark.transform.views.reading.rows import Small, rows_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from floodmark.errors import FloodmarkError
-from floodmark.ledger.keys import files
 from floodmark.ledger.keys.key_index import NEWEST
+from floodmark.storage import sorted_runs
 from floodmark.transform.views import attempt
 from floodmark.transform.views.errors import NeverRefreshed
 from floodmark.transform.views.publish import Publisher
@@ -245,13 +245,13 @@ def test_view_that_is_held_keeps_its_key_index_open(tmp_path: Path, monkeypatch:
     source = orders(lake)
     view = view_of(lake, source)
     opened: list[str] = []
-    plain = files.open_run
-    monkeypatch.setattr(files, "open_run", lambda file, *rest: (opened.append(file.name), plain(file, *rest))[1])
+    plain = sorted_runs.open_run
+    monkeypatch.setattr(sorted_runs, "open_run", lambda file, *rest: (opened.append(file.name), plain(file, *rest))[1])
     with Answers().instead_of_spark():
         for amount in (11, 12, 13):
             write(source, {amount: amount})
             view.refresh()
-        mine = {file.name for segment in view._key_cache[NEWEST].manifest.segments for file in segment.runs}
+        mine = {file.name for segment in view.parts.rows.cache[NEWEST].manifest.segments for file in segment.runs}
         assert shown(view) == {11: 22, 12: 24, 13: 26}
     assert mine
     assert all(opened.count(name) <= 1 for name in mine)

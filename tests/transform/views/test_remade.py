@@ -12,12 +12,14 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.cli.verbs.list import Listed
 from floodmark.errors import FloodmarkError
 from floodmark.ledger import names
-from floodmark.ledger.dataset import Dataset
 from floodmark.ledger.errors import UnknownDataset
+from floodmark.ledger.rows import Rows
+from floodmark.transform.errors import OutputTaken
 from floodmark.transform.views import attempt, refresh
-from floodmark.transform.views.defined import succession
+from floodmark.transform.views.defined import replacement
 from floodmark.transform.views.errors import NotAView, SourceGone, ViewChanged
 from transform.views.remade_worlds import (
     COUNTS,
@@ -94,14 +96,14 @@ def test_view_that_is_made_anew_under_a_question_answers_for_the_one_or_the_othe
     write(lake, [(2, "b", 2), (5, "c", 1)])
     lake.view("daily").refresh()
     lake.view("daily", sql=FINER)
-    view, real = lake.view("daily"), Dataset._dead
+    view, real = lake.view("daily"), Rows.dead
 
-    def dead(self: Dataset, *given: object) -> object:
-        monkeypatch.setattr(Dataset, "_dead", real)
+    def dead(self: Rows, *given: object) -> object:
+        monkeypatch.setattr(Rows, "dead", real)
         open_lake(Path(lake.store.url.removeprefix("file://"))).view("daily").refresh()
         return real(self, *given)
 
-    monkeypatch.setattr(Dataset, "_dead", dead)
+    monkeypatch.setattr(Rows, "dead", dead)
     assert in_order(view.to_arrow()) in (right(lake, COUNTS), right(lake, FINER))
     assert lake["daily-old-1"].count() == len(right(lake, COUNTS))
 
@@ -229,9 +231,9 @@ def test_two_refreshes_at_once_make_one_view(lake, monkeypatch):
 
     def installed(*given: object) -> object:
         monkeypatch.setattr(refresh, "_installed", real)
-        found = succession.find(lake, "daily")
+        found = replacement.find(lake, "daily")
         assert found.replaces is not None
-        succession.install(lake, "daily", found.replaces, found.worked.state.dataset_id)
+        replacement.install(lake, "daily", found.replaces, found.worked.state.dataset_id)
         return real(*given)
 
     monkeypatch.setattr(refresh, "_installed", installed)
@@ -373,7 +375,7 @@ def test_old_rows_under_the_name_of_the_view_are_no_view(lake, becomes):
 def test_view_is_listed_once_while_its_names_are_swapped(lake, monkeypatch):
     lake.view("daily", sql=FINER)
     with monkeypatch.context() as patched:
-        patched.setattr(names, "give", lambda *_: 1 / 0)
+        patched.setattr(names, "swap", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             lake.view("daily").refresh()
     assert "daily-old-1" in lake
@@ -389,7 +391,7 @@ def test_offset_from_before_is_refused_where_it_would_give_nothing(lake):
     before = view.last_offset
     assert view.changes_arrow(since=before).num_rows == 0
     lake.view("daily", sql=FINER).refresh()
-    with pytest.raises(ViewChanged, match=f"no offset {before} yet: it was made anew"):
+    with pytest.raises(ViewChanged, match=f"no offset {before} yet: it was replaced"):
         view.changes_arrow(since=before)
     assert view.changes_arrow(since=view.last_offset).num_rows == 0
 
@@ -398,6 +400,14 @@ def test_old_rows_cannot_become_a_view_again(lake):
     lake.view("daily", sql=FINER).refresh()
     with pytest.raises(FloodmarkError, match="cannot become a view: it is the rows that view 'daily' had"):
         lake.view("daily-old-1", sql=COUNTS)
+
+
+def test_old_rows_are_listed_as_derived_and_no_step_writes_to_them(lake):
+    lake.view("daily", sql=FINER).refresh()
+    assert {one.name: Listed.of(one).view for one in lake} == {"daily": True, "daily-old-1": False, "flights": False}
+    step = fm.BatchTransform(lambda rows: rows, ["flights"], ["daily-old-1"], ["g"], name="sums")
+    with pytest.raises(OutputTaken):
+        step.run(lake)
 
 
 @pytest.mark.slow

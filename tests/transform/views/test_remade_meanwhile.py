@@ -15,13 +15,27 @@ from unittest import mock
 import pytest
 
 import floodmark as fm
+from floodmark.ledger.names import find_source
 from floodmark.ledger.runtime import Runtime
 from floodmark.storage.local import LocalStore
 from floodmark.transform.views import refresh
-from floodmark.transform.views.defined import succession
+from floodmark.transform.views.attempt import Attempt
+from floodmark.transform.views.defined import replacement
+from floodmark.transform.views.report import Refreshed
 from floodmark.view import View
 from transform.views.refresh_worlds import NoSession
-from transform.views.remade_worlds import COUNTS, FINER, ON_VIEW, in_order, make_lake, open_lake, right, without_spark
+from transform.views.remade_worlds import (
+    COUNTS,
+    FINER,
+    ON_VIEW,
+    in_order,
+    make_lake,
+    open_lake,
+    right,
+    shown,
+    without_spark,
+    write,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -69,11 +83,11 @@ def names_of_views(view: View) -> None:
 
 
 def take_place(lake: fm.Lake) -> None:
-    found = succession.find(lake, "daily")
+    found = replacement.find(lake, "daily")
     assert found.replaces is not None
     heir = found.worked.state.dataset_id
     assert heir is not None
-    succession.install(lake, "daily", found.replaces, heir)
+    replacement.install(lake, "daily", found.replaces, heir)
 
 
 def take_place_and_drop(lake: fm.Lake) -> None:
@@ -108,7 +122,7 @@ def test_source_is_found_whenever_its_old_rows_are_dropped(filled, tmp_path):
     take_place(open_lake(swapped))
 
     def ask(lake: fm.Lake, _: View) -> None:
-        assert succession.source_name(lake, old, "daily") == "daily"
+        assert find_source(lake.store, old, "daily") == "daily"
 
     old = str(open_lake(swapped)["daily-old-1"].id)
     ask_at_every_moment(swapped, tmp_path, ask, lambda lake: lake.drop("daily-old-1"))
@@ -126,4 +140,23 @@ def ask_at_every_moment(start: Path, tmp_path: Path, ask: Ask, happens: Happens)
         shutil.rmtree(folder)
         if store.left > 0:
             break  # it asks no further
-    assert moment > 3
+    assert moment > 2
+
+
+def test_refresh_of_a_view_that_is_replaced_meanwhile_leaves_the_old_rows_alone(tmp_path: Path):
+    lake = make_lake(tmp_path / "lake")
+    write(lake, [(5, "z", 7)])
+    run, old = Attempt.run, []
+
+    def replaced_first(attempt: Attempt) -> Refreshed:
+        if not old:
+            other = open_lake(tmp_path / "lake")
+            other.view("daily", sql=FINER)
+            old.append(shown(other))  # before any refresh of it runs an attempt
+            other.view("daily").refresh()
+        return run(attempt)
+
+    with mock.patch.object(Attempt, "run", replaced_first):
+        lake.view("daily").refresh()
+    assert shown(lake, "daily-old-1") == old[0]
+    assert shown(lake) == right(lake, FINER)

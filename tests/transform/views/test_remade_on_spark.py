@@ -11,6 +11,7 @@ import pytest
 import floodmark as fm
 from compute.counting import Calls
 from compute.worlds import TENFOLD
+from floodmark.transform.views.defined.kept import used_by
 from transform.views.view_oracle import Scratch, assert_same
 from transform.worlds import in_this_process
 
@@ -65,5 +66,7 @@ def test_functions_are_not_called_again_for_a_view_that_is_made_anew(lake, tmp_p
         report = lake.view("bright", source="flights", select={"g": "g", "b": udf}).refresh()
     assert (report.kept_as, report.called, report.reused) == ("bright-old-1", 0, 3)
     assert calls.offsets() == []
+    assert used_by(lake["bright"].snapshot())
+    assert used_by(lake["bright-old-1"].snapshot()) == ()  # garbage: nothing refreshes the old rows any more
     found = sorted(rows(lake, "bright"), key=str)
     assert found == [{"g": "a", "b": 10}, {"g": "a", "b": 20}, {"g": None, "b": 30}]

@@ -12,7 +12,7 @@ from floodmark.cli.errors import NotConfirmed
 from floodmark.errors import FloodmarkError
 
 if TYPE_CHECKING:
-    from floodmark.ledger.dataset import Dataset
+    from floodmark.dataset import Dataset
 
 
 @verb("drop")

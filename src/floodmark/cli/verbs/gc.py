@@ -12,7 +12,7 @@ from floodmark.cli.exits import FAILED
 from floodmark.cli.tables import visible
 
 if TYPE_CHECKING:
-    from floodmark.garbage.found import Found
+    from floodmark.garbage.collect import Found
 
 
 @verb("gc")
@@ -29,14 +29,14 @@ def gc(call: Call, names: tuple[str, ...], dry_run: bool) -> None:
     No record goes, and nothing reads otherwise afterwards. What goes: checkpoints and files of computed columns, views
     and timelines that are not in use; folded files, files of key indexes and copies of rows that others have replaced;
     slices and blocks of writes that were killed or lost a race, and what such runs left beside outputs; unfinished
-    files; datasets that were left without a name and without a record.
+    files; datasets that were left without a name and without a record, or were to replace a view and never did.
 
     Whatever is younger than a week stays (a day for unfinished files of a folder, a month for results of stopped
     runs), since somebody may be using it. A dataset that
     has records and no name goes only if its id is given: `doctor` shows it.
     """
     from floodmark.garbage import collect, unnamed
-    from floodmark.garbage.found import Failed, Found
+    from floodmark.garbage.collect import Failed, Found
 
     lake = call.lake()
     found: list[Found] = []

@@ -12,7 +12,7 @@ from floodmark.cli.call import Call, verb
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from floodmark.ledger.dataset import Dataset
+    from floodmark.dataset import Dataset
 
 _OPS = ("+A", "-R", "-C", "+C")
 

@@ -15,7 +15,7 @@ from floodmark.cli.tables import Column, Row, print_table
 from floodmark.errors import FloodmarkError
 
 if TYPE_CHECKING:
-    from floodmark.ledger.dataset import Dataset
+    from floodmark.dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Listed:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Listed:
+        from floodmark.ledger import names
         from floodmark.ledger.commit import to_datetime
         from floodmark.ledger.strategy import strategy_of
         from floodmark.transform.views.defined.stored import is_view
@@ -49,7 +50,7 @@ class Listed:
             name=dataset.name,
             id=dataset.id.text,
             kind=dataset.kind.name.lower(),
-            view=is_view(state),
+            view=is_view(state) and names.find(snapshot.objects.store, dataset.name).rows_of is None,
             merge=strategy.kind,
             key=strategy.key,
             records=snapshot.records,

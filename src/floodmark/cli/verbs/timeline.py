@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
     from floodmark.dataset import Dataset
     from floodmark.timeline.picture.scene import Scene, Size
-    from floodmark.timeline.stats import PartitionStats
+    from floodmark.timeline.timeline import PartitionStats
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FORMATS = (".svg", ".png")
 
 
 def _picture(_: click.Context, __: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None and value.suffix.lower() not in _FORMATS:
-        raise click.BadParameter(f"the name of a picture ends in {' or '.join(_FORMATS)}.")
+    if value is not None and value.suffix.lower() != ".svg":
+        raise click.BadParameter("the name of a picture ends in .svg.")
     return value
 
 
@@ -52,7 +51,7 @@ def _picture(_: click.Context, __: click.Parameter, value: Path | None) -> Path 
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     callback=_picture,
-    help="Draw the pieces into a file, SVG or PNG by its name.",
+    help="Draw the pieces into an SVG file.",
 )
 def timeline(
     call: Call,
@@ -174,11 +173,10 @@ def _print_lines(scene: Scene) -> None:
 
 
 def _write(call: Call, dataset: Dataset, start: str | None, end: str | None, output: Path) -> None:
-    from floodmark.timeline.picture import drawing, png, svg
+    from floodmark.timeline.picture import drawing, svg
 
     scene, unit, behind = _scene(dataset, start, end, drawing.SIZE)
-    drawn = drawing.draw(scene, f"{dataset.name} by {unit}")
-    data = png.render(drawn) if output.suffix.lower() == ".png" else svg.render(drawn).encode()
+    data = svg.render(drawing.draw(scene, f"{dataset.name} by {unit}")).encode()
     output.write_bytes(data)
     if call.as_json:
         document.emit(dataset=dataset.name, output=str(output), size=len(data), pieces=scene.pieces)

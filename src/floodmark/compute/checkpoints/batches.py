@@ -13,8 +13,8 @@ from pyroaring import BitMap
 
 from floodmark.compute import addresses
 from floodmark.compute.functions.call import Computed
-from floodmark.compute.functions.failures import RowError
-from floodmark.ledger.keys.records import I64
+from floodmark.functions.failures import RowError
+from floodmark.storage.arrays import I64
 
 Mask = npt.NDArray[np.bool_]
 

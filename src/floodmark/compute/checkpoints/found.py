@@ -11,19 +11,19 @@ import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.compute import addresses
-from floodmark.compute.checkpoints import legacy
 from floodmark.compute.checkpoints.batches import ERROR, ERROR_TYPE, ROWADDR
 from floodmark.compute.checkpoints.keys import DATA, RANGE, ParsedKey, Prefix, parse_key
 from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.errors import BadCheckpoint
 from floodmark.compute.stored.manifest import Segment
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import ObjectNotFound
 
 _DATA_FIELDS = {
@@ -107,10 +107,19 @@ class Looking:
         `within` leaves out, unread, those that have nothing in these addresses. Larger ones of older formats are among
         them as one range each, under keys that only tell that they are there.
         """
-        found = self._older(prefix, fragment, column)
-        keys = self.store.list_any_where(prefix.text, fragment)
-        found += self.among(keys + legacy.range_keys(self.store, prefix, fragment), column, within)
-        return sorted(found, key=_place)
+        found, keys = [], []
+        if self._has_older:
+            from floodmark.compute.checkpoints import legacy
+
+            found = self._older(prefix, fragment, column)
+            keys = legacy.range_keys(self.store, prefix, fragment)
+        keys += self.store.list_any_where(prefix.text, fragment)
+        return sorted([*found, *self.among(keys, column, within)], key=_place)
+
+    @cached_property
+    def _has_older(self) -> bool:
+        """Whether any checkpoint of an older format is there: one listing, and nothing else looks for them."""
+        return any(not name.startswith("fmt-") for name in self.store.group_names())
 
     def among(
         self, keys: Iterable[str], column: pa.Field, within: tuple[int, int] | None = None
@@ -149,6 +158,8 @@ class Looking:
 
     def _older(self, prefix: Prefix, fragment: int, column: pa.Field) -> list[RangeCheckpoint]:
         """What older formats have that would first have to be made into ranges."""
+        from floodmark.compute.checkpoints import legacy
+
         found = legacy.find(self.store, prefix, fragment, column, self.dataset_id)
         return [RangeCheckpoint(one.key, *one.bounds, addresses.from_array(one.rows)) for one in found]
 
@@ -170,6 +181,8 @@ class Mending(Looking):
     """Finds checkpoints for someone who will use them: bad ones are deleted, older formats made into today's."""
 
     def _older(self, prefix: Prefix, fragment: int, column: pa.Field) -> list[RangeCheckpoint]:
+        from floodmark.compute.checkpoints import legacy
+
         legacy.adopt(self.store, prefix, fragment, column, self.dataset_id)
         return []  # they are ordinary ones now
 

@@ -29,7 +29,7 @@ from floodmark.compute.checkpoints.batches import ERROR, ERROR_TYPE, ROWADDR
 from floodmark.compute.checkpoints.keys import Prefix, hash_text, is_plain, range_key
 from floodmark.compute.checkpoints.store import CheckpointStore
 from floodmark.compute.errors import BadCheckpoint
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import ObjectNotFound, StorageError
 
 ADOPTED_ROWS = 1 << 16

@@ -86,6 +86,10 @@ class Place:
     group: Group
     leaf: str
 
+    @property
+    def path(self) -> str:
+        return f"{self.group.name}/{self.leaf}"
+
 
 def place_of(key: str) -> Place:
     """Where the checkpoint of a key lies; every text is a key, and no two have the same place."""

@@ -1,4 +1,4 @@
-"""The checkpoint store: record batches under readable keys, each put whole or not at all, each checked when read."""
+"""The checkpoints of columns: stored results under readable keys."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.compute.checkpoints.keys import parse_key
-from floodmark.compute.checkpoints.paths import Group, Place, fragment_folder, place_of
-from floodmark.compute.checkpoints.sealed import seal, unseal
+from floodmark.compute.checkpoints.paths import Group, fragment_folder, place_of
+from floodmark.compute.errors import BadCheckpoint
+from floodmark.derive.result_cache import ResultCache
+from floodmark.storage.document import Damaged
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.store import ObjectInfo, Store
-
-_MAPPED_BYTES = 1 << 18  # from here on mapping a local file is quicker than reading it
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class CheckpointStore:
     def __init__(self, store: Store, folder: str) -> None:
         self.store = store
         self.folder = folder
+        self._results = ResultCache(store, f"{folder}/batches")
         self._named: set[str] = set()  # groups whose text is known to be there
         self._groups: dict[str, Group] = {}  # by the names of their folders; what a name means never changes
 
@@ -47,41 +48,44 @@ class CheckpointStore:
 
     def put(self, key: str, batch: pa.RecordBatch) -> None:
         """Store a batch, in place of what the key had."""
-        place = place_of(key)
-        self._name(place.group)
-        self.store.put_derived(self._object(place), seal(key, batch))
+        self._results.put(self._named_place(key), key, batch)
 
     def keep(self, key: str, batch: pa.RecordBatch) -> bool:
         """Store a batch that takes the place of others, durably; False when the key has one already."""
-        place = place_of(key)
-        self._name(place.group)
-        return self.store.put_if_absent(self._object(place), seal(key, batch))
+        return self._results.keep(self._named_place(key), key, batch)
 
     def get(self, key: str) -> pa.RecordBatch:
         """The batch of a key; `ObjectNotFound` when there is none, `BadCheckpoint` when it cannot be trusted."""
-        return unseal(key, self._read(self._object(place_of(key))))
+        try:
+            return self._results.get(place_of(key).path, key).batch
+        except Damaged as error:
+            raise BadCheckpoint(
+                f"The checkpoint {key!r} cannot be used: {error.problem}.",
+                hint="Delete it; the next backfill computes its range again.",
+                key=key,
+                problem=error.problem,
+            ) from error
 
     def has(self, key: str) -> bool:
         """Whether there is a checkpoint under this key; it may still prove bad."""
-        return self.store.stat(self._object(place_of(key))) is not None
+        return self._results.stat(place_of(key).path) is not None
 
     def info(self, key: str) -> CheckpointInfo | None:
         """The size and age of a checkpoint, None when it is not there."""
-        found = self.store.stat(self._object(place_of(key)))
+        found = self._results.stat(place_of(key).path)
         return None if found is None else CheckpointInfo(key, found.size, found.modified)
 
     def delete(self, key: str) -> None:
         """Remove a checkpoint; one that is not there is fine."""
-        self.store.delete(self._object(place_of(key)))
+        self._results.delete(place_of(key).path)
+
+    def object_key(self, key: str) -> str:
+        """Under which key the store has a checkpoint."""
+        return self._results.object_key(place_of(key).path)
 
     def list_keys(self, prefix: str = "") -> list[str]:
         """Every key that begins with this text, sorted."""
         return sorted(info.key for info in self.infos(prefix))
-
-    def list_fragment(self, prefix: str, fragment: int) -> list[str]:
-        """The keys of one fragment of a computation, sorted; `prefix` is the whole text of a prefix."""
-        begin = f"{prefix}_frag-{fragment}_"
-        return [key for key in self.list_any_where(prefix, fragment) if key.startswith(begin)]
 
     def list_any_where(self, prefix: str, fragment: int) -> list[str]:
         """The keys of one fragment of a computation and of the same one under every other `where`, sorted."""
@@ -118,9 +122,8 @@ class CheckpointStore:
         """
         groups = {group.name: group for group in self._all_groups()}
         used = set()
-        folder = f"{self.folder}/batches/"
-        for info in self.store.list(folder):
-            name, _, leaf = info.key.removeprefix(folder).partition("/")
+        for path, info in self._results.list():
+            name, _, leaf = path.partition("/")
             used.add(name)
             if name not in groups or groups[name].key_at(leaf) is None:
                 yield info
@@ -135,16 +138,19 @@ class CheckpointStore:
 
     def _listed(self, group: Group, within: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
         """The objects in a group's folder, or in one folder of it, with the key that each belongs to."""
-        folder = f"{self.folder}/batches/{group.name}/"
-        for info in self.store.list(folder + within):
-            yield info, group.key_at(info.key.removeprefix(folder))
+        for path, info in self._results.list(f"{group.name}/{within}"):
+            yield info, group.key_at(path.removeprefix(f"{group.name}/"))
+
+    def group_names(self) -> Iterator[str]:
+        """The names of the groups' folders, each of which begins as the text of its keys does."""
+        for info in self.store.list(f"{self.folder}/names"):
+            yield info.key.rpartition("/")[2]
 
     def _all_groups(self) -> Iterator[Group]:
-        for info in self.store.list(f"{self.folder}/names"):
-            name = info.key.rpartition("/")[2]
+        for name in self.group_names():
             if name not in self._groups:
                 try:
-                    group = Group.from_bytes(self.store.get(info.key), name)
+                    group = Group.from_bytes(self.store.get(f"{self.folder}/names/{name}"), name)
                 except ObjectNotFound:
                     continue  # removed meanwhile
                 if group is None:
@@ -152,31 +158,20 @@ class CheckpointStore:
                 self._groups[name] = group
             yield self._groups[name]
 
-    def _name(self, group: Group) -> None:
-        """Make sure that the group's text can be read: without it nobody could list its keys."""
+    def _named_place(self, key: str) -> str:
+        """Where a key's checkpoint goes; its group has a name then, without which its keys could not be listed."""
+        place = place_of(key)
+        group = place.group
         if group.name in self._named:
-            return
-        key, text = f"{self.folder}/names/{group.name}", group.to_bytes()
+            return place.path
+        name, text = f"{self.folder}/names/{group.name}", group.to_bytes()
         try:
-            there = self.store.get(key)
+            there = self.store.get(name)
         except ObjectNotFound:
             # Durable, unlike the checkpoints themselves: there is one name, and thousands of them may depend on it.
-            self.store.put_if_absent(key, text)
+            self.store.put_if_absent(name, text)
         else:
             if there != text:
-                self.store.put_derived(key, text)
+                self.store.put_derived(name, text)
         self._named.add(group.name)
-
-    def _object(self, place: Place) -> str:
-        return f"{self.folder}/batches/{place.group.name}/{place.leaf}"
-
-    def _read(self, key: str) -> pa.Buffer:
-        path = self.store.local_path(key)
-        try:
-            if path is not None and path.stat().st_size >= _MAPPED_BYTES:
-                # Replacing or deleting it takes its name away, not what is mapped.
-                with pa.memory_map(str(path)) as file:
-                    return file.read_buffer()
-        except FileNotFoundError:
-            pass  # the store says so in its own words
-        return pa.py_buffer(self.store.get(key))
+        return place.path

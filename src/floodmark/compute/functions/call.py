@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -14,12 +14,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from floodmark.compute.errors import FunctionFailed
-from floodmark.compute.functions.failures import RowError, message_of, trace_of, type_of
-from floodmark.compute.functions.on_error import Retry, is_skipped, retry_for
 from floodmark.compute.functions.results import Wanted
 from floodmark.compute.functions.udf import Udf
 from floodmark.engine.task import let_go
+from floodmark.functions import call as _call
+from floodmark.functions.call import PASSING, GaveUp, call_again, call_divided
+from floodmark.functions.failures import RowError, message_of, trace_of, type_of
+from floodmark.functions.on_error import Retry, is_skipped, retry_for
 
+_OURS = (__file__, _call.__file__)  # not of interest in a user's traceback
 _PYTHON_ROWS = 2**16  # rows that are Python values at the same time
 
 _Offsets = NDArray[np.int64]
@@ -60,11 +63,18 @@ class Caller:
 
 
 @dataclass(frozen=True)
-class _GaveUp:
-    """The last error of rows that were called as often as the rules want."""
+class _Rows:
+    """Neighbouring rows of a batch."""
 
-    error: Exception
-    attempts: int
+    batch: pa.RecordBatch
+    start: int
+    end: int
+
+    def halves(self) -> tuple[_Rows, _Rows] | None:
+        if self.end - self.start == 1:
+            return None
+        middle = (self.start + self.end) // 2
+        return replace(self, end=middle), replace(self, start=middle)
 
 
 @dataclass
@@ -94,11 +104,11 @@ class _Calls:
     def _function(self) -> _Function:
         try:
             return self.udf.callable()
-        except MemoryError:
+        except PASSING:
             raise
-        except Exception as error:
+        except BaseException as error:
             hint = "Mend its __init__, which runs once in each worker process."
-            self._fail(_GaveUp(error, 1), (), "could not be started", hint)
+            self._fail(GaveUp(error, 1), (), "could not be started", hint)
 
     def _row_by_row(self, function: _Function, batch: pa.RecordBatch, inputs: tuple[str, ...], first: int) -> None:
         columns = {name: self._python_values(name, batch.column(name)) for name in batch.schema.names}
@@ -108,18 +118,24 @@ class _Calls:
         for args in zip(*(columns[name] for name in inputs), strict=True):
             try:
                 keep(function(*args))
-            except MemoryError:
+                continue
+            except PASSING:
                 raise
-            except Exception as error:
-                row = len(results)
-                self.called += row + 1 - counted
-                counted = row + 1
-                result = self._again(partial(function, *args), 1, error, Counter())
-                keep(None if isinstance(result, _GaveUp) else result)
-                if isinstance(result, _GaveUp):
-                    self._skip(first + row, result)
+            except BaseException as error:
+                failed = error
+            row = len(results)
+            self.called += row + 1 - counted
+            counted = row + 1
+            result = call_again(partial(self._call_row, function, args), failed, self._rule, self.sleep, Counter())
+            keep(None if isinstance(result, GaveUp) else result)
+            if isinstance(result, GaveUp):
+                self._skip(first + row, result)
         self.called += len(results) - counted
         self.parts.append(self.wanted.from_python(results, self.offsets[first : first + len(results)]))
+
+    def _call_row(self, function: _Function, args: tuple[Any, ...]) -> Any:
+        self.called += 1
+        return function(*args)
 
     def _python_values(self, name: str, values: pa.Array) -> list[Any]:
         try:
@@ -127,82 +143,51 @@ class _Calls:
             return made
         except (ValueError, OverflowError) as error:  # Python's times end with the year 9999, Arrow's do not
             self._fail(
-                _GaveUp(error, 0),
+                GaveUp(error, 0),
                 (),
                 f"cannot be called: column {name!r} has values that Python has no form for",
                 hint="Take the column as an array: annotate the parameters with pa.Array.",
             )
 
     def _by_halves(self, function: _Function, batch: pa.RecordBatch) -> None:
-        # Rows that wait, the next ones last, and how often each rule has been used up on the way to them.
-        waiting: list[tuple[int, int, Counter[Retry]]] = [(0, batch.num_rows, Counter())]
-        while waiting:
-            start, end, spent = waiting.pop()
-            rows = batch.slice(start, end - start)
-            self.called += end - start
-            try:
-                result = function(rows)
-            except MemoryError:
-                raise
-            except Exception as error:
-                # Many rows that failed again and again are not the better for it when halved; a row that
-                # stands alone gets every call that the rule gives it.
-                alone = end - start == 1
-                result = self._again(partial(function, rows), end - start, error, Counter() if alone else spent)
-                if isinstance(result, _GaveUp) and alone:
-                    self._skip(start, result)
-                    self.parts.append(pa.nulls(1, self.wanted.type))
-                    continue
-                if isinstance(result, _GaveUp):
-                    middle = (start + end) // 2
-                    waiting += [(middle, end, spent.copy()), (start, middle, spent.copy())]
-                    continue
-            self.parts.append(self.wanted.from_arrow(result, self.offsets[start:end]))
+        def call(rows: _Rows) -> Any:
+            self.called += rows.end - rows.start
+            return function(rows.batch.slice(rows.start, rows.end - rows.start))
 
-    def _again(self, call: Callable[[], Any], rows: int, error: Exception, spent: Counter[Retry]) -> Any:
-        """What the call returns when it is repeated as its errors' rules say, or that it was given up."""
-        attempts = 1
-        try:
-            while True:
-                retry = retry_for(self.udf.on_error, error)
-                if retry is not None:
-                    spent[retry] += 1
-                if retry is None or spent[retry] >= retry.attempts:
-                    return _GaveUp(error, attempts)
-                self.sleep(retry.pause(spent[retry]))
-                attempts += 1
-                self.called += rows
-                try:
-                    return call()
-                except MemoryError:
-                    raise
-                except Exception as repeated:
-                    error = repeated
-        finally:
-            del error  # which has this frame in its traceback
+        for rows, result in call_divided([_Rows(batch, 0, batch.num_rows)], call, self._rule, self.sleep):
+            if isinstance(result, GaveUp):
+                self._skip(rows.start, result)
+                self.parts.append(pa.nulls(1, self.wanted.type))
+            else:
+                self.parts.append(self.wanted.from_arrow(result, self.offsets[rows.start : rows.end]))
 
-    def _skip(self, row: int, failed: _GaveUp) -> None:
+    def _rule(self, error: BaseException) -> Retry | None:
+        return retry_for(self.udf.on_error, error)
+
+    def _skip(self, row: int, failed: GaveUp) -> None:
         offset = int(self.offsets[row])
         error = failed.error
         if not is_skipped(self.udf.on_error, error):
             self._fail(failed, (offset,), f"failed at offset {offset}")
-        trace = trace_of(error, __file__)
+        trace = trace_of(error, *_OURS)
         self.errors.append(RowError(row, offset, type_of(error), message_of(error), trace, failed.attempts))
         let_go(error)  # whose frames hold all that the task has read, and one of them the error
 
-    def _fail(self, failed: _GaveUp, offsets: tuple[int, ...], what: str, hint: str = "") -> NoReturn:
+    def _fail(self, failed: GaveUp, offsets: tuple[int, ...], what: str, hint: str = "") -> NoReturn:
         error = failed.error
         kind, message = type_of(error), message_of(error)
+        if not isinstance(error, Exception):
+            hint = hint or "Let it raise an Exception instead, which on_error=[Skip(…)] can name."
         raise FunctionFailed(
             f"the function {self.udf.name!r} of column {self.column!r} {what}: {kind}: {message}",
-            hint=hint or f"Mend it, or say what to do then: on_error=[Skip({type(error).__name__})].",
+            hint=hint or f"Fix it, or say what to do then: on_error=[Skip({type(error).__name__})].",
             column=self.column,
             offsets=offsets,
             start=int(self.offsets[0]),
             end=int(self.offsets[-1]) + 1,
             error_type=kind,
             error_message=message,
-            traceback=trace_of(error, __file__),
+            traceback=trace_of(error, *_OURS),
             attempts=failed.attempts,
             called=self.called,
         ) from error

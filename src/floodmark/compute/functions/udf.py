@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -14,11 +13,10 @@ import pyarrow as pa
 
 from floodmark.compute.errors import BadCheckpointSize, BadFunction, NoVersion, UnpicklableFunction
 from floodmark.compute.functions.fingerprint import Versioned, fingerprint
-from floodmark.compute.functions.instances import instance_of
-from floodmark.compute.functions.on_error import Handler, Retry, Skip
 from floodmark.compute.functions.parameters import Kind, Parameters, parameters_of
 from floodmark.compute.functions.source_text import source_or_nothing
-from floodmark.engine.shipping import NotShippable, packing
+from floodmark.functions.function import UserFunction, name_of
+from floodmark.functions.on_error import Handler, Retry, Skip
 from floodmark.ledger.errors import UnsupportedType
 from floodmark.ledger.types import canonical, check_supported
 
@@ -27,7 +25,7 @@ _defining = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Udf(Versioned):
+class Udf(UserFunction, Versioned):
     """A function of columns. It can be called like the function it was made of."""
 
     function: Callable[..., Any]
@@ -41,6 +39,8 @@ class Udf(Versioned):
     max_checkpoint_size: int | None
     on_error: tuple[Handler, ...]
     given_version: str | None
+
+    _refused = UnpicklableFunction
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.callable()(*args, **kwargs)
@@ -57,43 +57,13 @@ class Udf(Versioned):
         """What one call takes: the values of one row, one array per column, or a record batch."""
         return self.parameters.kind
 
-    @functools.cached_property
-    def version(self) -> str:
-        """The version that was given, or else a fingerprint of the code and of the values it uses.
-
-        It is taken when it is first needed and stays: what the function reads should not change after that.
-        """
-        if self.given_version is not None:
-            return self.given_version
+    def _fingerprint(self) -> str:
         return fingerprint(self.function, self.name, self.kind)
 
     @functools.cached_property
     def source(self) -> str:
         """The text of the function, or nothing if it is not at hand."""
         return source_or_nothing(self.function)
-
-    @property
-    def module(self) -> str:
-        """Where the function is defined."""
-        return str(getattr(self._definition, "__module__", None) or "")
-
-    @property
-    def qualname(self) -> str:
-        """The function's name inside its module."""
-        return str(getattr(self._definition, "__qualname__", None) or "")
-
-    @property
-    def _definition(self) -> Any:
-        return self.function if hasattr(self.function, "__qualname__") else type(self.function)
-
-    def callable(self) -> Callable[..., Any]:
-        """What is called with rows: the function, or this process's one instance of the class."""
-        return instance_of(self) if self.is_stateful else self.function
-
-    @property
-    def is_stateful(self) -> bool:
-        """Whether it is a class or an object with a state, of which each worker process keeps one."""
-        return isinstance(self.function, type) or not inspect.isroutine(self.function)
 
     def inputs_from(self, given: Iterable[str] | None) -> tuple[str, ...]:
         """The columns it is called with: those given, or else its own; refused if they do not fit its parameters."""
@@ -108,10 +78,6 @@ class Udf(Versioned):
             )
         self.parameters.check(self.name, inputs)
         return inputs
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The process that takes it may not have the files that version and source are told from.
-        return {**self.__dict__, "version": self.version, "source": self.source}
 
 
 def udf(
@@ -134,12 +100,12 @@ def udf(
     with any other annotation the function is called for each row. A class is made once per worker process.
     """
     if function is not None:  # @udf without its brackets
-        raise _no_returns(_name_of(function))
+        raise _no_returns(name_of(function))
 
     def define(function: Callable[..., Any]) -> Udf:
         if isinstance(function, Udf):
             raise BadFunction(f"{function.name!r} is a udf already", function=function.name)
-        own_name = name or _name_of(function)
+        own_name = name or name_of(function)
         data_type, may_be_null = _result(own_name, returns)
         may_be_null = may_be_null and nullable
         parameters = parameters_of(own_name, function)
@@ -178,27 +144,6 @@ def known(name: str, version: str) -> Udf | None:
         except NoVersion:  # it has no version, so it is not this one
             continue
     return None
-
-
-def check_shippable(function: Udf) -> None:
-    """Refuse a function that cannot be sent to another process, or whose version cannot be told."""
-    _ = function.version  # its own error says more than that of the pickler, which needs it too
-    try:
-        with packing() as pack:
-            pack(function)
-    except NotShippable as error:
-        reason = str(error.__cause__ or error.message)
-        raise UnpicklableFunction(
-            f"the function {function.name!r} cannot be sent to a worker: {reason}",
-            hint="Open files, locks and connections inside the function, or in __init__ of a class with __call__.",
-            function=function.name,
-            reason=reason,
-        ) from error
-
-
-def _name_of(function: object) -> str:
-    name = getattr(function, "__name__", None) or type(function).__name__
-    return "lambda" if name == "<lambda>" else str(name)
 
 
 def _result(name: str, returns: object) -> tuple[pa.DataType, bool]:

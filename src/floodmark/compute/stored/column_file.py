@@ -18,10 +18,10 @@ from floodmark.compute.errors import UnreadableColumn
 from floodmark.compute.stored.catalog import FIELD_ID
 from floodmark.compute.stored.manifest import Segment
 from floodmark.compute.stored.objects import ColumnObjects
-from floodmark.compute.widths import fitting
-from floodmark.ledger.staging import explained
+from floodmark.engine.rounds import fitting
 from floodmark.storage.errors import ObjectNotFound, StorageError
 from floodmark.storage.page_headers import HEADERS_KEY, PageHeaders
+from floodmark.storage.scratch import explained
 from floodmark.storage.slices import ROW_GROUP_ROWS, write_columns
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray

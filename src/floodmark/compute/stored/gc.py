@@ -6,9 +6,10 @@ what was in use until lately: somebody may still read it. Values of purged recor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,6 @@ from pyroaring import BitMap
 from floodmark.compute import addresses
 from floodmark.compute.checkpoints.batches import ROWADDR
 from floodmark.compute.checkpoints.keys import DATA, ParsedKey, Prefix, hash_text, parse_key
-from floodmark.compute.checkpoints.legacy import range_prefix
 from floodmark.compute.checkpoints.paths import Group
 from floodmark.compute.checkpoints.store import CheckpointInfo, CheckpointStore
 from floodmark.compute.errors import BadCheckpoint
@@ -27,31 +27,11 @@ from floodmark.compute.stored.catalog import Catalog
 from floodmark.compute.stored.manifest import Manifest
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.stored.purge import drop_purged, find_left, is_of_another
-from floodmark.ledger.keys.records import I64
+from floodmark.storage import sweep
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import ObjectNotFound
-from floodmark.storage.store import ObjectInfo
-
-GRACE_NANOS = 7 * 86_400 * 10**9
-"""How long what nobody names stays."""
-
-_AT_ONCE = 256
-"""So many deletions between two looks at the catalog."""
-
-_Item = TypeVar("_Item")
-
-
-@dataclass(frozen=True)
-class Inventory:
-    """Everything that is stored beside the records, and what of it is in use as of a catalog."""
-
-    catalog: Catalog
-    files: tuple[ObjectInfo, ...]  # manifests, values, errors, and what lies among checkpoints and is none
-    checkpoints: tuple[CheckpointInfo, ...]
-    named: frozenset[str]  # the files that the catalog and its manifests name, or did until lately
-    needed: frozenset[str]  # the checkpoints that a backfill would use
-    staged: Mapping[str, str]  # the file that each data checkpoint names
-    purged: frozenset[str] = frozenset()  # files and checkpoints that nobody may keep
-    purged_before: int = 0
+from floodmark.storage.store import ObjectInfo, Store
+from floodmark.storage.sweep import GRACE_NANOS, GarbageSource, Listing, Usage
 
 
 @dataclass(frozen=True)
@@ -75,13 +55,18 @@ class Used:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What is of no use as of a catalog: objects by their keys in the store, checkpoints by their own."""
+    """What is of no use: objects by their keys in the store, checkpoints by their own."""
 
-    catalog: Catalog
-    files: tuple[ObjectInfo, ...] = ()
-    checkpoints: tuple[CheckpointInfo, ...] = ()
-    purged_before: int = 0  # the first record that is not purged
-    dataset_id: str = ""
+    source: ColumnFiles = field(compare=False, repr=False)
+    swept: sweep.Garbage[Catalog]
+    files: tuple[ObjectInfo, ...]
+    checkpoints: tuple[CheckpointInfo, ...]
+
+    @staticmethod
+    def of(source: ColumnFiles, swept: sweep.Garbage[Catalog]) -> Garbage:
+        known = source.checkpoints
+        files = tuple(info for info in swept.objects if info.key not in known)
+        return Garbage(source, swept, files, tuple(known[key] for key in swept.keys if key in known))
 
     @property
     def keys(self) -> list[str]:
@@ -90,23 +75,6 @@ class Garbage:
     @property
     def bytes(self) -> int:
         return sum(c.size for c in self.checkpoints) + sum(f.size for f in self.files)
-
-
-def plan(inventory: Inventory, oldest: float) -> Garbage:
-    """What of an inventory can go: neither in use nor modified since a moment (epoch seconds), or purged.
-
-    A checkpoint that tells of a file in use stays, too. It is small, and with it a column that is dropped and added
-    again has its values back.
-    """
-    purged, named = inventory.purged, inventory.named
-    needed = inventory.needed | {key for key, file in inventory.staged.items() if file in named}
-    checkpoints = tuple(
-        c for c in inventory.checkpoints if c.key in purged or (c.key not in needed and c.modified < oldest)
-    )
-    gone = {c.key for c in checkpoints}
-    wanted = named | {file for key, file in inventory.staged.items() if key not in gone}
-    files = tuple(f for f in inventory.files if f.key in purged or (f.key not in wanted and f.modified < oldest))
-    return Garbage(inventory.catalog, files, checkpoints, inventory.purged_before)
 
 
 def find_garbage(
@@ -123,87 +91,108 @@ def find_garbage(
     `used` are the computations from other datasets' records that a view has. Who does not know them leaves all such
     checkpoints as they are.
     """
-    oldest = (now_nanos - grace_nanos) / 10**9
-    found = plan(take_inventory(objects, dataset_id, dead, oldest, purged_before, used), oldest)
-    return replace(found, dataset_id=dataset_id)
+    checkpoints = {objects.checkpoints.object_key(info.key): info for info in objects.checkpoints.infos()}
+    source = ColumnFiles(objects, checkpoints, dataset_id, dead, purged_before, used)
+    return Garbage.of(source, sweep.find(source, (now_nanos - grace_nanos) / 10**9))
 
 
-def remove(objects: ColumnObjects, garbage: Garbage) -> Garbage:
-    """Delete garbage; what was deleted. It stops when the catalog changes: a new one may need what the old did not.
-
-    What columns still have of purged records goes as well.
-    """
-    removed = _removed(objects, garbage)
-    if garbage.purged_before > garbage.catalog.purged_before:
-        drop_purged(objects, garbage.purged_before, garbage.dataset_id)
+def remove(garbage: Garbage) -> Garbage:
+    """Delete garbage; what was deleted. What columns still have of purged records goes as well."""
+    source, objects = garbage.source, garbage.source.objects
+    removed = Garbage.of(source, sweep.remove(garbage.swept))
+    if source.purged_before and source.purged_before > catalogs.load(objects).purged_before:
+        drop_purged(objects, source.purged_before, source.dataset_id)
     return removed
 
 
-def _removed(objects: ColumnObjects, garbage: Garbage) -> Garbage:
-    checkpoints: list[CheckpointInfo] = []
-    for some in _portions(garbage.checkpoints):
-        if catalogs.load(objects) != garbage.catalog:
-            break
-        for checkpoint in some:
-            objects.checkpoints.delete(checkpoint.key)
-        checkpoints += some
-    files: list[ObjectInfo] = []
-    for more in _portions(garbage.files):
-        if catalogs.load(objects) != garbage.catalog:
-            break
-        for file in more:
-            if objects.store.stat(file.key) == file:  # a put that finds its object there makes it young again
-                objects.store.delete(file.key)
-                files.append(file)
-    return replace(garbage, files=tuple(files), checkpoints=tuple(checkpoints))
+@dataclass(frozen=True)
+class ColumnFiles(GarbageSource[Catalog]):
+    """Checkpoints, files of values and errors, manifests, and notes of replaced manifests; the root is the catalog."""
+
+    objects: ColumnObjects
+    checkpoints: Mapping[str, CheckpointInfo]  # by their keys in the store
+    dataset_id: str
+    dead: I64
+    purged_before: int
+    used: Sequence[Used] | None
+
+    @property
+    def store(self) -> Store:
+        return self.objects.store
+
+    def listed(self) -> Iterator[ObjectInfo]:
+        """Checkpoints first: the files that they name stay as long as they do."""
+        for key, info in self.checkpoints.items():
+            yield ObjectInfo(key, info.size, info.modified)
+        yield from (info for info in self.objects.checkpoints.strays() if "/checkpoints/batches/" in info.key)
+        for listing in (self.objects.manifests(), self.objects.files(), self.objects.errors()):
+            yield from listing
+        yield from catalogs.replaced(self.objects)
+
+    def root(self) -> Catalog:
+        return catalogs.load(self.objects)
+
+    def usage(self, listing: Listing[Catalog]) -> Usage:
+        objects, catalog, store = self.objects, listing.root, self.objects.checkpoints
+        held = {c.name: manifests.load(objects, c) for c in catalog.columns}
+        named = {key for manifest in held.values() for key in manifest.keys(objects)}
+        named |= {objects.manifest_key(c.manifest) for c in catalog.columns if c.manifest is not None}
+        settled = _Settled.of(catalog, self.dataset_id, held, self.dead, self.used)
+        left = find_left(objects, catalog, max(self.purged_before, catalog.purged_before), self.dataset_id)
+        keys = (*left.checkpoints, *settled.purged(info.key for info in self.checkpoints.values()))
+        return column_usage(
+            named=named,
+            released=_released(objects, listing.oldest),
+            needed={key: partial(_is_needed, store, info.key, settled) for key, info in self.checkpoints.items()},
+            staged=self._staged(),
+            purged={*left.files, *(store.object_key(key) for key in keys)},
+        )
+
+    def _staged(self) -> dict[str, str]:
+        """The file that each data checkpoint names, by the checkpoint's key in the store."""
+        found = {}
+        for key, info in self.checkpoints.items():
+            parsed = parse_key(info.key)
+            if parsed is None or parsed.kind == DATA:
+                file = _file_of(self.objects.checkpoints, info.key)
+                if file is not None:
+                    found[key] = file
+        return found
 
 
-def _portions(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-    return (items[at : at + _AT_ONCE] for at in range(0, len(items), _AT_ONCE))
+def column_usage(
+    named: AbstractSet[str],
+    released: Mapping[str, float],
+    needed: Mapping[str, Callable[[], bool]],
+    staged: Mapping[str, str],
+    purged: AbstractSet[str],
+) -> Usage:
+    """What is in use, given the `named` files, the checkpoints and whether each is `needed`, and the files they name.
 
-
-def take_inventory(
-    objects: ColumnObjects,
-    dataset_id: str,
-    dead: I64,
-    oldest: float,
-    purged_before: int = 0,
-    used: Sequence[Used] | None = None,
-) -> Inventory:
-    """What is there; checkpoints modified since a moment are not looked into, since they stay anyway.
-
-    The catalog is read last: what was committed before the listing is named by it.
+    A checkpoint that names a file in use stays, too. It is small, and with it a column that is dropped and added again
+    has its values back.
     """
-    checkpoints = tuple(objects.checkpoints.infos())
-    strays = [info for info in objects.checkpoints.strays() if "/checkpoints/batches/" in info.key]
-    files = (*objects.manifests(), *objects.files(), *objects.errors(), *strays, *catalogs.replaced(objects))
-    catalog = catalogs.load(objects)
-    held = {c.name: manifests.load(objects, c) for c in catalog.columns}
-    named = {key for manifest in held.values() for key in manifest.keys(objects)}
-    named |= {objects.manifest_key(c.manifest) for c in catalog.columns if c.manifest is not None}
-    named |= _lately_named(objects, oldest)
-    settled = _Settled.of(catalog, dataset_id, held, dead, used)
-    needed, staged = set(), {}
-    for info in checkpoints:
-        parsed = parse_key(info.key)
-        if info.modified < oldest and _is_needed(objects.checkpoints, info.key, parsed, settled):
-            needed.add(info.key)
-        if (parsed is None or parsed.kind == DATA) and (file := _file_of(objects.checkpoints, info.key)) is not None:
-            staged[info.key] = file
-    before = max(purged_before, catalog.purged_before)
-    left = find_left(objects, catalog, before, dataset_id)
-    purged = frozenset((*left.files, *left.checkpoints, *settled.purged(info.key for info in checkpoints)))
-    return Inventory(catalog, files, checkpoints, frozenset(named), frozenset(needed), staged, purged, before)
+    holders: dict[str, set[str]] = {}
+    for checkpoint, file in staged.items():
+        holders.setdefault(file, set()).add(checkpoint)
+
+    def is_live(info: ObjectInfo, going: AbstractSet[str]) -> bool:
+        if info.key in needed:
+            file = staged.get(info.key)
+            return file in named or file in released or needed[info.key]()
+        return info.key in named or not holders.get(info.key, set()) <= going
+
+    return Usage(is_live, released, purged)
 
 
-def _lately_named(objects: ColumnObjects, oldest: float) -> set[str]:
-    """The manifests that were replaced since a moment, and their files: whoever began to read them may not be done."""
-    found = set()
+def _released(objects: ColumnObjects, oldest: float) -> dict[str, float]:
+    """The manifests that were replaced since a moment, and their files: readers of them may not be done."""
+    found: dict[str, float] = {}
     for info in list(catalogs.replaced(objects)):  # after the catalog: what it does not name any more has its note
         if info.modified >= oldest:
-            digest = info.key.rpartition("/")[2]
-            manifest = manifests.find(objects, digest)
-            found |= {objects.manifest_key(digest)} | (set() if manifest is None else manifest.keys(objects))
+            manifest = manifests.find(objects, info.name)
+            keys = {objects.manifest_key(info.name)} | (set() if manifest is None else manifest.keys(objects))
+            found |= {key: max(info.modified, found.get(key, 0.0)) for key in keys}
     return found
 
 
@@ -221,6 +210,8 @@ class _Settled:
     def of(
         catalog: Catalog, dataset_id: str, held: Mapping[str, Manifest], dead: I64, used: Sequence[Used] | None
     ) -> _Settled:
+        from floodmark.compute.checkpoints.legacy import range_prefix  # late: only gc needs it, views import this file
+
         found: dict[str, Manifest] = {}
         for column in catalog.columns:
             sources = catalogs.srcfiles(catalog, dataset_id, column)
@@ -259,8 +250,9 @@ def _among(offsets: I64, base: int, rows: int) -> BitMap:
     return addresses.from_array(offsets[low:high] - base)
 
 
-def _is_needed(store: CheckpointStore, key: str, parsed: ParsedKey | None, settled: _Settled) -> bool:
+def _is_needed(store: CheckpointStore, key: str, settled: _Settled) -> bool:
     """Whether a backfill or refresh would use a checkpoint: what it belongs to is in use, and needs rows of it."""
+    parsed = parse_key(key)
     if parsed is None:
         return True  # of an older format, which does not say what it belongs to; who adopts it deletes it
     if settled.only is not None and is_of_another(key, settled.only):

@@ -14,6 +14,7 @@ from floodmark.compute.addresses import pack, unpack
 from floodmark.compute.errors import BadColumn
 from floodmark.compute.stored.catalog import Column
 from floodmark.compute.stored.objects import ColumnObjects
+from floodmark.derive.positions import Position
 from floodmark.storage import document
 from floodmark.storage.document import Damaged
 from floodmark.storage.errors import ObjectNotFound
@@ -85,6 +86,7 @@ class Manifest:
     field_id: int
     identity: str
     fragments: tuple[Fragment, ...] = ()
+    read: Position | None = None  # the newest record that there was when values were computed last
     digest: str | None = field(default=None, compare=False)  # of the stored manifest that it is, or was made from
 
     def fragment(self, number: int) -> Fragment:
@@ -118,7 +120,8 @@ def encode(manifest: Manifest) -> bytes:
         for name in _BITMAPS
     }
     fragments = [[f.number, [list(vars(s).values()) for s in f.segments], f.errors] for f in manifest.fragments]
-    facts = {"field_id": manifest.field_id, "identity": manifest.identity, "fragments": fragments}
+    read = manifest.read and list(vars(manifest.read).values())
+    facts = {"field_id": manifest.field_id, "identity": manifest.identity, "fragments": fragments, "read": read}
     return document.encode(_KIND, 1, facts, sections)
 
 
@@ -129,7 +132,8 @@ def decode(data: bytes, key: str = "") -> Manifest:
     for number, segments, errors in found.facts["fragments"]:
         done, kept, hidden = (unpack(found.section(f"{number}.{name}")) for name in _BITMAPS)
         fragments.append(Fragment(number, tuple(Segment(*s) for s in segments), done, kept, hidden, errors))
-    return Manifest(found.facts["field_id"], found.facts["identity"], tuple(fragments), digest_of(data))
+    read = found.facts["read"] and Position(*found.facts["read"])
+    return Manifest(found.facts["field_id"], found.facts["identity"], tuple(fragments), read, digest_of(data))
 
 
 def digest_of(data: bytes) -> str:

@@ -11,18 +11,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from floodmark.compute.addresses import span, to_array
+from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored.catalog import Catalog, Column
 from floodmark.compute.stored.column_file import SegmentFile, open_segment
 from floodmark.compute.stored.manifest import Manifest, Segment, load
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.ledger.beside import Offsets
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64
 
 
 @dataclass(frozen=True)
-class ComputedColumns:
-    """The computed columns of a dataset as one catalog has them: a `ledger.beside.Beside`.
+class ColumnValues:
+    """The values of a dataset's computed columns as one catalog has them: a `ledger.beside.Beside`.
 
     A manifest is looked at when its column is opened, so that columns which nobody asks for cost nothing.
     """
@@ -42,11 +44,16 @@ class ComputedColumns:
         return OpenColumns([_OpenColumn(self.objects, c, load(self.objects, c), self.fragment_rows) for c in wanted])
 
 
-def computed_columns(objects: DatasetObjects, catalog: Catalog) -> ComputedColumns | None:
+def computed_columns(objects: DatasetObjects, catalog: Catalog) -> ColumnValues | None:
     """The computed columns that a catalog names, None when there are none."""
     if not catalog.columns:
         return None
-    return ComputedColumns(ColumnObjects(objects), catalog.fragment_rows, catalog.columns)
+    return ColumnValues(ColumnObjects(objects), catalog.fragment_rows, catalog.columns)
+
+
+def columns_beside(snapshot: Snapshot) -> ColumnValues | None:
+    """The computed columns beside the records of a dataset, as of now: they belong to offsets, not to heads."""
+    return computed_columns(snapshot.objects, catalogs.load(ColumnObjects(snapshot.objects)))
 
 
 class OpenColumns:

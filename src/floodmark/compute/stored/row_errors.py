@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from floodmark.compute import addresses
 from floodmark.compute.errors import BadRowErrors
 from floodmark.compute.stored.objects import ColumnObjects
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import ObjectNotFound
 
 SCHEMA = pa.schema(

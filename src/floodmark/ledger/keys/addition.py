@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from floodmark.ledger.keys.dead import DeadFile, is_live, kills_of, write_dead
-from floodmark.ledger.keys.entries import Entries, order_columns, stable_order, starts_of_groups
-from floodmark.ledger.keys.records import NOT_THERE, Hashes, Records
-from floodmark.ledger.keys.run import RunFile, write_run
+from floodmark.ledger.keys.entries import Entries, order_columns, run_spec
+from floodmark.ledger.keys.records import NOT_THERE, Records
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.arrays import Hashes, stable_order, starts_of_groups
+from floodmark.storage.sorted_runs import RunFile, write_run
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,7 @@ class Addition:
 
     @property
     def names(self) -> list[str]:
-        """The files, those that others need before them first."""
-        return [*(self.run.names if self.run else ()), *((self.dead.name,) if self.dead else ())]
+        return [file.name for file in (self.run, self.dead) if file is not None]
 
 
 def write_addition(folder: Path, records: Records) -> Addition:
@@ -39,7 +39,8 @@ def write_addition(folder: Path, records: Records) -> Addition:
     first = starts_of_groups([c[order] for c in columns])
     last = np.append(first[1:], np.True_)
     kills = kills_of(records, order, first)
-    run = write_run(folder, records.start, records.end, _entries(records, order[last]))
+    stem, spec = f"{records.start:012d}-{records.end:012d}", run_spec(records.lookup is not None)
+    run = write_run(folder, spec, stem, _entries(records, order[last]).columns)
     dead = write_dead(folder, records.start, records.end, kills) if len(kills) else None
     return Addition(records.start, records.end, run, dead, folder)
 

@@ -16,9 +16,9 @@ from floodmark.chain.hashes import SHA3_256, Multihash
 from floodmark.ledger.errors import UnreadableSlice
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.keys.manifest import Shape
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import Hashes
 from floodmark.storage.errors import StorageError
 
 GROUP_ROWS = 2 << 20

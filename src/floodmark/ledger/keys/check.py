@@ -13,12 +13,12 @@ from floodmark.ledger.keys.entries import Entries
 from floodmark.ledger.keys.files import KeyFiles
 from floodmark.ledger.keys.index import built, load
 from floodmark.ledger.keys.key_index import KeyIndex
-from floodmark.ledger.keys.lookup import HIGHEST
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.slice_check import Problem
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64
 from floodmark.storage.local import LocalStore
+from floodmark.storage.sorted_runs import END_OF_HASHES
 
 RANGE_ENTRIES = 4 << 20
 """About so many entries are compared at a time."""
@@ -47,7 +47,7 @@ def _differences(index: KeyIndex, right: KeyIndex, purged_before: int) -> Iterat
         return
     ranges = -(-max(index.live_count, right.live_count, 1) // RANGE_ENTRIES)
     for number in range(ranges):
-        low, high = HIGHEST * number // ranges, HIGHEST * (number + 1) // ranges
+        low, high = END_OF_HASHES * number // ranges, END_OF_HASHES * (number + 1) // ranges
         mine, other = (_readable(i.live_between(low, high), purged_before) for i in (index, right))
         if not _same(mine, other):
             yield f"has wrong entries: {_described(mine.offset, other.offset)}"

@@ -10,9 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from floodmark.ledger.keys.records import I64, Records
-from floodmark.ledger.keys.sealed import Sealed, open_sealed, write_sealed
+from floodmark.ledger.errors import bad_index
+from floodmark.ledger.keys.records import Records
+from floodmark.storage import document
+from floodmark.storage.arrays import I64
+from floodmark.storage.document import Damaged, Document
 
+_KIND = "dead offsets"
 _LIVE_OPS = (0, 3)
 _SAMPLE = 4096
 
@@ -48,18 +52,25 @@ class Dead:
     """An opened file of kills."""
 
     file: DeadFile
-    _sealed: Sealed = field(repr=False)
+    _document: Document = field(repr=False)
 
     def kills(self) -> Kills:
-        return Kills(self._sealed.array("offset", np.int64), self._sealed.array("killed_by", np.int64))
+        offset, killed_by = (np.frombuffer(self._section(name), np.int64) for name in ("offset", "killed_by"))
+        return Kills(offset, killed_by)
 
     def bitmap(self) -> BitMap64:
-        return BitMap64.deserialize(bytes(self._sealed.section("bitmap")))
+        return BitMap64.deserialize(bytes(self._section("bitmap")))
 
     def check(self) -> None:
         """Read all of it; `BadIndex` when it is damaged."""
-        for name in ("bitmap", "offset", "killed_by"):
-            self._sealed.section(name)
+        for name in self._document.sections:
+            self._section(name)
+
+    def _section(self, name: str) -> memoryview:
+        try:
+            return self._document.section(name)
+        except Damaged as error:
+            raise bad_index(self.file.name, error.problem) from error
 
 
 def is_live(op: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
@@ -87,12 +98,18 @@ def kills_of(records: Records, order: I64, first: npt.NDArray[np.bool_]) -> Kill
 def write_dead(folder: Path, start: int, end: int, kills: Kills) -> DeadFile:
     """Write kills (at least one) by the records [start, end) into a folder."""
     sections = {"bitmap": bitmap_of(kills).serialize(), "offset": kills.offset, "killed_by": kills.killed_by}
-    name = write_sealed(folder, f"{start:012d}-{end:012d}", ".dead", {"kills": len(kills)}, sections)
-    return DeadFile(name, len(kills), (folder / name).stat().st_size)
+    data = document.encode(_KIND, 1, {"kills": len(kills)}, sections)
+    name = f"{start:012d}-{end:012d}-{document.header_digest(data)}.dead"
+    (folder / name).write_bytes(data)
+    return DeadFile(name, len(kills), len(data))
 
 
 def open_dead(file: DeadFile, data: memoryview) -> Dead:
-    return Dead(file, open_sealed(file.name, data))
+    """Kills from the bytes of their file; `BadIndex` when its header is not the one that the name says."""
+    try:
+        return Dead(file, document.decode_named(data, _KIND, file.name))
+    except Damaged as error:
+        raise bad_index(file.name, error.problem) from error
 
 
 def bitmap_of(kills: Kills) -> BitMap64:

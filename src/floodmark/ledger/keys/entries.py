@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from floodmark.ledger.keys import radix
-from floodmark.ledger.keys.records import I64, NOT_THERE, U64, Hashes
-from floodmark.ledger.keys.search import compare
+from floodmark.ledger.keys.records import NOT_THERE
+from floodmark.storage.arrays import I64, U64, Hashes, Mask
+from floodmark.storage.sorted_runs import Columns, RunSpec
 
-Mask = npt.NDArray[np.bool_]
+_KEY = ("key_high", "key_low")
+_LOOKUP = ("lookup_high", "lookup_low")
+_VALUES = {"row_high": np.uint64, "row_low": np.uint64, "offset": np.int64}
+_BY_KEY = RunSpec("keys", _KEY, _VALUES)
+_BY_PREFIX = RunSpec("keys", (*_LOOKUP, *_KEY), _VALUES)
+
+
+def run_spec(has_prefix: bool) -> RunSpec:
+    """The columns of the index's runs: with a lookup prefix, they are sorted by its hash first."""
+    return _BY_PREFIX if has_prefix else _BY_KEY
 
 
 @dataclass(frozen=True)
@@ -43,16 +50,19 @@ class Entries:
         result: Mask = self.offset != NOT_THERE
         return result
 
+    @property
+    def columns(self) -> Columns:
+        """The entries as a run has them."""
+        order = run_spec(self.lookup is not None).order
+        values = {"row_high": self.row.high, "row_low": self.row.low, "offset": self.offset}
+        return {**dict(zip(order, self.order_columns, strict=True)), **values}
+
     @staticmethod
-    def joined(parts: Sequence[Entries]) -> Entries:
-        """One after the other; there is at least one."""
-        lookups = [p.lookup for p in parts if p.lookup is not None]
-        return Entries(
-            Hashes.joined([p.key for p in parts]),
-            Hashes.joined([p.row for p in parts]),
-            np.concatenate([p.offset for p in parts]),
-            Hashes.joined(lookups) if lookups else None,
-        )
+    def of(columns: Columns) -> Entries:
+        """The entries that columns of a run are."""
+        key, row = (Hashes(columns[f"{name}_high"], columns[f"{name}_low"]) for name in ("key", "row"))
+        lookup = Hashes(*(columns[name] for name in _LOOKUP)) if _LOOKUP[0] in columns else None
+        return Entries(key, row, columns["offset"], lookup)
 
     @staticmethod
     def none(lookup: Hashes | None) -> Entries:
@@ -61,46 +71,16 @@ class Entries:
         return Entries(empty, empty, np.empty(0, np.int64), None if lookup is None else empty)
 
 
+@dataclass(frozen=True)
+class Found:
+    """What the index knows of each key that was asked for."""
+
+    offset: I64  # of the current row, NOT_THERE when the key has none
+    row: Hashes  # of the current row, zeros when there is none
+    seen: Mask  # whether there is an entry for the key, even if it only says that its row was retracted
+
+
 def order_columns(key: Hashes, lookup: Hashes | None) -> list[U64]:
     """The columns by which entries are sorted: the lookup hash, when it is not that of the key, then the key's."""
     prefix = [] if lookup is None else [lookup.high, lookup.low]
     return [*prefix, key.high, key.low]
-
-
-def stable_order(columns: Sequence[U64]) -> I64:
-    """The positions that sort hashes by these columns; equal ones stay in the order in which they are."""
-    high = columns[::2]
-    # The high halves alone decide but for one pair in 2^64: sorting by fewer columns is what makes this fast.
-    order = radix.stable_order(high[0]) if len(high) == 1 else np.lexsort((high[1], high[0]))
-    if _in_order([c[order] for c in columns]):
-        return order
-    return np.lexsort(list(columns)[::-1])
-
-
-def starts_of_groups(columns: Sequence[U64]) -> Mask:
-    """Which rows of sorted columns differ from the row before."""
-    first = np.ones(len(columns[0]), np.bool_)
-    if len(first) > 1:
-        first[1:] = columns[0][1:] != columns[0][:-1]
-        for column in columns[1:]:
-            first[1:] |= column[1:] != column[:-1]
-    return first
-
-
-def newest(parts: Sequence[Entries]) -> Entries:
-    """The entries of several sorted parts as one; of those with one key the first part that has it wins."""
-    if len(parts) == 1:
-        return parts[0]
-    together = Entries.joined(parts)
-    columns = together.order_columns
-    order = stable_order(columns)
-    first = starts_of_groups([c[order] for c in columns])
-    return together.take(order[first])
-
-
-def _in_order(columns: Sequence[U64]) -> bool:
-    ties = np.flatnonzero(columns[0][1:] == columns[0][:-1])
-    if len(columns) == 1 or len(ties) == 0:
-        return True
-    later = [c[ties + 1] for c in columns[1:]]
-    return not bool(compare(later, np.arange(len(ties)), [c[ties] for c in columns[1:]], np.less).any())

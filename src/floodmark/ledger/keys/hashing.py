@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from floodmark.ledger.errors import UnsupportedType
 from floodmark.ledger.keys.murmur import Room, mix, murmur_bytes, murmur_words
-from floodmark.ledger.keys.records import I64, U64, Hashes
+from floodmark.storage.arrays import I64, U64, Hashes
 
 LONG = 512
 """Bytes from which on a value is hashed on its own: the vectorised hash takes as many steps as the longest needs."""

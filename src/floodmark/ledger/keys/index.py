@@ -13,10 +13,9 @@ from typing import TypeVar
 
 from floodmark.ledger.errors import BadIndex
 from floodmark.ledger.keys.catch_up import hashed_since
-from floodmark.ledger.keys.entries import Entries
+from floodmark.ledger.keys.entries import Entries, Found
 from floodmark.ledger.keys.files import Cache, KeyFiles
 from floodmark.ledger.keys.key_index import NEWEST, KeyIndex, empty, opened
-from floodmark.ledger.keys.lookup import Found
 from floodmark.ledger.keys.manifest import At, Manifest, Shape, decode, manifest_name
 from floodmark.ledger.keys.records import Records
 from floodmark.ledger.snapshot import Snapshot

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from floodmark.ledger.errors import bad_index
 from floodmark.ledger.keys.dead import DeadFile
-from floodmark.ledger.keys.run import RunFile
-from floodmark.ledger.keys.sealed import bad
 from floodmark.ledger.strategy import Strategy
 from floodmark.storage import document
 from floodmark.storage.document import Damaged
+from floodmark.storage.sorted_runs import RunFile
+from floodmark.storage.tiers import Retired
 
 _KIND = "key index"
 HASHING = 1
@@ -55,7 +56,7 @@ class Segment:
 
     @property
     def names(self) -> list[str]:
-        return [*(name for run in self.runs for name in run.names), *(file.name for file in self.dead)]
+        return [*(run.name for run in self.runs), *(file.name for file in self.dead)]
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Manifest:
     segments: tuple[Segment, ...] = ()
     generation: int = 0
     previous: tuple[str, ...] = ()  # the manifests before this one that are still there, newest first
-    retired: tuple[tuple[int, str], ...] = field(default=(), repr=False)  # files replaced in a generation, still there
+    retired: Retired = field(default=(), repr=False)
 
     @property
     def name(self) -> str:
@@ -121,16 +122,16 @@ def decode(name: str, data: bytes) -> Manifest:
             retired=tuple((generation, file) for generation, file in content["retired"]),
         )
     except Damaged as error:
-        raise bad(name, error.problem) from error
+        raise bad_index(name, error.problem) from error
     except (KeyError, TypeError, ValueError) as error:
-        raise bad(name, f"it is of another format ({error})") from error
+        raise bad_index(name, f"it is of another format ({error})") from error
     problem = manifest.problem() or (f"it is {manifest.name}" if manifest.name != name else None)
     if problem:
-        raise bad(name, problem)
+        raise bad_index(name, problem)
     return manifest
 
 
 def _segment(content: dict[str, object]) -> Segment:
-    runs = [RunFile(**{**r, "first": tuple(r["first"]), "last": tuple(r["last"])}) for r in content["runs"]]  # type: ignore[attr-defined]
+    runs = [RunFile.parse(r) for r in content["runs"]]  # type: ignore[attr-defined]
     dead = [DeadFile(**d) for d in content["dead"]]  # type: ignore[attr-defined]
     return Segment(content["start"], content["end"], tuple(runs), tuple(dead))  # type: ignore[arg-type]

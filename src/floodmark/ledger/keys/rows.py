@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from floodmark.chain.hashes import SHA3_256, Multihash
 from floodmark.ledger.errors import BadIndex, UnreadableSlice
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.records import I64, Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.arrays import I64, Hashes
 from floodmark.storage.errors import StorageError
 
 _log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from floodmark.ledger.conform import cast_columns, check_event_times
 from floodmark.ledger.errors import BadOperation, NullKey
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.records import I64, Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.strategy import Strategy
+from floodmark.storage.arrays import I64, Hashes
 
 APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = 0, 1, 2, 3
 

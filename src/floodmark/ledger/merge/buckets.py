@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge.batch import Batch, make_batch
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.parts import PART_BYTES, Part
-from floodmark.ledger.staging import explained
 from floodmark.ledger.strategy import Strategy
+from floodmark.storage.arrays import Hashes
+from floodmark.storage.scratch import explained
 from floodmark.storage.store import Store
 
 BUCKETS = 256

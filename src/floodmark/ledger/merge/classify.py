@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from floodmark.ledger.attributes import Tally
-from floodmark.ledger.keys.entries import order_columns, stable_order, starts_of_groups
-from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes
+from floodmark.ledger.keys.entries import order_columns
+from floodmark.ledger.keys.records import NOT_THERE
 from floodmark.ledger.merge.batch import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, Ops
+from floodmark.storage.arrays import I64, Hashes, stable_order, starts_of_groups
 
 Mask = npt.NDArray[np.bool_]
 

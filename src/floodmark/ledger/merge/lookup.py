@@ -16,11 +16,12 @@ from floodmark.ledger.errors import BadPrimaryKey, NullKey, UnsupportedData
 from floodmark.ledger.incoming import Batches, Frame, SparkFrame, recognise
 from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.index import KeyIndex
-from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes
+from floodmark.ledger.keys.records import NOT_THERE
 from floodmark.ledger.keys.rows import Rows
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, strategy_of
+from floodmark.storage.arrays import I64, Hashes
 
 _SCANNED_ROWS = 1 << 20
 NO_SUCH_VALUE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)

@@ -16,15 +16,14 @@ import pyarrow as pa
 
 from floodmark.ledger.conform import cast_columns, check_event_times
 from floodmark.ledger.errors import DuplicateKeys
-from floodmark.ledger.keys.entries import stable_order, starts_of_groups
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge.batch import Batch, check_key, hashed
 from floodmark.ledger.merge.buckets import BUCKETS, FileBucket, SortedFile, bucket_of, write_sorted
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.staging import explained
 from floodmark.ledger.strategy import Strategy
+from floodmark.storage.arrays import Hashes, stable_order, starts_of_groups
 from floodmark.storage.errors import StorageError
+from floodmark.storage.scratch import explained
 from floodmark.storage.store import Store
 
 _HASH_BYTES = 16

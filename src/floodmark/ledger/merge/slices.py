@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from floodmark.ledger.attributes import Tally
 from floodmark.ledger.conform import as_declared
@@ -18,22 +18,20 @@ from floodmark.ledger.errors import BadOperation, DuplicateKeys
 from floodmark.ledger.finalise import with_event_time
 from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.addition import Addition, install, write_addition
-from floodmark.ledger.keys.entries import Entries, stable_order
+from floodmark.ledger.keys.entries import Entries
 from floodmark.ledger.keys.index import KeyIndex
-from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes, Records
+from floodmark.ledger.keys.records import NOT_THERE, Records
 from floodmark.ledger.keys.rows import Rows, write_copy
-from floodmark.ledger.keys.search import BEFORE, bound
-from floodmark.ledger.layout import Layout
+from floodmark.ledger.layout import Layout, even_rows
 from floodmark.ledger.merge import classify
 from floodmark.ledger.merge.batch import APPEND, Batch
 from floodmark.ledger.merge.buckets import Bucket
 from floodmark.ledger.merge.classify import Changes, Conflict, Known
-from floodmark.ledger.merge.order import slice_order
 from floodmark.ledger.merge.results import ResultBucket
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.row_groups import even_rows
-from floodmark.ledger.staging import explained
 from floodmark.ledger.strategy import Strategy
+from floodmark.storage.arrays import I64, Hashes, integer_order
+from floodmark.storage.scratch import explained
 from floodmark.storage.slices import SliceFile, write_slice
 
 _SHOWN_KEYS = 5
@@ -140,7 +138,7 @@ def _made(held: Held, task: MergeTask, batch: Batch) -> MadeSlice:
     changes = _changes(held, task, batch)
     layout, strategy = held.layout, held.strategy
     data = _values(held, batch, changes)
-    order = slice_order(data, layout, strategy)
+    order = _slice_order(data, layout, strategy)
     if order is not None:
         data = data.take(pa.array(order))
     at: Any = slice(None) if order is None else order
@@ -228,7 +226,7 @@ def _missing(held: Held, bucket: AnyBucket, batch: Batch) -> tuple[Hashes, Known
         entries = _of_processed(held, bucket, batch)
     else:
         entries = held.index.live_between(bucket.low, bucket.high)
-    kept = ~is_among(entries.key, batch.key) & (entries.offset >= held.purged_before)
+    kept = ~entries.key.among(batch.key) & (entries.offset >= held.purged_before)
     offset = entries.offset[kept]
     return entries.key.take(kept), Known(offset, entries.row.take(kept), np.ones(len(offset), dtype=bool))
 
@@ -240,22 +238,10 @@ def _of_processed(held: Held, bucket: ResultBucket, batch: Batch) -> Entries:
     processed = bucket.load_processed()
     if held.strategy.lookup != held.strategy.key:
         return held.index.find_prefix(processed)[1]
-    rest = processed.take(~is_among(processed, batch.key))
+    rest = processed.take(~processed.among(batch.key))
     found = held.index.find(rest)
     there = np.flatnonzero(found.offset != NOT_THERE)
     return Entries(rest.take(there), found.row.take(there), found.offset[there])
-
-
-def is_among(hashes: Hashes, others: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of the hashes are among the others: as `Hashes.among`, and quick for millions."""
-    result = np.zeros(len(hashes), np.bool_)
-    if len(hashes) and len(others):
-        order = stable_order([others.high, others.low])
-        known = others.take(order)
-        at, _ = bound([known.high, known.low], [hashes.high, hashes.low], BEFORE)
-        inside = np.flatnonzero(at < len(known))
-        result[inside] = known.take(at[inside]).same(hashes.take(inside))
-    return result
 
 
 def _comparison(held: Held, batch: Batch, known: Known) -> classify.Differs:
@@ -302,3 +288,35 @@ def _refusal(conflict: Conflict, batch: Batch, strategy: Strategy) -> DuplicateK
         hint="nothing was written: keep one row for each key, or use merge='upsert', where the last one wins",
         keys=keys,
     )
+
+
+# The order of records inside a slice: by event time in a ledger, by key where rows can change
+
+
+def _slice_order(data: pa.Table, layout: Layout, strategy: Strategy) -> I64 | None:
+    """What puts records in order, those that are equal in it staying as they are; None if they are in order."""
+    if strategy.kind == "ledger":
+        return None if layout.event_time is None else _order(data, (layout.event_time,))
+    return _order(data, strategy.key)
+
+
+def _order(data: pa.Table, columns: tuple[str, ...]) -> I64 | None:
+    if len(columns) == 1 and (values := _as_integers(data.column(columns[0]).combine_chunks())) is not None:
+        return None if (values[1:] >= values[:-1]).all() else integer_order(values)
+    arrival = pa.array(np.arange(data.num_rows, dtype=np.int64))
+    # Arrow's sort is not stable on its own: where a record stood is the last key.
+    table = pa.table({**{f"k{i}": data.column(name) for i, name in enumerate(columns)}, "arrival": arrival})
+    order: Any = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
+    return order.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _as_integers(column: Any) -> Any:
+    """The values of a column whose order is that of integers, else None."""
+    if column.null_count:
+        return None
+    if pa.types.is_integer(column.type):
+        return column.to_numpy(zero_copy_only=False)
+    if pa.types.is_temporal(column.type):
+        wide = pa.int64() if column.type.bit_width == 64 else pa.int32()
+        return column.view(wide).to_numpy(zero_copy_only=False)
+    return None

@@ -28,12 +28,11 @@ from floodmark.ledger.incoming import Frame
 from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.keys.index import KeyIndex
 from floodmark.ledger.keys.rows import Rows, keep_copy
-from floodmark.ledger.layout import Layout
+from floodmark.ledger.layout import Layout, row_group_size_of
 from floodmark.ledger.merge import slices
 from floodmark.ledger.merge.buckets import HeldBucket
 from floodmark.ledger.merge.intake import Intake, Taken, held
 from floodmark.ledger.merge.slices import AnyBucket, Held, MadeSlice, MergeTask, Outlook
-from floodmark.ledger.row_groups import row_group_size_of
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Kind, Strategy, strategy_of
 from floodmark.ledger.write import Write, Written

@@ -1,4 +1,4 @@
-"""Changing a timeline: from the root as it is, by what the ledger says, again while others are first.
+"""Changing a timeline: apply a change to the root; retry if another writer swapped it first.
 
 Nothing is changed before the root is swapped, so a change that crashed or lost a race has not happened.
 """
@@ -14,18 +14,19 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from floodmark.errors import FloodmarkError
+from floodmark.derive.run import Derivation, run
+from floodmark.errors import FloodmarkError, Unreadable
 from floodmark.ledger.create import remove
 from floodmark.ledger.errors import CommitConflict, UnknownDataset
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import StorageError
-from floodmark.storage.retry import MAX_RACES, races
+from floodmark.storage.retry import MAX_RACES
 from floodmark.timeline.change.merge import Merged, MergeTask, Shape, dead_among, offset_bounds
 from floodmark.timeline.change.sharing import merge_all
-from floodmark.timeline.errors import BadManifest, PurgedMeanwhile, UnreadablePiece
+from floodmark.timeline.errors import UnreadablePiece
 from floodmark.timeline.order.pieces import How, Partition
 from floodmark.timeline.plan.arrange import Arranged, NextRun
 from floodmark.timeline.plan.works import Work
@@ -35,8 +36,6 @@ from floodmark.timeline.stored import root as roots
 from floodmark.timeline.stored.objects import TimelineObjects, is_own
 from floodmark.timeline.stored.publish import Change, publish
 from floodmark.timeline.stored.root import Root
-
-"""So often somebody else may be first before a change is given up."""
 
 T = TypeVar("T")
 
@@ -105,31 +104,43 @@ class Updating:
             raise
 
     def attempt(self, change: Callable[[Step], T | None]) -> T:
-        """What a change from the present root gives; it is tried again when it says None: somebody else was first.
+        """Apply a change to the root; repeat it if it returns None: another writer swapped the root first."""
+        return run(_Attempts(self, change), tries=MAX_RACES)
 
-        A timeline of which something is damaged is begun anew, from a root that has nothing yet.
-        """
-        begin: Root | None = None
-        for _ in races(MAX_RACES):
-            root = self.kept.load(self.objects) if begin is None else begin
-            begin = None
-            snapshot = self.snapshot()
-            root = roots.fitting(root, snapshot, self.settings.digest)
-            try:
-                done = change(Step(_Look(self, snapshot), root))
-            except PurgedMeanwhile:
-                continue
-            except (BadManifest, UnreadablePiece) as error:
-                if self.snapshot().purged_before > snapshot.purged_before:
-                    continue  # slices that are gone for this reason
-                if root.applied == 0 or (isinstance(error, UnreadablePiece) and not is_own(error.file)):
-                    raise  # the ledger's: making the timeline anew would not help
-                _log.warning("%s; the timeline of %s is made anew", error.message, self.name)
-                begin = root.emptied()
-                continue
-            if done is not None:
-                return done
-        raise CommitConflict(f"the timeline of {self.name} changed {MAX_RACES} times meanwhile", hint="try again")
+
+@dataclass
+class _Attempts(Derivation["Step", T]):
+    """A change of the root under the turn that the caller holds, or without one."""
+
+    updating: Updating
+    change: Callable[[Step], T | None]
+    begin: Root | None = None
+
+    replaced = ()
+
+    def pin(self) -> Step:
+        updating = self.updating
+        root, self.begin = self.begin or updating.kept.load(updating.objects), None
+        snapshot = updating.snapshot()
+        return Step(_Look(updating, snapshot), roots.fitting(root, snapshot, updating.settings.digest))
+
+    def attempt(self, state: Step) -> T:
+        done = self.change(state)
+        if done is None:
+            name = self.updating.name
+            raise CommitConflict(f"the timeline of {name} changed {MAX_RACES} times meanwhile", hint="try again")
+        return done
+
+    def inputs_moved(self, state: Step) -> bool:
+        return self.updating.snapshot().purged_before > state.snapshot.purged_before  # slices are gone for this reason
+
+    def repair(self, state: Step, error: Unreadable) -> bool:
+        """Begin a damaged timeline anew, from a root that has nothing yet."""
+        if state.root.applied == 0 or (isinstance(error, UnreadablePiece) and not is_own(error.file)):
+            return False  # the ledger's: making the timeline anew would not help
+        _log.warning("%s; the timeline of %s is made anew", error.message, self.updating.name)
+        self.begin = state.root.emptied()
+        return True
 
 
 @dataclass(frozen=True)

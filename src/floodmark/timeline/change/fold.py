@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from floodmark.ledger.fold import Fold
+from floodmark.storage import sweep
 from floodmark.storage.errors import StorageError
 from floodmark.timeline.change.changing import CarriedOut, KeptRoot, Step, Updating
 from floodmark.timeline.change.intake import STEP_ROWS
@@ -267,6 +268,6 @@ def _sweep(updating: Updating) -> None:
     """Remove files that nobody has needed for long; a store that fails keeps them, and the next fold tries again."""
     objects, now = updating.objects, updating.runtime.clock()
     try:
-        gc.remove(objects, gc.find(objects, now, purged_before=updating.snapshot().purged_before))
+        sweep.remove(gc.find(objects, now, purged_before=updating.snapshot().purged_before))
     except StorageError as error:
         _log.warning("old files of the timeline of %s stay (%s); the next fold removes them", updating.name, error)

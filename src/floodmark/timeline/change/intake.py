@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.chain.hashes import SHA3_256, Multihash
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge.batch import CORRECT_FROM, RETRACT
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.selection import NOBODY
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
+from floodmark.storage.arrays import I64
 from floodmark.timeline.change import tasks
 from floodmark.timeline.errors import UnreadablePiece
 from floodmark.timeline.order import partitions

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.selection import NOBODY
+from floodmark.storage.arrays import I64
 from floodmark.timeline.order.pieces import How, Piece, Place
 from floodmark.timeline.order.places import alive, order, rows_between
 from floodmark.timeline.plan import planner

@@ -13,8 +13,8 @@ from itertools import chain, pairwise
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.runtime import Runtime
+from floodmark.storage.arrays import I64
 from floodmark.timeline.change import tasks
 from floodmark.timeline.change.merge import Merged, MergeTask, merge
 from floodmark.timeline.order.pieces import How, Piece

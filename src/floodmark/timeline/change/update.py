@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 from floodmark.timeline.change.changing import Step, Updating, only_told
 from floodmark.timeline.change.intake import Arrival, Intake, incoming
 from floodmark.timeline.change.purge import delete_copies, without_purged
@@ -30,12 +30,10 @@ def update(updating: Updating) -> LastUpdate | None:
     return _summed(done)
 
 
-def follow(updating: Callable[[], Updating | None], name: str) -> None:
-    """The same after a write, which stays written whatever happens here; without a timeline to update nothing does."""
-    with only_told(_BEHIND, name):
-        found = updating()
-        if found is not None:
-            update(found)
+def follow(updating: Updating) -> None:
+    """The same after a write, which stays written whatever happens here."""
+    with only_told(_BEHIND, updating.name):
+        update(updating)
 
 
 def advance(step: Step, done: list[LastUpdate]) -> bool | None:

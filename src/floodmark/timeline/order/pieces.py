@@ -6,7 +6,7 @@ arrival order whatever the layout, and neighbouring pieces never touch. Times ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
@@ -106,8 +106,3 @@ class Bundle:
     """Partitions that share a manifest."""
 
     partitions: tuple[Partition, ...] = field(default=())
-
-    def with_partition(self, changed: Partition) -> Bundle:
-        """The same with another partition in the place of the one that starts when it does."""
-        others = [p for p in self.partitions if p.start != changed.start]
-        return replace(self, partitions=tuple(sorted([*others, changed], key=lambda p: p.start)))

@@ -9,9 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from floodmark.ledger.errors import BadEventTime
-from floodmark.ledger.keys import radix
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
+from floodmark.storage.arrays import I64, integer_order
 from floodmark.timeline.order.pieces import Place
 
 Mask = npt.NDArray[np.bool_]
@@ -80,7 +79,7 @@ def order(times: I64, offsets: I64) -> I64 | None:
     back = int(np.count_nonzero(times[1:] < times[:-1]))
     if back == 0 and in_order(times, offsets):
         return None
-    positions: I64 = np.argsort(times, kind="stable") if back < _FEW_RUNS else radix.stable_order(times)
+    positions: I64 = np.argsort(times, kind="stable") if back < _FEW_RUNS else integer_order(times)
     sorted_times = times[positions]
     tied = np.zeros(len(times), np.bool_)
     same = sorted_times[1:] == sorted_times[:-1]

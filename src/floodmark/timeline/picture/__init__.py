@@ -1,1 +1,1 @@
-"""Pictures of a timeline: which pieces lie where on the time axis, on a terminal, as SVG and as PNG."""
+"""Pictures of a timeline: which pieces lie where on the time axis, on a terminal and as SVG."""

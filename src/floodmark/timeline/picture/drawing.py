@@ -1,4 +1,4 @@
-"""A scene as rectangles and words at pixels: what an image of any format is painted from."""
+"""A scene as rectangles and words at pixels: what an SVG image is made from."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 from floodmark.timeline.order.pieces import Partition, Piece, Run
 from floodmark.timeline.plan import cost, fold_plan, works
 from floodmark.timeline.plan.cost import Middle, Stretch

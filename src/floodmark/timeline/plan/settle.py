@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 from floodmark.timeline.order.pieces import BEGINNING, END, Piece, Place, Run
 from floodmark.timeline.order.places import Places, rows_before
 from floodmark.timeline.plan.planner import split

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 from floodmark.timeline.order.pieces import Piece, Place
 from floodmark.timeline.order.places import order
 from floodmark.timeline.plan import cost, planner

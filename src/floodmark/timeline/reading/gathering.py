@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 
 ROUND_BYTES = 256 << 20
 """How much is gathered at a time: more text than 2 GiB does not fit into one array."""

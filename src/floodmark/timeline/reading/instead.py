@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from floodmark.chain.hashes import Multihash
 from floodmark.ledger.errors import Purged
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import load_at
+from floodmark.storage.arrays import I64
 from floodmark.timeline.order.ranges import Range
 from floodmark.timeline.order.spans import MOST_ROWS, Span, spans
 from floodmark.timeline.reading.sources import PieceFiles

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 from floodmark.timeline.order.pieces import Place
 from floodmark.timeline.order.places import Mask, order, rows_before
 from floodmark.timeline.reading.gathering import ROUND_BYTES, gathered

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import StorageError
 from floodmark.timeline.order.pieces import Piece
 from floodmark.timeline.order.spans import Span

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from floodmark.engine.threads import Threads
 from floodmark.ledger.beside import Beside, joined
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.selection import NOBODY
+from floodmark.storage.arrays import I64
 from floodmark.timeline.errors import UnreadablePiece
 from floodmark.timeline.order.pieces import Piece
 from floodmark.timeline.order.places import Mask, alive, micros, places_of, time_column

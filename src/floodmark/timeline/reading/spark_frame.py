@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.engine.frames import make_frame
+from floodmark.engine.frames import make_empty_frame, make_frame
 from floodmark.ledger.spark_read import BATCH_ROWS, LEAST_BYTES, TASK_BYTES, TASKS
 from floodmark.ledger.spark_types import spark_ready, spark_schema
 from floodmark.timeline.order.places import time_column
@@ -26,7 +26,7 @@ AGAIN = 4
 def spark_frame(reading: Reading, spark: Any) -> Any:
     """The rows of a reading as a Spark frame, in its order."""
     if not reading.spans:
-        return make_frame(spark, [], spark_schema(reading.schema))
+        return make_empty_frame(spark, spark_schema(reading.schema))
     grouped = _groups(reading.spans)
     if _bytes_read(grouped) > AGAIN * _bytes_read([reading.spans]):
         return _sorted_frame(reading, spark)

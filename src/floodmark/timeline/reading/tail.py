@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from floodmark.ledger.current import current, without_lifeless
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.selection import DataFile, Selection, select
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import StorageError
 from floodmark.timeline.errors import UnreadablePiece
 from floodmark.timeline.order.pieces import How, Piece, Place

@@ -13,8 +13,8 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.keys.records import I64
 from floodmark.storage import document
+from floodmark.storage.arrays import I64
 from floodmark.storage.document import Damaged
 from floodmark.timeline.errors import BadManifest
 from floodmark.timeline.order.pieces import Bundle, How, Partition, Piece, Place, Run

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
-from floodmark.ledger.staging import explained
+from floodmark.storage.arrays import I64
+from floodmark.storage.scratch import explained
 from floodmark.storage.slices import write_rows
 from floodmark.timeline.order.pieces import How, Piece, Place
 from floodmark.timeline.stored.footers import RowGroup, row_groups_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 
 Packed = tuple[list[int], npt.NDArray[Any]]
 """The first one, if there is any, and the distances from each to the next: these are small numbers."""

@@ -124,19 +124,12 @@ def fitting(root: Root, snapshot: Snapshot, settings_digest: str) -> Root:
         return root if not root.manifests else root.emptied()
     if root.settings_digest != settings_digest:
         problem = "was made with other settings"
-    elif not _is_on_chain(root, snapshot):
+    elif not snapshot.block_of(root.applied - 1) == root.block != snapshot.block_of(root.applied):
         problem = f"has records up to offset {root.applied} of a block that is not on the chain"
     else:
         return root
     _log.warning("the timeline of %s %s; the ledger is read instead", snapshot.objects.folder, problem)
     return root.emptied()
-
-
-def _is_on_chain(root: Root, snapshot: Snapshot) -> bool:
-    slices = snapshot.all_slices
-    ends = slices.column("end").to_numpy()
-    at = int(np.searchsorted(ends, root.applied))
-    return at < len(ends) and int(ends[at]) == root.applied and slices.column("block")[at].as_py().hex() == root.block
 
 
 def partitions(

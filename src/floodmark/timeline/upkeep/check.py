@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from pyroaring import BitMap64
 
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.slice_check import Problem
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import StorageError
 from floodmark.storage.retry import read_steadily
 from floodmark.timeline.errors import BadManifest, TimelineError

@@ -1,99 +1,83 @@
-"""Collecting the timeline's garbage: files and manifests that no root has named for a while.
+"""The timeline's garbage: files and manifests that no root names, and notes of those that are gone.
 
-What is young stays: an update that is running now names its files only when it swaps the root. So does what was named
-until lately: somebody may still read it. Copies of purged records go at once.
+What no root has named for a week goes; readers of an older root are done by then. Copies of purged records go at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
-from floodmark.storage.store import ObjectInfo
+from floodmark.storage import sweep
+from floodmark.storage.store import ObjectInfo, Store
+from floodmark.storage.sweep import GRACE_NANOS, Garbage, GarbageSource, Listing, Usage
 from floodmark.timeline.errors import BadManifest
 from floodmark.timeline.stored import root as roots
-from floodmark.timeline.stored.objects import TimelineObjects, last_name
+from floodmark.timeline.stored.objects import TimelineObjects, is_own
 from floodmark.timeline.stored.publish import own_files
 from floodmark.timeline.stored.root import Root
 from floodmark.timeline.upkeep.purged_files import files_with_purged
-
-GRACE_NANOS = 7 * 86_400 * 10**9
-"""How long what no root names stays."""
-
-_AT_ONCE = 256
-"""So many deletions between two looks at the root."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Garbage:
-    """What is of no use as of a root: files, manifests, and notes of those that are gone."""
+class TimelineFiles(GarbageSource[Root]):
+    """The own files and manifests of a timeline, and the notes that say since when no root names one of them."""
 
-    root: Root
-    objects: tuple[ObjectInfo, ...] = ()
-
-    @property
-    def keys(self) -> list[str]:
-        return [o.key for o in self.objects]
+    objects: TimelineObjects
+    purged_before: int = 0  # copies of records before this offset are purged
 
     @property
-    def bytes(self) -> int:
-        return sum(o.size for o in self.objects)
+    def store(self) -> Store:
+        return self.objects.store
+
+    def listed(self) -> Iterator[ObjectInfo]:
+        yield from self.objects.manifests()
+        yield from self.objects.files()
+        yield from self.objects.replaced()
+
+    def root(self) -> Root | None:
+        root = roots.load(self.objects)
+        if root.is_damaged:
+            _log.warning("no garbage of the timeline is collected: its root %r is damaged", self.objects.root_key)
+            return None
+        return root
+
+    def usage(self, listing: Listing[Root]) -> Usage | None:
+        """None where a manifest cannot be read, until the next update makes the timeline anew."""
+        notes = {info.name: info.modified for info in self.objects.replaced()}  # again: the root let go of more
+        try:
+            named = _named(self.objects, listing.root)
+        except BadManifest as error:
+            _log.warning("no garbage of the timeline is collected: %s", error.message)
+            return None
+        things = {info.name: info.key for info in listing.objects if not self._is_note(info)}
+        loose = [file for key in things.values() if key not in named and is_own(file := self.objects.file(key))]
+        purged = {self.objects.key(file) for file in files_with_purged(self.objects, loose, self.purged_before)}
+
+        def is_live(info: ObjectInfo, going: AbstractSet[str]) -> bool:
+            if self._is_note(info):  # it stays as long as what it is about
+                return info.name in things and things[info.name] not in going
+            return info.key in named
+
+        released = {key: notes[name] for name, key in things.items() if name in notes}
+        return Usage(is_live, released, purged)
+
+    def _is_note(self, info: ObjectInfo) -> bool:
+        return info.key == self.objects.replaced_key(info.name)
 
 
-def find(objects: TimelineObjects, now_nanos: int, grace_nanos: int = GRACE_NANOS, purged_before: int = 0) -> Garbage:
-    """What can go now: what no root has named for so long, and unnamed copies of records before `purged_before`.
-
-    A root that cannot be read names nobody knows what, so nothing goes until the next update has made it anew.
-    """
-    oldest = (now_nanos - grace_nanos) / 10**9
-    manifests, files = list(objects.manifests()), list(objects.files())
-    root = roots.load(objects)  # after the listing: what was published before it is named
-    notes = {last_name(info.key): info for info in objects.replaced()}  # after the root: what it let go of has its note
-    try:
-        named = named_keys(objects, root)
-    except BadManifest as error:
-        _log.warning("no garbage of the timeline is collected: %s", error.message)
-        return Garbage(root)
-    loose = [info for info in files if info.key not in named]
-    purged = set(files_with_purged(objects, [objects.file(info.key) for info in loose], purged_before))
-    gone = [
-        *(info for info in manifests if info.key not in named and _left(info, notes) < oldest),
-        *(info for info in loose if objects.file(info.key) in purged or _left(info, notes) < oldest),
-    ]
-    staying = {last_name(info.key) for info in (*manifests, *files)} - {last_name(info.key) for info in gone}
-    idle = [note for name, note in notes.items() if name not in staying and note.modified < oldest]
-    return Garbage(root, (*gone, *idle))
+def find(
+    objects: TimelineObjects, now_nanos: int, grace_nanos: int = GRACE_NANOS, purged_before: int = 0
+) -> Garbage[Root]:
+    """What can go now: what no root has named for so long, and unnamed copies of records before `purged_before`."""
+    return sweep.find(TimelineFiles(objects, purged_before), (now_nanos - grace_nanos) / 10**9)
 
 
-def named_keys(objects: TimelineObjects, root: Root) -> set[str]:
-    """The keys of all manifests and own files of a root; `BadManifest` when it cannot be read as a whole."""
-    if root.is_damaged:
-        raise BadManifest(f"the timeline's root {objects.root_key!r} is damaged", key=objects.root_key)
+def _named(objects: TimelineObjects, root: Root) -> set[str]:
+    """The keys of all manifests and own files of a root; `BadManifest` when a manifest cannot be read."""
     manifests = {objects.manifest_key(ref.digest) for ref in root.manifests}
     return manifests | {objects.key(file) for file in own_files(roots.partitions(objects, root))}
-
-
-def _left(info: ObjectInfo, notes: Mapping[str, ObjectInfo]) -> float:
-    """Since when an object is not needed at the latest: it was put, or a root let go of it, whichever came later."""
-    note = notes.get(last_name(info.key))
-    return info.modified if note is None else max(info.modified, note.modified)
-
-
-def remove(objects: TimelineObjects, garbage: Garbage) -> Garbage:
-    """Delete garbage; what was deleted. It stops when the root changes: a new one may need what the old did not."""
-    removed: list[ObjectInfo] = []
-    for some in _portions(garbage.objects):
-        if roots.load(objects).stored != garbage.root.stored:
-            break
-        for info in some:
-            if objects.store.stat(info.key) == info:  # a put that finds its object there makes it young again
-                objects.store.delete(info.key)
-                removed.append(info)
-    return replace(garbage, objects=tuple(removed))
-
-
-def _portions(items: Sequence[ObjectInfo]) -> Iterator[Sequence[ObjectInfo]]:
-    return (items[at : at + _AT_ONCE] for at in range(0, len(items), _AT_ONCE))

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute.runner import Runner
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.selection import Selection
+from floodmark.storage.arrays import Hashes, HashIndex
 from floodmark.transform.changed.casting import cast_exactly, cast_where_it_fits
 from floodmark.transform.changed.changes import TASK_ROWS, cut, distinct
-from floodmark.transform.changed.finding import Among, values_filter
+from floodmark.transform.changed.filters import values_filter
 from floodmark.transform.changed.inputs import PinnedInput, TaskInput
 from floodmark.transform.changed.shape import Shape
 
@@ -119,7 +119,7 @@ def read_keys(task: ReadKeys) -> Keys:
     if task.wanted is not None:
         own = dict(zip(task.keys.names, task.columns, strict=True))
         named = task.wanted.table.rename_columns([own[name] for name in task.wanted.names])
-        where, among = values_filter(named, task.given.layout.data), Among.of(task.wanted.hashes)
+        where, among = values_filter(named, task.given.layout.data), HashIndex.of(task.wanted.hashes)
     scan = task.given.scan(task.selection, list(dict.fromkeys(task.columns)))
     with task.given.steady(), scan.readable():
         for batch in scan.batches(where):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.ledger.keys.entries import Mask
+from floodmark.storage.arrays import Mask
 from floodmark.transform.errors import BadKeys
 
 

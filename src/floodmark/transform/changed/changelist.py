@@ -15,14 +15,13 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute.runner import Runner
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.storage.arrays import I64, Hashes
 from floodmark.transform.changed import cross
 from floodmark.transform.changed.alive import Keys, Parts, keys_with, live_parts, output_keys
-from floodmark.transform.changed.changes import ChangedKeys, changed_keys, check_purge, matching
+from floodmark.transform.changed.changes import ChangedKeys, changed_keys, check_purge
 from floodmark.transform.changed.filters import Filters, parse_filters, parse_order
-from floodmark.transform.changed.finding import Among
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.ordering import in_order, limited
 from floodmark.transform.changed.pending import NOT_PENDING, Pending, Source
@@ -161,7 +160,7 @@ def asked_keys(
         found += [output_keys(output, shape, asked, runner) for output in outputs]
         if shape.kind == "cross":
             sides = [live_parts(p, shape, n, runner) for n, p in enumerate(pinned)]
-            mine = np.flatnonzero(Among.of(asked.hashes).has(sides[number].hashes))
+            mine = np.flatnonzero(sides[number].hashes.among(asked.hashes))
             sides[number] = Keys(sides[number].table.take(pa.array(mine)), sides[number].hashes.take(mine))
             found.append(cross.product(shape, sides))
         else:
@@ -229,7 +228,7 @@ def _sources(
         if any(pinned[n].purged_before for n in full):
             present += [output_keys(output, shape, parts, runner) for output in outputs]
         found = Keys.joined(present, shape.keys)
-        at = matching(shape.hash_part(number, found.table), mine.hashes)
+        at = shape.hash_part(number, found.table).positions_in(mine.hashes)
         sources.append(Source(found.table, found.hashes, number, mine.first[at], mine.last[at]))
     return sources
 

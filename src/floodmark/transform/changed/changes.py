@@ -11,11 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.compute.runner import Runner
-from floodmark.ledger.keys.entries import stable_order, starts_of_groups
-from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.selection import DataFile, Selection
-from floodmark.transform.changed.finding import Among
+from floodmark.storage.arrays import I64, Hashes, stable_order, starts_of_groups
 from floodmark.transform.changed.inputs import PinnedInput, TaskInput
 from floodmark.transform.changed.shape import Shape
 from floodmark.transform.errors import MissedByPurge
@@ -100,11 +98,6 @@ class Groups:
 
     def greatest(self, values: I64) -> I64:
         return np.maximum.reduceat(values[self.order], self.starts) if len(self.starts) else values[:0]
-
-
-def matching(hashes: Hashes, wanted: Hashes) -> I64:
-    """For each hash its position among the wanted, which are all different; -1 when it is none of them."""
-    return Among.of(wanted).find(hashes)
 
 
 def distinct(keys: pa.Table, hashes: Hashes) -> tuple[pa.Table, Hashes]:

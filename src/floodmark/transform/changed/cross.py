@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute.runner import Runner
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.keys import hashing
 from floodmark.transform.changed.alive import Keys, Parts, live_parts, output_keys
-from floodmark.transform.changed.changes import ChangedKeys, matching
-from floodmark.transform.changed.finding import Among
+from floodmark.transform.changed.changes import ChangedKeys
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.pending import Source
 from floodmark.transform.changed.shape import Shape
@@ -49,7 +48,7 @@ def sources(
     for number, mine in enumerate(changed):
         if len(mine) == 0:
             continue
-        there = Among.of(alive[number].hashes).has(mine.hashes)
+        there = mine.hashes.among(alive[number].hashes)
         living, gone = mine.take(np.flatnonzero(there)), mine.take(np.flatnonzero(~there))
         sides = [*alive]
         sides[number] = Keys(living.keys, living.hashes)
@@ -69,11 +68,11 @@ def _left_over(
     parts = Parts(gone.keys, gone.hashes)
     found = [output_keys(output, shape, parts, runner) for output in outputs]
     if failed.num_rows:
-        tried = failed.filter(pa.array(Among.of(gone.hashes).has(hashing.hash_rows(failed, parts.names))))
+        tried = failed.filter(pa.array(hashing.hash_rows(failed, parts.names).among(gone.hashes)))
         found.append(Keys(tried, shape.hash_keys(tried)))
     return Keys.joined(found, shape.keys)
 
 
 def _source(shape: Shape, number: int, changed: ChangedKeys, keys: Keys) -> Source:
-    at = matching(shape.hash_part(number, keys.table), changed.hashes)
+    at = shape.hash_part(number, keys.table).positions_in(changed.hashes)
     return Source(keys.table, keys.hashes, number, changed.first[at], changed.last[at])

@@ -1,4 +1,4 @@
-"""Filters and orders over transform keys, as a user gives them."""
+"""Filters and orders over transform keys, as a user gives them, and filters by the values of wanted keys."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ from floodmark.transform.errors import BadFilter
 
 Filters = Any
 """An Arrow expression, {"key": value or values}, a list of such mappings (any of which may fit), or None."""
+
+FEW_VALUES = 1 << 16
+"""Up to this many values, the reader of files filters by them itself."""
+
+_MANY_ROWS = 8 * FEW_VALUES
 
 
 def parse_filters(given: Filters, keys: pa.Schema) -> pc.Expression | None:
@@ -99,3 +104,26 @@ def parse_order(given: Sequence[str] | str | None, keys: pa.Schema) -> list[tupl
             )
         order.append((column, "descending" if name.startswith("-") else "ascending"))
     return order
+
+
+def values_filter(values: pa.Table, schema: pa.Schema) -> pc.Expression | None:
+    """A filter that lets the reader of files leave out most rows without these values; it may keep others.
+
+    `values` has the columns under the names of the files, whose types `schema` says. None where it would not pay.
+    """
+    kept: pc.Expression | None = None
+    if values.num_rows > _MANY_ROWS:
+        return None
+    for name in values.column_names:
+        data_type = schema.field(name).type
+        # Among floats 0.0 and -0.0 are one key, and NaN is one too, which Arrow does not know.
+        if pa.types.is_floating(data_type) or not values.column(name).type.equals(data_type):
+            continue
+        distinct = values.column(name).unique()
+        if len(distinct) > FEW_VALUES:
+            continue
+        field = pc.field(name)
+        mine = field.isin(distinct.drop_null())
+        mine = mine | field.is_null() if distinct.null_count else mine
+        kept = mine if kept is None else kept & mine
+    return kept

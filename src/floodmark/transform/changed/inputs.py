@@ -18,7 +18,6 @@ from floodmark.ledger.current import current
 from floodmark.ledger.errors import BadIndex, UnreadableSlice
 from floodmark.ledger.keys import index as key_index
 from floodmark.ledger.keys.index import KeyIndex
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.keys.rows import Rows
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
@@ -26,6 +25,7 @@ from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import NOBODY, Selection, select
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, strategy_of
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.errors import BadSpec, InputMoved
 from floodmark.transform.lakes import DatasetLike, LakeLike

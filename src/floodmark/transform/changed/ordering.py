@@ -13,9 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.ledger.keys import radix
-from floodmark.ledger.keys.entries import stable_order
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64, integer_order, stable_order
 from floodmark.transform.changed.pending import Pending
 from floodmark.transform.changed.shape import Shape
 
@@ -41,7 +39,7 @@ def limited(pending: Pending, order: I64, most: int, turn: int) -> I64:
 def in_order(shape: Shape, pending: Pending, order_by: Sequence[tuple[str, str]]) -> I64:
     """The positions that put pending keys in order; those that only failed, and null values, come last."""
     if not order_by:
-        order = radix.stable_order(pending.position)
+        order = integer_order(pending.position)
         ordered = pending.position[order]
         if len(order) < 2 or (ordered[1:] != ordered[:-1]).all():
             return order  # no two at one position: nothing else decides
@@ -56,5 +54,5 @@ def in_order(shape: Shape, pending: Pending, order_by: Sequence[tuple[str, str]]
         found: I64 = pc.sort_indices(table, sort_keys=wanted).to_numpy().astype(np.int64)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # values that have no order: that of their hashes will do
         by_hash = stable_order([pending.hashes.high, pending.hashes.low])
-        found = by_hash[radix.stable_order(pending.position[by_hash])]
+        found = by_hash[integer_order(pending.position[by_hash])]
     return found if not order_by else found[np.argsort(pending.is_only_failed[found], kind="stable")]

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.ledger.keys.entries import Mask
-from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transform.changed.alive import Keys
 from floodmark.transform.changed.changes import Groups
 from floodmark.transform.changed.shape import Shape

@@ -10,8 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.entries import Mask
-from floodmark.ledger.keys.records import Hashes
+from floodmark.storage.arrays import Hashes, Mask
 from floodmark.transform.changed.casting import cast_exactly, cast_where_it_fits, common_type
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.errors import BadKeys

@@ -11,12 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.compute.runner import Runner
-from floodmark.ledger.keys.entries import Mask
-from floodmark.ledger.keys.records import I64, NOT_THERE, Hashes
+from floodmark.engine.rounds import Runner
+from floodmark.ledger.keys.records import NOT_THERE
+from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transform.changed.alive import Keys, Parts, live_parts_among
 from floodmark.transform.changed.changes import distinct
-from floodmark.transform.changed.finding import Among
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.pending import NOT_PENDING, Pending
 from floodmark.transform.changed.shape import Shape
@@ -106,7 +105,7 @@ def has_part(shape: Shape, pinned: PinnedInput, number: int, keys: pa.Table, run
         parts = keys.select(list(given.part))
         hashes = shape.hash_part(number, parts)
         alive = live_parts_among(pinned, shape, number, Parts(*distinct(parts, hashes)), runner)
-        return Among.of(alive.hashes).has(hashes)
+        return hashes.among(alive.hashes)
     whole, prefix, fits = shape.own_hashes(number, keys, pinned.layout.data)
     found = np.zeros(keys.num_rows, np.bool_)
     with pinned.steady():

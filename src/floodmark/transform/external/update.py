@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,18 @@ import pyarrow as pa
 
 from floodmark.chain.events import AddData, SourceState
 from floodmark.chain.walk import walk_back
+from floodmark.derive.run import Derivation, run
+from floodmark.derive.turns import take_dataset_turn
 from floodmark.ledger.commit import Commit, to_datetime
 from floodmark.ledger.errors import CommitConflict
 from floodmark.ledger.snapshot import Snapshot
-from floodmark.ledger.staging import staging_area
+from floodmark.storage.scratch import staging_area
 from floodmark.transform.errors import BadSource, BadStep
 from floodmark.transform.external import polling
 from floodmark.transform.external.cursor import Cursor, Overlap, Value, check_overlap
 from floodmark.transform.external.polling import SourceShape, connected, look
 from floodmark.transform.external.table import ExternalTable as ExternalTable
+from floodmark.transform.external.types import SourceColumn
 from floodmark.transform.refresh.generate import nothing_came, report, status
 from floodmark.transform.refresh.root_output import Overtaken, Refresh, RootOutput, Way, find_output, make_output
 from floodmark.transform.refresh.spool import Spool
@@ -105,48 +108,16 @@ class UpdateExternalTable(Step):
     def run(self, lake: Any, *, full: bool = False) -> RunReport:
         """Read what changed and commit it; with `full` read the whole table, and retract rows that are gone from it."""
         started = time.monotonic()
-        run = self._in(lake).runtime.random_bytes(16).hex()
-        for _ in range(_TRIES):
-            try:
-                rows, commit = self._poll(lake, full)
-            except Overtaken:  # what was read may be older than what is there now
-                continue
-            made = [] if commit is None else [commit]
-            return report(self.name, run, rows, 1, made, time.monotonic() - started)
-        raise CommitConflict(
-            f"step {self.name!r} was overtaken {_TRIES} times by others who write to {self.output.name!r}",
-            hint="nothing was written; run it again, and let one process at a time poll",
-        )
-
-    def _poll(self, lake: Any, full: bool) -> tuple[int, Commit | None]:
-        with connected(self.source) as connection:
-            shape = look(connection, self.source, self.cursor)
-        check_overlap(self.overlap, shape.cursor.type, self.cursor)
-        output = self._output(lake, shape)
-        declared = output.columns
-        columns = shape.chosen(output.key, declared)
-        made = make_output(lake, output, declared or pa.schema([(c.name, c.type) for c in columns]))
-        with (
-            lake.store.turn(f"{made.objects.folder}/info/transform/run"),
-            staging_area(lake.store) as folder,
-            closing(Spool(folder, output.name)) as spool,
-        ):
-            snapshot = lake[output.name].snapshot()  # from here on nobody may commit to it before us
-            before = _state(snapshot, self.source.source)
-            reached = _cursor(before, shape)
-            start = None if full or reached is None else reached.start(self.overlap)
-            # As of before the query: what is written while it runs may be dated later and not be in it.
-            now = to_datetime(lake.runtime.clock())
-            with connected(self.source) as connection:
-                query = shape.query(columns, start, output.key)
-                newest = polling.read(connection, shape, columns, query, self.batch_rows, spool, now)
-            if full and not spool.rows and not self.allow_empty and lake[output.name].count():
-                raise nothing_came(self.name, output.name, f"{self.source.source} has no rows")
-            reaching = newest if full or reached is None else _greater(reached, newest)
-            state = self._new_state(snapshot, before, reaching)
-            way: Way = "snapshot" if full else "upsert"
-            there = RootOutput(output.spec, output.key, snapshot)
-            return spool.rows, Refresh(there, spool, way, state, snapshot.head).commit(lake)
+        run_id = self._in(lake).runtime.random_bytes(16).hex()
+        try:
+            rows, commit = run(_Poll(self, lake, full), tries=_TRIES)
+        except Overtaken as error:
+            raise CommitConflict(
+                f"step {self.name!r} was overtaken {_TRIES} times by others who write to {self.output.name!r}",
+                hint="nothing was written; run it again, and let one process at a time poll",
+            ) from error
+        commits = [] if commit is None else [commit]
+        return report(self.name, run_id, rows, 1, commits, time.monotonic() - started)
 
     def _output(self, lake: Any, shape: SourceShape) -> RootOutput:
         found = find_output(lake, self.output, self.name)
@@ -197,6 +168,71 @@ class UpdateExternalTable(Step):
         note = SourceState(source_name=self.source.source, kind=_STATE, value=_NOWHERE)
         with staging_area(lake.store) as folder:
             Refresh(output, Spool(folder, output.name), "upsert", note).commit(lake)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The table as it is now, and the dataset that follows it."""
+
+    shape: SourceShape
+    columns: Sequence[SourceColumn]
+    output: RootOutput
+
+    @property
+    def snapshot(self) -> Snapshot:
+        assert self.output.snapshot is not None
+        return self.output.snapshot
+
+
+@dataclass
+class _Poll(Derivation[_Source, tuple[int, Commit | None]]):
+    """One poll: the number of rows that were read, and the commit if they changed anything."""
+
+    step: UpdateExternalTable
+    lake: Any
+    full: bool
+
+    def pin(self) -> _Source:
+        step = self.step
+        with connected(step.source) as connection:
+            shape = look(connection, step.source, step.cursor)
+        check_overlap(step.overlap, shape.cursor.type, step.cursor)
+        output = step._output(self.lake, shape)
+        return _Source(shape, shape.chosen(output.key, output.columns), output)
+
+    def prepare(self, state: _Source) -> bool:
+        if state.output.snapshot is not None:
+            return False
+        make_output(
+            self.lake, state.output, state.output.columns or pa.schema([(c.name, c.type) for c in state.columns])
+        )
+        return True
+
+    def turn(self, state: _Source) -> AbstractContextManager[None]:
+        other = f"another run of {self.step.name}"
+        return take_dataset_turn(state.snapshot.objects, other, self.lake.runtime.progress())
+
+    def moved(self, state: _Source) -> bool:
+        return state.snapshot.has_moved
+
+    def attempt(self, state: _Source) -> tuple[int, Commit | None]:
+        step, lake, output, shape = self.step, self.lake, state.output, state.shape
+        with staging_area(lake.store) as folder, closing(Spool(folder, output.name)) as spool:
+            before = _state(state.snapshot, step.source.source)
+            reached = _cursor(before, shape)
+            start = None if self.full or reached is None else reached.start(step.overlap)
+            # As of before the query: what is written while it runs may be dated later and not be in it.
+            now = to_datetime(lake.runtime.clock())
+            with connected(step.source) as connection:
+                query = shape.query(state.columns, start, output.key)
+                newest = polling.read(connection, shape, state.columns, query, step.batch_rows, spool, now)
+            if self.full and not spool.rows and not step.allow_empty and lake[output.name].count():
+                raise nothing_came(step.name, output.name, f"{step.source.source} has no rows")
+            reaching = newest if self.full or reached is None else _greater(reached, newest)
+            note = step._new_state(state.snapshot, before, reaching)
+            way: Way = "snapshot" if self.full else "upsert"
+            # Its head is the one that was read for: another commit in between is a lost race.
+            return spool.rows, Refresh(output, spool, way, note, state.snapshot.head).commit(lake)
 
 
 def _with_key(spec: OutputSpec, key: Sequence[str] | str | None) -> OutputSpec:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 
 NAN = float("nan")
 

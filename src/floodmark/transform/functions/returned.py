@@ -20,9 +20,9 @@ from floodmark.ledger.errors import (
     UnsupportedType,
 )
 from floodmark.ledger.keys.hashing import hash_rows
-from floodmark.ledger.keys.records import I64, Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.types import canonical
+from floodmark.storage.arrays import I64, Hashes
 from floodmark.storage.slices import Vocabulary
 from floodmark.transform.errors import (
     BadResult,
@@ -33,7 +33,6 @@ from floodmark.transform.errors import (
     UnfitValues,
 )
 from floodmark.transform.functions.frames import Returned
-from floodmark.transform.functions.matching import find, repeated
 from floodmark.transform.functions.nan_keys import with_nans
 
 _SHOWN = 3  # keys that an error names
@@ -107,7 +106,7 @@ class Fitting:
         if _equal(own, keys):  # one row for each key, as they came: nothing to look for
             return OutputRows(table, hashes, hashes if by_transform else hash_rows(table, self.output.key))
         transform = hash_rows(own, own.column_names)
-        outside = np.flatnonzero(find(transform, hashes) < 0)
+        outside = np.flatnonzero(~transform.among(hashes))
         if len(outside):
             shown = _rows(own, outside)
             raise KeysOutsideChunk(
@@ -117,7 +116,7 @@ class Fitting:
                 keys=shown,
             )
         key = transform if by_transform else hash_rows(table, self.output.key)
-        again = repeated(key)
+        again = key.repeated()
         if len(again):
             shown = _rows(table.select(list(self.output.key)), again)
             raise DuplicateOutputKeys(

@@ -13,9 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.ledger.keys.entries import stable_order
-from floodmark.ledger.keys.records import I64, Hashes
-from floodmark.ledger.keys.search import BEFORE, bound
+from floodmark.storage.arrays import I64, Hashes
 
 MOMENT = pa.timestamp("ms", "UTC")
 FACTS = pa.schema(
@@ -103,12 +101,12 @@ def after(before: pa.Table, processed: Hashes, failures: pa.Table) -> pa.Table:
     failures = failures.cast(before.schema)
     failures = failures.take(_last_of_each(failed_hashes(failures)))
     was = failed_hashes(before)
-    at = places(was, failed_hashes(failures))
+    at = failed_hashes(failures).positions_in(was)
     since = _milliseconds(failures, "since")
     again = at >= 0
     since[again] = _milliseconds(before, "since")[at[again]]
     failures = failures.set_column(_at(failures, "since"), FACTS.field("since"), pa.array(since).cast(MOMENT))
-    stay = (places(processed, was) < 0) & (places(failed_hashes(failures), was) < 0)
+    stay = ~was.among(processed) & ~was.among(failed_hashes(failures))
     return pa.concat_tables([before.filter(pa.array(stay)), failures])
 
 
@@ -143,20 +141,6 @@ def encode(failed: pa.Table, salt: str) -> bytes:
 def decode(data: bytes) -> pa.Table:
     """The table from a file whose digest was seen to be right."""
     return pa.ipc.open_file(pa.BufferReader(data)).read_all().replace_schema_metadata(None)
-
-
-def places(among: Hashes, hashes: Hashes) -> I64:
-    """Where each hash stands among distinct others; -1 where it does not."""
-    result = np.full(len(hashes), -1, np.int64)
-    if len(among) == 0 or len(hashes) == 0:
-        return result
-    order = stable_order([among.high, among.low])
-    ordered = among.take(order)
-    at, _ = bound([ordered.high, ordered.low], [hashes.high, hashes.low], BEFORE)
-    inside = np.flatnonzero(at < len(ordered))
-    same = inside[ordered.take(at[inside]).same(hashes.take(inside))]
-    result[same] = order[at[same]]
-    return result
 
 
 def _last_of_each(hashes: Hashes) -> I64:

@@ -6,15 +6,32 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
+from floodmark.derive.notes import Facts
+from floodmark.derive.positions import Position, bound
+from floodmark.storage.sorted_runs import RunFile
+from floodmark.storage.tiers import Retired
 from floodmark.transform.meta.claims import RunInfo
-from floodmark.transform.meta.entry_file import Damaged, EntryFile
 from floodmark.transform.meta.failed import FailedFile
 
-FORMAT = "floodmark transform meta 1"
+KIND = "floodmark.meta"
+
+Seen = tuple[int, str]
+"""The offset of a record, and the block that holds it."""
+
+
+class Damaged(Exception):
+    """A file that is not what the chain says."""
+
+
+@dataclass(frozen=True)
+class EntryFile(RunFile):
+    """A sorted run of entries as the manifest names it."""
+
+    runs: tuple[int, ...] = ()  # the numbers that occur
+
 
 Segment = tuple[EntryFile, ...]
 """Files with ascending, disjoint ranges of hashes, written together."""
@@ -42,11 +59,18 @@ class Manifest:
     runs: Mapping[int, RunInfo] = field(default_factory=dict)  # those that entries refer to
     next_run: int = 0
     positions: Mapping[str, int] = field(default_factory=dict)
+    blocks: Mapping[str, str] = field(default_factory=dict)  # those that hold the records at the positions
+    seen: Mapping[str, Seen] = field(default_factory=dict)  # beyond the positions: the newest that a run could see
     failed: FailedFile | None = None
     keys: int = 0
     last_run: LastRun | None = None
     generation: int = 0  # commits so far
-    retired: tuple[tuple[int, str], ...] = field(default=(), repr=False)  # files replaced by a commit, still there
+    retired: Retired = field(default=(), repr=False)
+
+    @property
+    def read(self) -> list[Position]:
+        """The records of inputs that must not have been replaced: every result refers to those up to them."""
+        return [*bound(self.positions, self.blocks), *(Position(name, *seen) for name, seen in self.seen.items())]
 
     @property
     def names(self) -> set[str]:
@@ -63,49 +87,34 @@ class Manifest:
 def encode(manifest: Manifest) -> bytes:
     """The manifest as a file."""
     content = {
-        "format": FORMAT,
+        "kind": KIND,
         **vars(manifest),
         "transform_keys": base64.b64encode(manifest.transform_keys.serialize()).decode(),
         "segments": [[asdict(file) for file in segment] for segment in manifest.segments],
         "runs": [[number, run.id, run.process_ts, dict(run.pinned)] for number, run in sorted(manifest.runs.items())],
         "positions": dict(manifest.positions),
+        "blocks": dict(manifest.blocks),
+        "seen": dict(manifest.seen),
         "failed": manifest.failed and asdict(manifest.failed),
         "last_run": manifest.last_run and asdict(manifest.last_run),
     }
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def is_note(data: bytes) -> bool:
-    """Whether a checkpoint is no meta at all, but the note that an output leaves which is not its step's first."""
+def decode(facts: Facts) -> Manifest:
+    """The manifest in a note whose digest was seen to be right; `Damaged` when `encode` did not write it."""
+    if facts.kind != KIND:
+        raise Damaged(f"it is of another format ({facts.kind!r}, not {KIND!r})")
+    content = facts.facts
     try:
-        content = json.loads(data)
-    except ValueError:
-        return False
-    return isinstance(content, dict) and "kind" in content and "format" not in content
-
-
-def is_manifest(data: bytes) -> bool:
-    """Whether a checkpoint is meta, of this format or of one that is not known here; no note is."""
-    try:
-        content = json.loads(data)
-    except ValueError:
-        return False
-    return isinstance(content, dict) and "format" in content
-
-
-def decode(data: bytes) -> Manifest:
-    """The manifest in a file whose digest was seen to be right; `Damaged` when `encode` did not write it."""
-    try:
-        content: dict[str, Any] = json.loads(data)
-        if (found := content.pop("format")) != FORMAT:
-            raise Damaged(f"its format is {found!r}, not {FORMAT!r}")
         serialized = base64.b64decode(content["transform_keys"])
         manifest = Manifest(
             **{
                 **content,
                 "transform_keys": pa.ipc.read_schema(pa.py_buffer(serialized)),
-                "segments": tuple(tuple(_file(file) for file in segment) for segment in content["segments"]),
+                "segments": tuple(tuple(map(EntryFile.parse, segment)) for segment in content["segments"]),
                 "runs": {number: RunInfo(run, at, pinned) for number, run, at, pinned in content["runs"]},
+                "seen": {name: (offset, block) for name, (offset, block) in content["seen"].items()},
                 "failed": content["failed"] and FailedFile(**content["failed"]),
                 "last_run": content["last_run"] and LastRun(**content["last_run"]),
                 "retired": tuple((generation, name) for generation, name in content["retired"]),
@@ -116,8 +125,3 @@ def decode(data: bytes) -> Manifest:
     if missing := manifest.referred - set(manifest.runs):
         raise Damaged(f"it does not say what run {min(missing)} is")
     return manifest
-
-
-def _file(content: dict[str, Any]) -> EntryFile:
-    at = tuple((name, position) for name, position in content["at"])
-    return EntryFile(**{**content, "at": at, "runs": tuple(content["runs"])})

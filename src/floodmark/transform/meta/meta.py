@@ -5,32 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from floodmark.chain.events import Checkpoint
 from floodmark.chain.hashes import Multihash
-from floodmark.ledger.keys.entries import Mask
-from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.derive import notes
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.staging import explained, staging_area
+from floodmark.storage import sorted_runs
+from floodmark.storage.arrays import I64, Hashes, Mask
+from floodmark.storage.scratch import explained, staging_area
+from floodmark.storage.tiers import Tiers, retire
 from floodmark.transform.errors import KeysChanged, NewVersion, TransformError
 from floodmark.transform.meta import failed as failures_of
 from floodmark.transform.meta import manifest as manifests
 from floodmark.transform.meta.claims import NEVER, NOTHING, SEVERAL, RunInfo
 from floodmark.transform.meta.draft import Draft
-from floodmark.transform.meta.entries import U32, Entries, distinct
-from floodmark.transform.meta.entry_file import Damaged, OpenEntries
+from floodmark.transform.meta.entries import SPEC, bad_meta, entries_of, entry_files, get_whole, with_entries
 from floodmark.transform.meta.failed import no_failures
-from floodmark.transform.meta.files import ask, bad_meta, get_whole
-from floodmark.transform.meta.manifest import LastRun, Manifest
-from floodmark.transform.meta.tiers import TIERS, Tiers, newest_entries, with_entries
+from floodmark.transform.meta.manifest import Damaged, LastRun, Manifest, Seen
 
-HISTORY = 16
-"""Files that were replaced stay for so many commits: somebody may be reading with an older manifest."""
-
+TIERS = Tiers()
 _TABLE = pa.schema(
     [
         ("high", pa.uint64()),
@@ -52,6 +48,17 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Read:
+    """What binds a run to the records of its inputs, by dataset id."""
+
+    blocks: Mapping[str, str]  # those that hold the records at the positions
+    seen: Mapping[str, Seen]  # the newest record that the run could see
+
+
+NOT_BOUND = Read({}, {})
+
+
+@dataclass(frozen=True)
 class TransformMeta:
     """A step's meta as of one commit. It never changes, and travels to tasks."""
 
@@ -65,11 +72,11 @@ class TransformMeta:
         """The meta that a commit names, from one small file; empty for None, or when the commit left but a note."""
         if checkpoint is None:
             return TransformMeta(objects, None, Manifest(), tiers)
-        data = get_whole(objects, checkpoint.text)
-        if manifests.is_note(data):
+        facts = notes.parse(get_whole(objects, checkpoint.text), checkpoint.text)
+        if facts.kind not in (None, manifests.KIND):
             return TransformMeta(objects, checkpoint, Manifest(), tiers)
         try:
-            manifest = manifests.decode(data)
+            manifest = manifests.decode(facts)
         except Damaged as error:
             raise bad_meta(objects, checkpoint.text, str(error)) from error
         return TransformMeta(objects, checkpoint, manifest, tiers)
@@ -96,13 +103,13 @@ class TransformMeta:
 
     def find(self, hashes: Hashes, inputs: Sequence[str] = ()) -> Found:
         """What is known of keys: when they were processed, and which records of these inputs that run could see."""
-        process_ts, run, seen = self._look_up(hashes)
+        found = self._look_up(hashes)
         pinned = np.full((len(hashes), len(inputs)), NEVER, np.int64)
-        if inputs and seen.any():
+        if inputs and found.seen.any():
             numbers = np.array(sorted(self.manifest.runs), np.uint32)
             claims = np.array([[self.manifest.runs[int(n)].up_to(i) for i in inputs] for n in numbers], np.int64)
-            pinned[seen] = claims[np.searchsorted(numbers, run[seen])]
-        return Found(seen, process_ts, pinned)
+            pinned[found.seen] = claims[np.searchsorted(numbers, found.values["run"][found.seen])]
+        return Found(found.seen, found.values["process_ts"], pinned)
 
     def processed_up_to(self, hashes: Hashes, inputs: Sequence[str]) -> I64:
         """For each key and input the last record that its result accounts for; NEVER if it was never processed."""
@@ -142,13 +149,14 @@ class TransformMeta:
         numbers = sorted(self.manifest.runs)
         names = pa.array([self.manifest.runs[n].id or None for n in numbers], pa.string())
         parts = []
-        for some in newest_entries(self.objects, [], self.manifest.segments, self.tiers):
-            run = names.take(pa.array(np.searchsorted(np.array(numbers, np.uint32), some.run)))
+        files, most = entry_files(self.objects), self.tiers.file_entries
+        for some in sorted_runs.merge(files, self.manifest.segments, SPEC.order, most):
+            run = names.take(pa.array(np.searchsorted(np.array(numbers, np.uint32), some["run"])))
             columns = [
-                pa.array(some.hashes.high),
-                pa.array(some.hashes.low),
-                pa.array(some.process_ts).cast(failures_of.MOMENT),
-                pa.array(failures_of.places(failed, some.hashes) < 0),
+                pa.array(some["high"]),
+                pa.array(some["low"]),
+                pa.array(some["process_ts"]).cast(failures_of.MOMENT),
+                pa.array(~Hashes(some["high"], some["low"]).among(failed)),
                 run,
             ]
             parts.append(pa.table(columns, schema=_TABLE))
@@ -164,6 +172,7 @@ class TransformMeta:
         *,
         name: str | None = None,
         seconds: float = 0.0,
+        read: Read = NOT_BOUND,
     ) -> Draft:
         """The meta once a run has processed these keys, of which `failures` failed.
 
@@ -185,7 +194,7 @@ class TransformMeta:
                 dataset=self.objects.folder,
             )
         base = replace(before, version=version, transform_keys=keys, name=before.name if name is None else name)
-        return self._draft(base, run, processed, failures, positions, seconds)
+        return self._draft(base, run, processed, failures, positions, seconds, read)
 
     def fresh(
         self,
@@ -197,6 +206,7 @@ class TransformMeta:
         *,
         name: str | None = None,
         seconds: float = 0.0,
+        read: Read = NOT_BOUND,
     ) -> Draft:
         """The same for a new version or a reset: whatever was processed before is forgotten."""
         before = self.manifest
@@ -207,7 +217,7 @@ class TransformMeta:
             next_run=before.next_run,
             generation=before.generation,
         )
-        return self._draft(base, run, processed, failures, positions, seconds)
+        return self._draft(base, run, processed, failures, positions, seconds, read)
 
     def _draft(
         self,
@@ -217,10 +227,11 @@ class TransformMeta:
         failures: pa.Table,
         positions: Mapping[str, int],
         seconds: float,
+        read: Read,
     ) -> Draft:
         failing = failures_of.failed_hashes(failures)
         # A failed key without an entry would count as one that was never processed.
-        done = distinct(Hashes.joined([*processed, failing]))
+        done = Hashes.joined([*processed, failing]).distinct()
         number = next((n for n, known in base.runs.items() if known == run), base.next_run)
         salt = f"{run.id}/{base.generation + 1}"
         with ExitStack() as held:
@@ -230,11 +241,13 @@ class TransformMeta:
                 runs={**base.runs, number: run} if len(done) else base.runs,
                 next_run=max(base.next_run, number + 1),
                 positions=dict(positions),
+                blocks=dict(read.blocks),
+                seen=_seen(base.seen, read.seen, positions),
                 keys=base.keys + self._never_seen(base, done),
                 last_run=_last_run(self.manifest.last_run, run, len(done), len(failing), seconds),
                 generation=base.generation + 1,
             )
-            entries = Entries.of_sorted(done, run.process_ts, number)
+            entries = entries_of(done, run.process_ts, number)
             with explained("transform meta", folder):
                 manifest, files = with_entries(self.objects, folder, manifest, entries, salt, self.tiers)
             manifest, whole = self._with_failures(manifest, base, done, failures, salt)
@@ -253,32 +266,20 @@ class TransformMeta:
             )
         return failures_of.keys_schema(failures.schema)
 
-    def _look_up(self, hashes: Hashes) -> tuple[I64, U32, Mask]:
-        process_ts, run = np.zeros(len(hashes), np.int64), np.zeros(len(hashes), np.uint32)
-        seen = np.zeros(len(hashes), np.bool_)
-        left = np.arange(len(hashes))
-        for segment in self.manifest.segments:
-            for file in segment:
-                high = hashes.high[left]
-                some = left[(high >= np.uint64(file.first)) & (high <= np.uint64(file.last))]
-                if len(some) == 0:
-                    continue
-                there, times, runs = ask(self.objects, file, partial(_entries_of, hashes=hashes.take(some)))
-                some = some[there]
-                process_ts[some], run[some], seen[some] = times, runs, True
-            left = left[~seen[left]]
-        return process_ts, run, seen
+    def _look_up(self, hashes: Hashes) -> sorted_runs.Found:
+        return sorted_runs.find(entry_files(self.objects), self.manifest.segments, [hashes.high, hashes.low], SPEC)
 
     def _never_seen(self, base: Manifest, done: Hashes) -> int:
-        known = replace(self, manifest=base)._look_up(done)[2] if base.segments else np.zeros(1, np.bool_)
-        return len(done) - int(known.sum())
+        if not base.segments:
+            return len(done)
+        return len(done) - int(replace(self, manifest=base)._look_up(done).seen.sum())
 
     def _with_failures(
         self, manifest: Manifest, base: Manifest, done: Hashes, failures: pa.Table, salt: str
     ) -> tuple[Manifest, dict[str, bytes]]:
         """The manifest with the failed keys there are now, and their file if it is another."""
         before = replace(self, manifest=base).failed()
-        if failures.num_rows == 0 and not (failures_of.places(done, failures_of.failed_hashes(before)) >= 0).any():
+        if failures.num_rows == 0 and not failures_of.failed_hashes(before).among(done).any():
             return manifest, {}
         now = failures_of.after(before, done, failures)
         if now.num_rows == 0:
@@ -289,22 +290,19 @@ class TransformMeta:
 
     def _retired(self, manifest: Manifest) -> tuple[Manifest, tuple[str, ...]]:
         """The manifest knowing what it replaces, and the keys of what was replaced long enough ago."""
-        before, names = self.manifest, manifest.names
+        before = self.manifest
         replaced = before.names | ({self.checkpoint.text} if self.checkpoint else set())
-        retired = [*before.retired, *((manifest.generation, name) for name in sorted(replaced))]
-        retired = [(generation, name) for generation, name in retired if name not in names]
-        oldest = manifest.generation - HISTORY
-        gone = tuple(self.objects.checkpoint_key(Multihash.parse(name)) for at, name in retired if at <= oldest)
-        return replace(manifest, retired=tuple((at, name) for at, name in retired if at > oldest)), gone
-
-
-def _entries_of(opened: OpenEntries, hashes: Hashes) -> tuple[Mask, I64, U32]:
-    rows, there = opened.find(hashes)
-    at = rows[there]
-    return there, opened.process_ts(at), opened.run(at)
+        retired, gone = retire(before.retired, replaced, manifest.names, manifest.generation)
+        return replace(manifest, retired=retired), tuple(self.objects.checkpoint_prefix + name for name in gone)
 
 
 def _last_run(before: LastRun | None, run: RunInfo, keys: int, failed: int, seconds: float) -> LastRun:
     if before is not None and before.id == run.id and run.id != SEVERAL:  # an earlier commit of the same run
         keys, failed, seconds = keys + before.keys, failed + before.failed, max(seconds, before.seconds)
     return LastRun(run.id, run.process_ts, keys, failed, seconds)
+
+
+def _seen(before: Mapping[str, Seen], now: Mapping[str, Seen], positions: Mapping[str, int]) -> dict[str, Seen]:
+    """The newest records that runs could see, where that is beyond the positions."""
+    newest = {**before, **{name: max(seen, before.get(name, seen)) for name, seen in now.items()}}
+    return {name: seen for name, seen in newest.items() if seen[0] > positions.get(name, NOTHING)}

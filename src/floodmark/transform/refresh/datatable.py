@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from floodmark.chain.events import MetadataEvent
-from floodmark.chain.ids import DatasetId
-from floodmark.chain.state import InputPosition
+from floodmark.derive.positions import blocks_at, chain_moves, least_watermark
+from floodmark.derive.run import Derivation, run
+from floodmark.derive.turns import take_dataset_turn
 from floodmark.errors import FloodmarkError
 from floodmark.ledger.commit import Commit
-from floodmark.ledger.errors import CommitConflict, DatasetExists
+from floodmark.ledger.errors import DatasetExists
 from floodmark.ledger.incoming import Frame, Incoming, SparkFrame
 from floodmark.ledger.merge.derive import Moves, Results, derive, derive_snapshot, evolved_layout
 from floodmark.ledger.scan import Scan
@@ -25,20 +27,20 @@ from floodmark.ledger.spark_read import spark_frame
 from floodmark.ledger.stage import incoming_schema
 from floodmark.ledger.write import Written
 from floodmark.transform.changed.inputs import PinnedInput
-from floodmark.transform.errors import BadResult, BadStep, InputMoved
+from floodmark.transform.errors import BadResult, BadStep
 from floodmark.transform.functions.frames import from_table, to_table
 from floodmark.transform.functions.function import StepFunction
-from floodmark.transform.output import Output, find_outputs, same_transform
-from floodmark.transform.positions import Reached, least_watermark, moves
+from floodmark.transform.output import same_transform
 from floodmark.transform.refresh.explained import explained_for
 from floodmark.transform.refresh.generate import function_failed
-from floodmark.transform.refresh.whole import RESET, Note, WholeStep, committed_at, output_key, pin_whole
+from floodmark.transform.refresh.whole import RESET, Note, WholeStep, output_key, pin_whole
 from floodmark.transform.report import InputStatus, LastRun, RunReport, StepStatus
 from floodmark.transform.specs import InputSpec, OutputSpec, as_input, as_output, listed
 from floodmark.transform.step import Step, checked_kwargs, name_of
 
 _MS = 10**6
-_TRIES = 5
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -97,37 +99,16 @@ class DatatableTransform(Step):
 
     def run(self, lake: Any) -> RunReport:
         """Call the function if an input has moved or the function is a new one, and commit what changed."""
-        began = time.monotonic()
-        pinned = pin_whole(self, self._in(lake))
-        if pinned.why is None:
-            return _report(pinned, "", 0, [], began)
-        made = _with_outputs(pinned, lake)
-        objects = made.outputs[0].present[1].objects
-        problem: FloodmarkError
-        with lake.store.turn(f"{objects.folder}/info/transform/run"):
-            for _ in range(_TRIES):
-                pinned = _with_outputs(pin_whole(self, lake), lake)
-                if pinned.why is None:
-                    return _report(pinned, "", 0, [], began)
-                try:
-                    return _Run(pinned, lake, began).go()
-                except (CommitConflict, InputMoved) as error:
-                    problem = error
-        raise problem
+        return run(_Run(self, self._in(lake)))
 
     def reset(self, lake: Any) -> None:
         """Have the function called by the next run whatever has moved; the outputs stay as they are until then."""
-        pinned = pin_whole(self, self._in(lake))
-        for output, note in zip(pinned.outputs, pinned.notes, strict=True):
-            if note is not None and note.version != RESET:
-                _, snapshot = output.present
-                forgotten = replace(note, version=RESET)
-                moved = Moves(checkpoint=forgotten.checkpoint, put=partial(forgotten.put, snapshot.objects))
-                _derive(derive, output.name, lake, snapshot, Results((), ()), moved)
+        run(_Reset(self, self._in(lake)))
 
     def plan(self, lake: Any) -> DatatablePlan:
         """What `run` would do and why. Calls nothing and writes nothing."""
         pinned = pin_whole(self, self._in(lake))
+        pinned.check_positions()
         return DatatablePlan(self.name, pinned.why, _inputs(pinned))
 
     def status(self, lake: Any) -> StepStatus:
@@ -143,20 +124,73 @@ class DatatableTransform(Step):
 
     def offsets(self, lake: Any) -> pa.Table:
         """How far each input was read when the output was made, and when that record was committed."""
-        from floodmark.transform.status import OFFSETS
+        from floodmark.transform.status import offsets_table
 
         pinned = pin_whole(self, self._in(lake))
-        positions = pinned.positions(0)
-        rows = []
-        for given in pinned.inputs:
-            offset = positions[given.dataset_id]
-            reached = (None, None) if offset < 0 else (offset, committed_at(given, offset))
-            rows.append(dict(zip(OFFSETS.names, (self.name, given.name, *reached), strict=True)))
-        return pa.Table.from_pylist(rows, OFFSETS)
+        return offsets_table(self.name, pinned.inputs, pinned.positions(0))
 
 
 @dataclass
-class _Run:
+class _OnWholeDatasets(Derivation[WholeStep, R]):
+    """What a run and a reset share: the step as of now, its turn, and whether it has moved."""
+
+    step: DatatableTransform
+    lake: Any
+
+    def pin(self) -> WholeStep:
+        return pin_whole(self.step, self.lake)
+
+    def turn(self, state: WholeStep) -> AbstractContextManager[None]:
+        there = next(output.snapshot for output in state.outputs if output.snapshot is not None)
+        return take_dataset_turn(there.objects, f"another run of {self.step.name}", self.lake.runtime.progress())
+
+    def moved(self, state: WholeStep) -> bool:
+        primary = state.outputs[0].snapshot  # committed last: this run's commits to the others do not count
+        return primary is not None and primary.has_moved
+
+    def is_stale(self, state: WholeStep) -> bool:
+        return any(output.snapshot is not None and output.snapshot.has_moved for output in state.outputs)
+
+    def inputs_moved(self, state: WholeStep) -> bool:
+        return any(given.snapshot.has_moved for given in state.inputs)
+
+
+@dataclass
+class _Reset(_OnWholeDatasets[bool]):
+    def idle(self, state: WholeStep) -> bool | None:
+        return True if all(note is None or note.version == RESET for note in state.notes) else None
+
+    def attempt(self, state: WholeStep) -> bool:
+        for output, note in zip(state.outputs, state.notes, strict=True):
+            if note is not None and note.version != RESET:
+                _, snapshot = output.present
+                forgotten = replace(note, version=RESET)
+                moved = Moves(checkpoint=forgotten.checkpoint, put=partial(forgotten.put, snapshot.objects))
+                _derive(derive, output.name, self.lake, snapshot, Results((), ()), moved)
+        return True
+
+
+@dataclass
+class _Run(_OnWholeDatasets[RunReport]):
+    began: float = field(default_factory=time.monotonic)
+
+    def pin(self) -> WholeStep:
+        pinned = super().pin()
+        pinned.check_positions()
+        return pinned
+
+    def idle(self, state: WholeStep) -> RunReport | None:
+        return _report(state, "", 0, [], self.began) if state.why is None else None
+
+    def prepare(self, state: WholeStep) -> bool:
+        return _create_missing(state, self.lake)
+
+    def attempt(self, state: WholeStep) -> RunReport:
+        return _Call(state, self.lake, self.began).go()
+
+
+@dataclass
+class _Call:
     """One call of the function, and the commits of its results."""
 
     pinned: WholeStep
@@ -165,18 +199,20 @@ class _Run:
 
     def go(self) -> RunReport:
         runtime = self.lake.runtime
-        run = runtime.random_bytes(16).hex()
+        run_id = runtime.random_bytes(16).hex()
         now = runtime.clock() // _MS
         results = self._call()
         rows = [_rows(result) for result in results]
         commits = []
+        heads = {given.dataset_id: given.head for given in self.pinned.inputs}
         # The first output is the last to say that it is done: a crash before leaves the others ahead, never behind.
         for number in range(len(results) - 1, -1, -1):
             seconds = round(time.monotonic() - self.began, 3)
-            note = Note(self.pinned.step.name, self.pinned.version, run, now, rows[number], seconds)
+            told = (self.pinned.step.name, self.pinned.version, run_id, now, rows[number], seconds)
+            note = Note(*told, heads, blocks_at(heads, self.pinned.inputs))
             with explained_for(self.pinned.outputs[number].name):
                 commits.append(self._commit(number, results[number], note))
-        return _report(self.pinned, run, sum(rows), commits, self.began)
+        return _report(self.pinned, run_id, sum(rows), commits, self.began)
 
     def _call(self) -> list[Incoming]:
         step = self.pinned.step
@@ -220,7 +256,7 @@ class _Run:
         if snapshot.layout is not None and not is_empty:
             definitions += evolved_layout(output.name, snapshot.layout, incoming_schema(result))[1]
         moved = Moves(
-            inputs=self._moved(snapshot),
+            inputs=chain_moves(snapshot.state.inputs, note.positions, self.pinned.inputs),
             definitions=tuple(definitions),
             checkpoint=note.checkpoint,
             put=partial(note.put, snapshot.objects),
@@ -235,15 +271,6 @@ class _Run:
             written = _derive(derive_snapshot, output.name, self.lake, snapshot, result, moved)
         return written.commit
 
-    def _moved(self, snapshot: Snapshot) -> Mapping[DatasetId, Any]:
-        known = {position.dataset_id: position for position in snapshot.state.inputs}
-        before, now = [], {}
-        for given in self.pinned.inputs:
-            dataset_id = DatasetId.parse(given.dataset_id)
-            before.append(known.get(dataset_id, InputPosition(dataset_id, None, None)))
-            now[dataset_id] = Reached(given.snapshot.head, given.snapshot.state.last_offset, is_head=True)
-        return moves(before, now)
-
 
 def _derive(
     commit: Callable[..., Written], name: str, lake: Any, snapshot: Snapshot, result: Incoming | Results, moved: Moves
@@ -256,19 +283,17 @@ def _derive(
         progress.finish()
 
 
-def _with_outputs(pinned: WholeStep, lake: Any) -> WholeStep:
-    """The same with all outputs there, made now if need be."""
+def _create_missing(pinned: WholeStep, lake: Any) -> bool:
+    """Create the outputs that do not exist; whether there were any."""
     keys = [output_key(pinned.step, output, pinned.inputs) for output in pinned.outputs]
-    for output, key in zip(pinned.outputs, keys, strict=True):
-        if output.snapshot is None:
-            spec = output.spec
-            made = {"event_time": spec.event_time, "schema": spec.schema, "transform": pinned.transform}
-            try:
-                lake.create_derived(output.name, key=key, **made)
-            except DatasetExists:
-                continue  # another run of the step was quicker
-    outputs: tuple[Output, ...] = find_outputs(lake, pinned.step.outputs, pinned.step.name)
-    return replace(pinned, outputs=outputs, notes=tuple(Note.of(output) for output in outputs))
+    missing = [(output, key) for output, key in zip(pinned.outputs, keys, strict=True) if output.snapshot is None]
+    for output, key in missing:
+        spec = output.spec
+        with suppress(DatasetExists):  # another run of the step was quicker
+            lake.create_derived(
+                output.name, key=key, event_time=spec.event_time, schema=spec.schema, transform=pinned.transform
+            )
+    return bool(missing)
 
 
 def _incoming(frame: Any, step: str, output: str) -> Incoming:
@@ -283,16 +308,9 @@ def _rows(result: Incoming) -> int:
 
 
 def _inputs(pinned: WholeStep) -> tuple[InputStatus, ...]:
-    positions = pinned.positions(0)
-    return tuple(
-        InputStatus(
-            given.name,
-            positions[given.dataset_id],
-            given.head,
-            max(0, given.end - max(positions[given.dataset_id] + 1, given.purged_before)),
-        )
-        for given in pinned.inputs
-    )
+    from floodmark.transform.status import input_status
+
+    return tuple(input_status(given, pinned.positions(0)) for given in pinned.inputs)
 
 
 def _report(pinned: WholeStep, run: str, rows: int, commits: Sequence[Commit], began: float) -> RunReport:

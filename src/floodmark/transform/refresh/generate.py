@@ -11,9 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from floodmark.derive.turns import take_dataset_turn, take_turn
 from floodmark.errors import FloodmarkError
 from floodmark.ledger.commit import Commit
-from floodmark.ledger.staging import staging_area
+from floodmark.storage.scratch import staging_area
 from floodmark.transform.errors import BadFunction, BadResult, FunctionFailed, NothingCame
 from floodmark.transform.functions.frames import to_table
 from floodmark.transform.refresh.root_output import Refresh, Way, check_has_key, find_output
@@ -74,8 +75,11 @@ class BatchGenerate(Step):
             check_has_key(output, self.name)
         way: Way = "snapshot" if self.delete_stale else "upsert"
         with ExitStack() as held:
-            if (first := found[0].snapshot) is not None:  # two runs at once would undo each other's work
-                held.enter_context(lake.store.turn(f"{first.objects.folder}/info/transform/run"))
+            # Two runs at once would undo each other's work. An output that does not exist yet has only its name.
+            other, first = f"another run of {self.name}", self.outputs[0]
+            held.enter_context(take_turn(lake.store, f"runs/{first.name.lower()}", other, lake.runtime.progress()))
+            if (there := find_output(lake, first, self.name).snapshot) is not None:
+                held.enter_context(take_dataset_turn(there.objects, other, lake.runtime.progress()))
             folder = held.enter_context(staging_area(lake.store))
             spools = [Spool(folder, output.name) for output in found]
             for spool in spools:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from floodmark.chain.events import DatasetKind, SourceState
 from floodmark.chain.hashes import Multihash
+from floodmark.errors import LostRace
 from floodmark.ledger.commit import Commit
 from floodmark.ledger.errors import BadPrimaryKey
 from floodmark.ledger.fold import fold_if_due
@@ -90,7 +91,7 @@ def make_output(lake: Any, output: RootOutput, columns: pa.Schema | None) -> Sna
     return made
 
 
-class Overtaken(Exception):
+class Overtaken(LostRace):
     """Somebody committed to the dataset after it was looked at."""
 
 
@@ -104,7 +105,7 @@ class RowMerge(Merge):
     def _committed_before(self, snapshot: Snapshot) -> Commit | None:
         # Called for every head that the batch is about to be merged onto.
         if self.expected is not None and snapshot.head != self.expected:
-            raise Overtaken
+            raise Overtaken(f"others wrote to {self.name!r} first")
         return None
 
 
@@ -143,7 +144,7 @@ class Refresh:
         fold_if_due(self.output.name, written.snapshot, cache, runtime)
         if written.snapshot.head == snapshot.head:
             return None
-        lake[self.output.name]._written(written.snapshot)
+        lake[self.output.name].parts.follow(written.snapshot)
         return written.commit
 
     def _incoming(self) -> Incoming | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.ledger.conform import cast_column, fits
-from floodmark.ledger.staging import explained
+from floodmark.storage.scratch import explained
 from floodmark.transform.errors import DifferingFrames
 
 _BATCH_ROWS = 1 << 16

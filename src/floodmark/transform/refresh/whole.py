@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from floodmark.chain.events import SetTransform, TransformInput, TransformSql
-from floodmark.storage.errors import ObjectNotFound
+from floodmark.derive import notes
+from floodmark.derive.notes import BadNote, CommitNote
+from floodmark.derive.positions import NOTHING, bound, check_on_chain
 from floodmark.transform.changed.inputs import PinnedInput, pin
 from floodmark.transform.errors import BadMeta, BadStep, KeysChanged, OutputTaken
-from floodmark.transform.noted import Noted
 from floodmark.transform.output import Output, find_outputs
-from floodmark.transform.positions import NOTHING
 
 if TYPE_CHECKING:
     from floodmark.transform.refresh.datatable import DatatableTransform
@@ -26,7 +24,7 @@ RESET = "reset"
 
 
 @dataclass(frozen=True)
-class Note(Noted):
+class Note(CommitNote):
     """The checkpoint of an output: which step made it, by which version, and how that run went."""
 
     KIND = "floodmark.datatable"
@@ -37,27 +35,23 @@ class Note(Noted):
     process_ts: int = 0  # milliseconds
     rows: int = 0
     seconds: float = 0.0
+    positions: Mapping[str, int] = field(default_factory=dict)  # by dataset id the newest record that was read
+    blocks: Mapping[str, str] = field(default_factory=dict)  # those that hold these records
 
     @staticmethod
     def of(output: Output) -> Note | None:
         """What an output says; None if it says nothing, or something that is not ours."""
         if output.snapshot is None or (checkpoint := output.snapshot.state.checkpoint) is None:
             return None
-        objects = output.snapshot.objects
         try:
-            data = objects.store.get(objects.checkpoint_key(checkpoint))
-        except ObjectNotFound as error:
+            return notes.read(output.snapshot.objects, checkpoint).read_as(Note)
+        except BadNote as error:
             raise BadMeta(
-                f"the checkpoint of {output.name!r} is gone: what it was made of is not known any more",
+                f"the checkpoint of {output.name!r} {error.problem}: what it was made of is not known any more",
                 hint=f"put it back from a copy of the dataset, or drop {output.name!r} and run the step again",
                 file=checkpoint.text,
                 dataset=output.name,
             ) from error
-        try:
-            said: Any = json.loads(data)
-            return Note(**said) if said.pop("kind") == Note.KIND else None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return None
 
 
 @dataclass(frozen=True)
@@ -84,12 +78,19 @@ class WholeStep:
 
     def positions(self, number: int) -> dict[str, int]:
         """By dataset id how far an output has seen each input, -1 for not at all."""
-        snapshot = self.outputs[number].snapshot
-        seen = {} if snapshot is None else {str(one.dataset_id): one.offset for one in snapshot.state.inputs}
-        return {
-            given.dataset_id: NOTHING if (offset := seen.get(given.dataset_id)) is None else offset
-            for given in self.inputs
-        }
+        note = self.notes[number]
+        read: Mapping[str, int] = {} if note is None else note.positions
+        return {given.dataset_id: read.get(given.dataset_id, NOTHING) for given in self.inputs}
+
+    def check_positions(self) -> None:
+        """`InputDiverged` if an input does not hold the records any more that an output was made of."""
+        if self.stale is not None:
+            return
+        name = self.step.name
+        remedy = f"`floodmark reset {name}` makes the next run call the function with what there is"
+        for note in self.notes:
+            if note is not None:
+                check_on_chain(f"step {name!r}", bound(note.positions, note.blocks), self.inputs, remedy)
 
     @property
     def why(self) -> str | None:
@@ -177,10 +178,3 @@ def _check_owner(found: WholeStep, output: Output, note: Note | None) -> None:
         step=name,
         output=output.name,
     )
-
-
-def committed_at(given: PinnedInput, offset: int) -> int | None:
-    """When the block with a record was committed, in milliseconds; None if that is not known any more."""
-    slices = given.snapshot.all_slices
-    at = int(np.searchsorted(slices.column("end").to_numpy(), offset, side="right"))
-    return int(slices.column("system_time")[at].as_py()) // 10**6 if at < slices.num_rows else None

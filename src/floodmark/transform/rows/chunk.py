@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.keys.records import I64, U64, Hashes
+from floodmark.storage.arrays import I64, U64, Hashes
 from floodmark.transform.rows.rectangles import rectangles
 
 _M1, _M2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
@@ -134,9 +133,3 @@ def _rows_at(rows: pa.Table, at: I64) -> pa.Table:
     if len(at) and int(at[-1]) - int(at[0]) + 1 == len(at):  # neighbours: nothing to copy
         return rows.slice(int(at[0]), len(at))
     return rows.take(pa.array(at))
-
-
-def joined_gone(parts: Sequence[tuple[Hashes, pa.Table]], schema: pa.Schema) -> tuple[Hashes, pa.Table]:
-    """Keys without rows, from several places."""
-    tables = [table for _, table in parts]
-    return Hashes.joined([h for h, _ in parts]), pa.concat_tables(tables) if tables else schema.empty_table()

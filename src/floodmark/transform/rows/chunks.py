@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.keys.entries import Mask
-from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transform.changed.inputs import TaskInput
 from floodmark.transform.changed.shape import Shape
 from floodmark.transform.lakes import KnownKeys

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.compute.runner import Runner
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.current import without_lifeless
-from floodmark.ledger.keys.entries import Mask, stable_order
 from floodmark.ledger.keys.records import NOT_THERE
 from floodmark.ledger.merge.batch import RETRACT
+from floodmark.storage.arrays import Mask, stable_order
 from floodmark.transform.changed.alive import Keys, output_keys
 from floodmark.transform.changed.changes import changed_keys, cut
 from floodmark.transform.changed.inputs import PinnedInput

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.keys.records import I64, NOT_THERE, U64, Hashes
-from floodmark.transform.changed.changes import Groups, matching
+from floodmark.ledger.keys.records import NOT_THERE
+from floodmark.storage.arrays import I64, U64, Hashes
+from floodmark.transform.changed.changes import Groups
 from floodmark.transform.changed.inputs import TaskInput
 from floodmark.transform.changed.shape import Shape
 from floodmark.transform.rows.units import KeysUnit
@@ -46,7 +47,7 @@ def locate(unit: KeysUnit, keys: pa.Table, shape: Shape, number: int, given: Tas
     if files is not None:
         wanted = shape.hash_part(number, parts)
         table = _filed(unit, keys, shape, number)
-        at = matching(Hashes(*_hashes(table)), wanted)
+        at = Hashes(*_hashes(table)).positions_in(wanted)
         there = np.flatnonzero(at >= 0)
         offsets = table.column(table.num_columns - 3).to_numpy()
         if not shape.inputs[number].is_full:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from floodmark.ledger.keys.records import I64
+from floodmark.storage.arrays import I64
 
 
 def rectangles(parts: Sequence[I64]) -> list[I64]:

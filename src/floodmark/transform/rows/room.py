@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.staging import explained
+from floodmark.storage.arrays import I64
+from floodmark.storage.scratch import explained
 from floodmark.storage.store import Store
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from floodmark.compute.runner import Runner
-from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.selection import Selection
+from floodmark.storage.arrays import I64, Hashes, HashIndex
 from floodmark.transform.changed.changes import TASK_ROWS, Groups, cut
-from floodmark.transform.changed.finding import Among, values_filter
+from floodmark.transform.changed.filters import values_filter
 from floodmark.transform.changed.inputs import PinnedInput, TaskInput
 from floodmark.transform.changed.shape import Shape
 from floodmark.transform.rows.room import FiledTable, Room
@@ -85,7 +85,7 @@ class Wanted:
     """The parts that are wanted, ready to be found: their values, and per part the buckets that want it."""
 
     values: pa.Table
-    among: Among
+    among: HashIndex
     ends: npt.NDArray[np.int32]
     buckets: npt.NDArray[np.uint8]
 
@@ -100,7 +100,7 @@ def _opened(filed: FiledTable) -> Wanted:
         *values, high, low, lists = filed.read_all().combine_chunks().columns
         table = pa.Table.from_arrays(values, names=[str(n) for n in range(len(values))])
         of_each = lists.chunk(0)
-        among = Among.of(Hashes(high.to_numpy(), low.to_numpy()))
+        among = HashIndex.of(Hashes(high.to_numpy(), low.to_numpy()))
         found = Wanted(table, among, of_each.offsets.to_numpy(), of_each.values.to_numpy())
         _latest.clear()
         _latest[filed.path] = found

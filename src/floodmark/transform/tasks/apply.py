@@ -18,13 +18,13 @@ from pyroaring import BitMap
 from floodmark.compute import addresses
 from floodmark.engine import Raised
 from floodmark.errors import FloodmarkError
-from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.storage.arrays import I64, Hashes, HashIndex
 from floodmark.transform.functions.call import Called, call_chunk, not_called
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.meta.failed import FACTS, failed_column, failed_hashes
 from floodmark.transform.rows.chunk import Chunk
 from floodmark.transform.tasks.columns import brought, joined_columns, known_columns, learnt, seen_columns, undecided
-from floodmark.transform.tasks.reuse import Known, Places, Tried, gone_identity, identity
+from floodmark.transform.tasks.reuse import Known, Tried, gone_identity, identity
 from floodmark.transform.tasks.stored import Attempts, Entries, Fresh, Rows, Stored
 from floodmark.transform.tasks.work import Applied, Task, Unit, Work
 
@@ -128,11 +128,11 @@ class _Run:
     def give_up(self, lost: Raised) -> tuple[Unit, ...]:
         """Write the key down as failed that no worker lives through."""
         work = self._work
-        done = Places.of(Hashes.joined([hashes.read() for s in self._stored for hashes in s.processed]))
+        done = HashIndex.of(Hashes.joined([hashes.read() for s in self._stored for hashes in s.processed]))
         for unit in self._task.units:
             for chunk in work.chunks_of_keys(unit):
                 self._add_gone(chunk)
-                if len(chunk) and done.find(chunk.hashes)[0] < 0:
+                if len(chunk) and not done.has(chunk.hashes)[0]:
                     attempts = self._tried.before(chunk.hashes)
                     what = (work.function, chunk, self._outputs, work.on_error, attempts, work.now_ms)
                     self._held.add(chunk, not_called(*what, lost.error, lost.trace[-_LONGEST_TRACE:]))
@@ -154,10 +154,10 @@ class _Run:
         """The keys of a chunk whose results are not known, as chunks that hold no others."""
         if not len(chunk):
             return []
-        if not len(self._mine.sorted) and self._found is None:
+        if not len(self._mine) and self._found is None:
             return [chunk]
         wanted = identity(chunk.hashes, chunk.signature)
-        done = self._mine.find(wanted) >= 0
+        done = self._mine.has(wanted)
         if self._found is not None:
             at = self._found.find(wanted)
             used = np.flatnonzero(~done & (at >= 0))
@@ -221,8 +221,8 @@ class _Run:
 
     def _add_gone(self, chunk: Chunk) -> None:
         gone = chunk.gone
-        if len(gone) and len(self._mine.sorted):
-            gone = gone.take(self._mine.find(gone_identity(gone)) < 0)
+        if len(gone) and len(self._mine):
+            gone = gone.take(~self._mine.has(gone_identity(gone)))
         if len(gone):
             self._held.add_gone(gone)
 
@@ -261,14 +261,14 @@ class _Run:
             ),
             used=self._used,
             rest=rest,
-            units_done=self._task.rows - sum(unit.rows for unit in rest),
+            done=self._task.rows - sum(unit.rows for unit in rest),
             rows=rows,
             calls=self._calls,
             seconds=seconds,
         )
 
 
-def _identities(work: Work, stored: list[Stored]) -> Places:
+def _identities(work: Work, stored: list[Stored]) -> HashIndex:
     """What checkpoints of this run have: their inputs are pinned as ours are, so the gone keys count, too."""
     parts = []
     for s in stored:
@@ -276,14 +276,13 @@ def _identities(work: Work, stored: list[Stored]) -> Places:
         parts.append(identity(entries.hashes, entries.signature))
         if s.gone is not None:
             parts.append(gone_identity(s.gone.read()))
-    return Places.of(Hashes.joined(parts))
+    return HashIndex.of(Hashes.joined(parts))
 
 
 def _failed_at(chunk: Chunk, called: Called) -> Attempts:
     """For each key of a chunk the attempt at which it failed, else 0."""
     attempts = np.zeros(len(chunk), np.int32)
     if called.failed.num_rows:
-        places = Places.of(chunk.hashes)
-        at = places.at[places.find(failed_hashes(called.failed))]
+        at = failed_hashes(called.failed).positions_in(chunk.hashes)
         attempts[at] = failed_column(called.failed, "attempts").to_numpy()
     return attempts

@@ -3,43 +3,38 @@
     {dataset}/info/transform/chunks/{version}/done/{task}-{random}     what a checkpoint is; without it there is none
     {dataset}/info/transform/chunks/{version}/files/…                  its rows by output, its keys, its failures
 
-The version is hashed: user text never becomes a path. A descriptor is written last and says of every file how large it
-is and what it sums up to, since a crash of the machine may tear what was not synced. Whatever does not fit is deleted
-and computed again.
+The version is hashed: user text never becomes a path.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import uuid
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute.checkpoints.sealed import seal, unseal
-from floodmark.compute.errors import BadCheckpoint
-from floodmark.ledger.keys.records import Hashes
+from floodmark.derive.result_cache import Result, ResultCache
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge.buckets import SortedFile, write_sorted
 from floodmark.ledger.merge.results import SortedHashes, write_hashes
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.arrays import Hashes
+from floodmark.storage.document import Damaged
+from floodmark.storage.errors import ObjectNotFound, StorageError
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.tasks.columns import may_become
 from floodmark.transform.tasks.stored import Entries, File, Fresh, Stored, results
 
 __all__ = ["ChunkStore", "Stored", "results"]
 
-FORMAT = 1
-_FACTS = b"floodmark:checkpoint"
-_PIECE = 1 << 24
+_AGAIN = "nothing was committed; run the step again"
 
 
 @dataclass(frozen=True)
@@ -53,16 +48,18 @@ class ChunkStore:
     def _root(self) -> str:
         return f"{self.objects.folder}/info/transform/chunks"
 
-    @property
+    @cached_property
     def _name(self) -> str:
         return hashlib.sha256(self.version.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     @property
-    def _files(self) -> str:
-        return f"{self._root}/{self._name}/files"
+    def _results(self) -> ResultCache:
+        folder = f"{self._root}/{self._name}"
+        return ResultCache(self.objects.store, f"{folder}/done", f"{folder}/files")
 
-    def _descriptor(self, name: str) -> str:
-        return f"{self._root}/{self._name}/done/{name}"
+    @property
+    def _files(self) -> str:
+        return self._results.files_folder
 
     def index_key(self, name: str) -> str:
         """An index over found checkpoints, which lasts as long as the run that made it."""
@@ -92,11 +89,9 @@ class ChunkStore:
             failed=0 if fresh.failed is None else fresh.failed.num_rows,
             objects=self.objects,
         )
-        facts = json.dumps(self._facts(stored, outputs)).encode()
-        columns = [pa.array(entries.signature.high), pa.array(entries.signature.low), pa.array(entries.attempts)]
-        schema = pa.schema([pa.field(n, c.type) for n, c in zip(_COLUMNS, columns, strict=True)], {_FACTS: facts})
-        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-        self.objects.store.put_derived(self._descriptor(stored.id), seal(self._sealed_name(stored.id), batch))
+        columns = [entries.signature.high, entries.signature.low, entries.attempts]
+        batch = pa.RecordBatch.from_arrays([pa.array(column) for column in columns], _COLUMNS)
+        self._results.put(stored.id, self._key(stored.id), batch, _facts(stored, outputs), stored.file_sizes)
         return stored
 
     def _folder(self) -> Path:
@@ -119,126 +114,83 @@ class ChunkStore:
         data = sink.getvalue().to_pybytes()
         key = f"{self._files}/failed-{uuid.uuid4().hex}"
         self.objects.store.put_derived(key, data)
-        return File(key, len(data), self._sum(key))
+        return File(key, len(data))
 
-    def _sealed_name(self, name: str) -> str:
+    def _key(self, name: str) -> str:
         return f"{self._name}/{name}"
-
-    # what a descriptor says
-
-    def _facts(self, stored: Stored, outputs: Sequence[OutputShape]) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "outputs": [
-                {
-                    **_identity(shape),
-                    "layout": _layout_facts(shape.layout),
-                    "undecided": None if columns is None else _schema_text(columns),
-                    "file": self._file_facts(file),
-                }
-                for shape, file, columns in zip(outputs, stored.outputs, stored.undecided, strict=True)
-            ],
-            "called": self._file_facts(stored.called),
-            "gone": self._file_facts(stored.gone),
-            "failures": None if stored.failures is None else _plain_facts(stored.failures, stored.failed),
-        }
-
-    def _file_facts(self, file: SortedFile | SortedHashes | None) -> dict[str, Any] | None:
-        if file is None:
-            return None
-        name = file.path.rpartition("/")[2]
-        return {"name": name, "size": file.size, "rows": list(file.rows), "sum": self._sum(f"{self._files}/{name}")}
-
-    def _sum(self, key: str) -> int | None:
-        """What a file sums up to. A bucket has an object whole or not at all: only local files are torn."""
-        if not self.objects.is_local:
-            return None
-        total = 0
-        with self.objects.store.open(key) as file:
-            while piece := file.read_buffer(_PIECE):
-                total = zlib.crc32(piece, total)
-        return total
 
     # finding
 
     def of_tasks(self, tasks: Iterable[str], outputs: Sequence[OutputShape]) -> list[Stored]:
         """What tasks of this run have stored, those that died on their way among them."""
-        names = tuple(f"{task}-" for task in tasks)
-        found = (self._read(name, outputs) for name in self._stored_names() if name.startswith(names))
+        begin = tuple(f"{task}-" for task in tasks)
+        found = (self._read(name, outputs) for name, _ in self._results.list() if name.startswith(begin))
         return [stored for stored, _ in filter(None, found)]
 
     def found(self, outputs: Sequence[OutputShape]) -> list[Stored]:
         """What earlier runs have left that is whole and was made for these outputs; everything else is deleted."""
         whole: list[Stored] = []
-        for name in list(self._stored_names()):
+        for name, _ in list(self._results.list()):
             read = self._read(name, outputs)
-            if read is not None and self._is_whole(read[1]):
+            if read is not None and self._results.is_whole(read[1]):
                 whole.append(read[0])
             else:
-                self.objects.store.delete(self._descriptor(name))
+                self._results.delete(name)
         self._sweep(whole)
         return whole
 
     def entries(self, stored: Stored) -> Entries:
         """The keys that a checkpoint has results of."""
-        batch = self._unsealed(stored.id)
+        try:
+            batch = self._results.get(stored.id, self._key(stored.id)).batch
+        except Damaged as error:
+            raise StorageError(f"a stored result cannot be used: {error}", hint=_AGAIN) from error
         hashes = Hashes.joined([]) if stored.called is None else stored.called.read()
         high, low, attempts = (column.to_numpy() for column in batch.columns)
         return Entries(hashes, Hashes(high, low), attempts)
 
-    def _stored_names(self) -> Iterator[str]:
-        folder = self._descriptor("")
-        for info in self.objects.store.list(folder):
-            yield info.key.removeprefix(folder)
-
-    def _unsealed(self, name: str) -> pa.RecordBatch:
-        return unseal(self._sealed_name(name), pa.py_buffer(self.objects.store.get(self._descriptor(name))))
-
-    def _read(self, name: str, outputs: Sequence[OutputShape]) -> tuple[Stored, dict[str, Any]] | None:
-        """A checkpoint and the facts about its files; None when it is not one, or not one for these outputs."""
+    def _read(self, name: str, outputs: Sequence[OutputShape]) -> tuple[Stored, Result] | None:
+        """A checkpoint as it is stored; None when it is not one, or not one for these outputs."""
         try:
-            batch = self._unsealed(name)
-            facts = json.loads((batch.schema.metadata or {})[_FACTS])
-            if facts["format"] != FORMAT or len(facts["outputs"]) != len(outputs):
+            result = self._results.get(name, self._key(name))
+        except (Damaged, ObjectNotFound):
+            return None
+        if len(result.facts["outputs"]) != len(outputs):
+            return None
+        layouts, undecided = [], []
+        for shape, fact in zip(outputs, result.facts["outputs"], strict=True):
+            layout = None if fact["file"] is None else _layout_from(fact["layout"], shape)
+            known = shape.layout
+            if {part: fact[part] for part in _IDENTITY} != _identity(shape):
                 return None
-            layouts, undecided = [], []
-            for shape, fact in zip(outputs, facts["outputs"], strict=True):
-                layout = None if fact["file"] is None else _layout_from(fact["layout"], shape)
-                known = shape.layout
-                if {part: fact[part] for part in _IDENTITY} != _identity(shape):
-                    return None
-                if known is not None and layout is not None and not _same(known, layout):
-                    return None
-                columns = None if fact["undecided"] is None else _schema_from(fact["undecided"])
-                if known is not None and columns is not None and not may_become(columns, known.data):
-                    return None
-                layouts.append(layout if layout is not None else known if columns is None else None)
-                undecided.append(columns)
-            stored = self._stored(name, facts, tuple(layouts), tuple(undecided))
-        except (BadCheckpoint, ObjectNotFound, KeyError, TypeError, ValueError, pa.ArrowException):
-            return None
-        if tuple(batch.schema.names) != _COLUMNS or batch.num_rows != stored.keys:
-            return None
-        return stored, facts
+            if known is not None and layout is not None and not _same(known, layout):
+                return None
+            columns = None if fact["undecided"] is None else _schema_from(fact["undecided"])
+            if known is not None and columns is not None and not may_become(columns, known.data):
+                return None
+            layouts.append(layout if layout is not None else known if columns is None else None)
+            undecided.append(columns)
+        return self._stored(name, result, tuple(layouts), tuple(undecided)), result
 
     def _stored(
         self,
         name: str,
-        facts: dict[str, Any],
+        result: Result,
         layouts: tuple[Layout | None, ...],
         undecided: tuple[pa.Schema | None, ...],
     ) -> Stored:
         store = None if self.objects.is_local else self.objects.store
+        facts = result.facts
 
-        def path(fact: dict[str, Any]) -> str:
-            key = f"{self._files}/{fact['name']}"
+        def path(file: str) -> str:
+            key = self._results.file_key(file)
             return key if store is not None else str(self.objects.store.local_path(key))
 
-        def hashes(fact: dict[str, Any] | None) -> SortedHashes | None:
-            return None if fact is None else SortedHashes(path(fact), store, tuple(fact["rows"]))
+        def hashes(fact: _FileFacts | None) -> SortedHashes | None:
+            return None if fact is None else SortedHashes(path(fact[0]), store, tuple(fact[1]))
 
-        def rows(fact: dict[str, Any] | None) -> SortedFile | None:
-            return None if fact is None else SortedFile(path(fact), store, tuple(fact["rows"]), fact["size"])
+        def rows(fact: _FileFacts | None) -> SortedFile | None:
+            return fact and SortedFile(path(fact[0]), store, tuple(fact[1]), result.files[fact[0]][0])
 
         failures = facts["failures"]
         return Stored(
@@ -248,33 +200,21 @@ class ChunkStore:
             undecided=undecided,
             called=hashes(facts["called"]),
             gone=hashes(facts["gone"]),
-            failures=failures and File(f"{self._files}/{failures['name']}", failures["size"], failures["sum"]),
-            failed=failures["rows"] if failures else 0,
+            failures=failures and File(self._results.file_key(failures), result.files[failures][0]),
+            failed=facts["failed"],
             objects=self.objects,
         )
-
-    def _is_whole(self, facts: dict[str, Any]) -> bool:
-        files = [facts["called"], facts["gone"], facts["failures"], *(fact["file"] for fact in facts["outputs"])]
-        for fact in files:
-            if fact is None:
-                continue
-            key = f"{self._files}/{fact['name']}"
-            info = self.objects.store.stat(key)
-            if info is None or info.size != fact["size"] or self._sum(key) != fact["sum"]:
-                return False
-        return True
 
     # removing
 
     def discard(self, stored: Iterable[Stored]) -> None:
         """Remove checkpoints: they are committed, or no use. The descriptors first, so that none is half there."""
         chosen = list(stored)
-        store = self.objects.store
         for s in chosen:
-            store.delete(self._descriptor(s.id))
+            self._results.delete(s.id)
         for s in chosen:
-            for name in s.file_names:
-                store.delete(f"{self._files}/{name}")
+            for name in s.file_sizes:
+                self.objects.store.delete(self._results.file_key(name))
 
     def clear(self) -> None:
         """Remove every checkpoint of every version."""
@@ -289,15 +229,39 @@ class ChunkStore:
         """
         if not self.objects.is_local:
             return
-        named = {name for s in whole for name in s.file_names}
+        named = {name for s in whole for name in s.file_sizes}
         for info in list(self.objects.store.list(f"{self._root}/{self._name}")):
             folder, _, name = info.key.rpartition("/")
             if not folder.endswith("/done") and name not in named:
                 self.objects.store.delete(info.key)
 
 
-_COLUMNS = ("signature_high", "signature_low", "attempts")
+_COLUMNS = ["signature_high", "signature_low", "attempts"]
 _IDENTITY = ("name", "key", "keys", "event_time")
+_FileFacts: TypeAlias = tuple[str, list[int]]  # the name of a sorted file, and its rows by bucket
+
+
+def _facts(stored: Stored, outputs: Sequence[OutputShape]) -> dict[str, Any]:
+    """What is known of a checkpoint, for whoever finds it."""
+    return {
+        "outputs": [
+            {
+                **_identity(shape),
+                "layout": _layout_facts(shape.layout),
+                "undecided": None if columns is None else _schema_text(columns),
+                "file": _file_facts(file),
+            }
+            for shape, file, columns in zip(outputs, stored.outputs, stored.undecided, strict=True)
+        ],
+        "called": _file_facts(stored.called),
+        "gone": _file_facts(stored.gone),
+        "failures": stored.failures and stored.failures.path.rpartition("/")[2],
+        "failed": stored.failed,
+    }
+
+
+def _file_facts(file: SortedFile | SortedHashes | None) -> _FileFacts | None:
+    return None if file is None else (file.path.rpartition("/")[2], list(file.rows))
 
 
 def _identity(shape: OutputShape) -> dict[str, Any]:
@@ -329,7 +293,3 @@ def _layout_from(fact: dict[str, Any] | None, shape: OutputShape) -> Layout | No
 
 def _same(one: Layout, other: Layout) -> bool:
     return one.event_time == other.event_time and bool(one.data.equals(other.data))
-
-
-def _plain_facts(file: File, rows: int) -> dict[str, Any]:
-    return {"name": file.key.rpartition("/")[2], "size": file.size, "sum": file.sum, "rows": rows}

@@ -17,17 +17,17 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.compute import addresses
-from floodmark.ledger.keys.entries import stable_order, starts_of_groups
-from floodmark.ledger.keys.records import I64, Hashes
-from floodmark.ledger.keys.search import BEFORE, bound
+from floodmark.ledger.merge.buckets import BUCKETS, FileBucket, SortedFile
+from floodmark.ledger.merge.results import result_batch
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.arrays import I64, Hashes, HashIndex, Mask
+from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.meta.failed import failed_column, failed_hashes
 from floodmark.transform.tasks.checkpoints import ChunkStore
-from floodmark.transform.tasks.stored import Entries, Stored
+from floodmark.transform.tasks.columns import in_layout
+from floodmark.transform.tasks.stored import Entries, Fresh, Rows, Stored, strategy_of
 
 _ODD_HIGH, _ODD_LOW = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
-
-Mask = npt.NDArray[np.bool_]
 
 
 def identity(hashes: Hashes, signature: Hashes) -> Hashes:
@@ -39,36 +39,6 @@ def gone_identity(hashes: Hashes) -> Hashes:
     """The same of keys that depend on nothing."""
     nothing = np.zeros(len(hashes), np.uint64)
     return identity(hashes, Hashes(nothing, nothing))
-
-
-@dataclass(frozen=True)
-class Places:
-    """Hashes in ascending order, each once, and where each was before."""
-
-    sorted: Hashes
-    at: I64
-
-    @staticmethod
-    def of(hashes: Hashes) -> Places:
-        order = stable_order([hashes.high, hashes.low])
-        high, low = hashes.high[order], hashes.low[order]
-        first = np.flatnonzero(starts_of_groups([high, low]))
-        return Places(Hashes(high[first], low[first]), order[first])
-
-    def find(self, hashes: Hashes) -> I64:
-        """The place of each among the sorted ones; -1 where it is not there."""
-        return find(self.sorted, hashes)
-
-
-def find(among: Hashes, wanted: Hashes) -> I64:
-    """Where each hash stands among sorted ones; -1 where it does not."""
-    if not len(among):
-        return np.full(len(wanted), -1, np.int64)
-    at, _ = bound([among.high, among.low], [wanted.high, wanted.low], BEFORE)
-    inside = np.minimum(at, len(among) - 1)
-    there = (at < len(among)) & among.take(inside).same(wanted)
-    result: I64 = np.where(there, inside, -1)
-    return result
 
 
 @dataclass(frozen=True)
@@ -87,9 +57,9 @@ class FoundIndex:
         """
         parts = [_succeeded(store.entries(stored)) for stored in found]
         entries = Entries.joined(parts)
-        places = Places.of(identity(entries.hashes, entries.signature))
+        index = HashIndex.of(identity(entries.hashes, entries.signature))
         which = np.repeat(np.arange(len(parts), dtype=np.uint32), [len(part) for part in parts])
-        columns = [places.sorted.high, places.sorted.low, which[places.at]]
+        columns = [index.sorted.high, index.sorted.low, which[index.places]]
         batch = pa.RecordBatch.from_arrays([pa.array(c) for c in columns], ["high", "low", "checkpoint"])
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema) as writer:
@@ -103,7 +73,7 @@ class FoundIndex:
         source = pa.memory_map(str(path)) if path is not None else pa.py_buffer(self.objects.store.get(self.key))
         batch = pa.ipc.open_file(source).get_batch(0)
         high, low, checkpoint = (column.to_numpy() for column in batch.columns)
-        return Known(Hashes(high, low), checkpoint)
+        return Known(HashIndex(Hashes(high, low)), checkpoint)
 
     def shares(self, used: BitMap) -> list[tuple[Stored, Hashes]]:
         """Each checkpoint with the identities of its results that are used."""
@@ -112,7 +82,7 @@ class FoundIndex:
         which = known.checkpoint[at]
         order = np.argsort(which, kind="stable")
         ends = np.searchsorted(which[order], np.arange(len(self.checkpoints) + 1))
-        parts = [known.sorted.take(at[order[start:end]]) for start, end in itertools.pairwise(ends)]
+        parts = [known.index.sorted.take(at[order[start:end]]) for start, end in itertools.pairwise(ends)]
         return list(zip(self.checkpoints, parts, strict=True))
 
     def delete(self) -> None:
@@ -123,12 +93,12 @@ class FoundIndex:
 class Known:
     """The opened index: results by identity."""
 
-    sorted: Hashes
+    index: HashIndex
     checkpoint: npt.NDArray[np.uint32]
 
     def find(self, wanted: Hashes) -> I64:
         """The place of each result; -1 where there is none."""
-        return find(self.sorted, wanted)
+        return self.index.find(wanted)
 
 
 def _succeeded(entries: Entries) -> Entries:
@@ -139,17 +109,74 @@ def _succeeded(entries: Entries) -> Entries:
 class Tried:
     """How often keys have failed so far."""
 
-    sorted: Hashes
+    index: HashIndex
     attempts: I64
 
     @staticmethod
     def of(failed: pa.Table) -> Tried:
-        places = Places.of(failed_hashes(failed))
-        return Tried(places.sorted, failed_column(failed, "attempts").to_numpy().astype(np.int64)[places.at])
+        attempts = failed_column(failed, "attempts").to_numpy().astype(np.int64)
+        return Tried(HashIndex.of(failed_hashes(failed)), attempts)
 
     def before(self, hashes: Hashes) -> I64:
         """The number of failed attempts of each key."""
-        if not len(self.sorted):
+        if not len(self.attempts):
             return np.zeros(len(hashes), np.int64)
-        at = find(self.sorted, hashes)
+        at = self.index.find(hashes)
         return np.where(at < 0, 0, self.attempts[at])
+
+
+# Splitting what was found: it holds what is used now and nothing else, and all has the same columns
+
+
+def divided(
+    store: ChunkStore, outputs: Sequence[OutputShape], share: tuple[Stored, Hashes]
+) -> tuple[list[Stored], list[Stored]]:
+    """A found checkpoint as what is used of it and what is not; it is cut in two where there is some of both.
+
+    `share` has the identities of the results that are used. Keys that were gone are in neither: they may have come back
+    since, and every run finds out by itself.
+    """
+    stored, used = share
+    if not len(used):
+        return [], [stored]
+    if len(used) == stored.keys:
+        return [conformed(store, stored.without_gone(), outputs)], []
+    entries = store.entries(stored)
+    mine = identity(entries.hashes, entries.signature).among(used)
+    parts = [_rewritten(store, stored, outputs, entries, chosen, Hashes.joined([])) for chosen in (mine, ~mine)]
+    store.discard([stored])  # after both: a crash in between leaves results twice, never not at all
+    return [parts[0]], [parts[1]]
+
+
+def conformed(store: ChunkStore, stored: Stored, outputs: Sequence[OutputShape]) -> Stored:
+    """A checkpoint whose rows have the columns of the outputs."""
+    pairs = zip(stored.outputs, stored.layouts, outputs, strict=True)
+    if all(file is None or layout == shape.layout for file, layout, shape in pairs):
+        return stored
+    entries = store.entries(stored)
+    gone = Hashes.joined([]) if stored.gone is None else stored.gone.read()
+    again = _rewritten(store, stored, outputs, entries, np.ones(len(entries), np.bool_), gone)
+    store.discard([stored])
+    return again
+
+
+def _rewritten(
+    store: ChunkStore, stored: Stored, outputs: Sequence[OutputShape], entries: Entries, chosen: Mask, gone: Hashes
+) -> Stored:
+    """A new checkpoint with the chosen keys of another one."""
+    keys = HashIndex.of(entries.hashes.take(chosen))
+    failed = stored.failed_table()
+    if failed is not None:
+        failed = failed.filter(pa.array(keys.has(failed_hashes(failed))))
+    pairs = zip(stored.outputs, outputs, strict=True)
+    rows = tuple(None if file is None else _rows_of(file, keys, shape) for file, shape in pairs)
+    return store.put(stored.task, outputs, Fresh(rows, entries.take(chosen), gone, failed))
+
+
+def _rows_of(file: SortedFile, keys: HashIndex, shape: OutputShape) -> Rows:
+    """The rows of some keys, with the columns of the output; a row's key is hashed anew, for its type may differ."""
+    batch = FileBucket((file,), 0, BUCKETS).load()
+    table = batch.table.filter(pa.array(keys.has(batch.place)))
+    assert shape.layout is not None  # there are rows
+    fitting = result_batch(in_layout(table, shape.layout, shape.name), shape.layout, strategy_of(shape))
+    return Rows(fitting.table, fitting.key, fitting.place)

@@ -1,4 +1,4 @@
-"""Rounds: units are shared out as tasks; what slow tasks give back is shared out anew, by measured speed.
+"""The keys of some units shared out as tasks, in rounds.
 
 Where the columns of an output are not known, one task goes ahead: its first rows decide them for all others.
 """
@@ -12,20 +12,15 @@ from functools import partial
 
 from pyroaring import BitMap
 
-from floodmark.compute.runner import Runner
 from floodmark.engine import Progress, Raised
+from floodmark.engine.rounds import Pace, Runner, share
 from floodmark.transform.errors import WorkersKeepDying
 from floodmark.transform.functions.returned import OutputShape
 from floodmark.transform.tasks.apply import apply
 from floodmark.transform.tasks.checkpoints import Stored
 from floodmark.transform.tasks.columns import known_columns, learnt, no_value, seen_columns, undecided
-from floodmark.transform.tasks.reuse import FoundIndex
-from floodmark.transform.tasks.trim import conformed, divided
-from floodmark.transform.tasks.work import Applied, Task, Unit, Work
-
-PROBING = 0.2
-"""While nothing is known about the function's speed, a task that will take long gives its rest back after this part of
-the target duration."""
+from floodmark.transform.tasks.reuse import FoundIndex, conformed, divided
+from floodmark.transform.tasks.work import Applied, Missing, Task, Unit, Work
 
 LEAST_ROWS = 1 << 14
 """So few rows are one task while nothing is known about the function's speed."""
@@ -39,14 +34,6 @@ MOST_LOST = 100
 _TASKS_PER_CORE = 4
 _MOST_TASKS_PER_CORE = 64
 """However slow the function seems: a task that proves too large gives its rest back, too small ones only cost."""
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A unit that is to be processed, but for what these checkpoints have."""
-
-    unit: Unit
-    done: tuple[Stored, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,33 +83,22 @@ def _compute(work: Work, units: Sequence[Unit], runner: Runner, progress: Progre
     stored: dict[str, Stored] = {}
     used = BitMap()
     calls = 0
-    rate: float | None = None
-    missing = [Missing(unit) for unit in units]
-    total = sum(unit.rows for unit in units)
-    first = True
-    give_up = _GiveUp(work.function.name, MOST_LOST)
-    while missing:
-        tasks = _tasks(work, missing, rate, runner.cores)
-        if first and len(tasks) > 1 and any(shape.layout is None for shape in work.outputs):
-            tasks = [replace(_task(work, missing, tasks[0].patience), goes_ahead=True)]
-        first = False
-        applied = runner.run(
-            tasks,
-            partial(apply, work),
-            halve=partial(halves, work),
-            give_up=give_up,
-            worth=partial(_told, progress),
-            progress=progress,
-            rows=total,
-        )
+    rounds = share(
+        [Missing(unit) for unit in units],
+        lambda missing, pace: _tasks(work, missing, pace, runner.cores),
+        lambda: partial(apply, work),
+        runner,
+        target_seconds=work.target_seconds,
+        progress=progress,
+        halve=lambda task: halves(work, task),
+        give_up=_GiveUp(work.function.name, MOST_LOST),
+    )
+    for applied in rounds:
         for a in applied:
             stored.update((s.id, s) for s in a.stored)
             used |= a.used
             calls += a.calls
-        work = _agreed(work, applied)
-        rate = _rate(applied) or rate
-        # Only the first unit that a task gives back can have been begun.
-        missing = [Missing(unit, a.inherited if n else a.stored) for a in applied for n, unit in enumerate(a.rest)]
+        work = _agreed(work, applied)  # which the next round's tasks know
     shares_used = [] if work.found is None else work.found.shares(used)
     _check_decided(work, [*stored.values(), *(s for s, mine in shares_used if len(mine))])
     # Tasks that began at once may have learnt different columns: now there is one answer.
@@ -136,17 +112,19 @@ def _compute(work: Work, units: Sequence[Unit], runner: Runner, progress: Progre
     return Computed((*reused, *fresh), tuple(left), work.outputs, len(used), calls)
 
 
-def _tasks(work: Work, missing: Sequence[Missing], rate: float | None, cores: int) -> list[Task]:
+def _tasks(work: Work, missing: Sequence[Missing], pace: Pace, cores: int) -> list[Task]:
     """The tasks of one round."""
-    each = _rows_each(sum(m.unit.rows for m in missing), rate, cores, work.target_seconds)
-    patience = work.target_seconds * (PROBING if rate is None else 1.0)
-    return [_task(work, group, patience) for group in shares(missing, each)]
+    each = _rows_each(sum(m.unit.rows for m in missing), pace, cores)
+    groups = shares(missing, each)
+    if pace.is_first and len(groups) > 1 and any(shape.layout is None for shape in work.outputs):
+        return [replace(_task(work, missing, pace.patience), goes_ahead=True)]
+    return [_task(work, group, pace.patience) for group in groups]
 
 
-def _rows_each(total: int, rate: float | None, cores: int, target_seconds: float) -> int:
-    if rate is None:
+def _rows_each(total: int, pace: Pace, cores: int) -> int:
+    if pace.rows is None:
         return max(LEAST_ROWS, min(MOST_ROWS, -(-total // (cores * _TASKS_PER_CORE))))
-    wanted = max(int(rate * target_seconds), total // (cores * _MOST_TASKS_PER_CORE))
+    wanted = max(pace.rows, total // (cores * _MOST_TASKS_PER_CORE))
     return max(1, min(MOST_ROWS, wanted, -(-total // cores)))
 
 
@@ -210,20 +188,6 @@ class _GiveUp:
                 function=self.function,
             )
         return replace(task, lost=failure)
-
-
-def _told(progress: Progress, applied: Applied) -> int:
-    """How much of its units a task has done; of keys that failed, progress is told here."""
-    known = {one.id for one in applied.inherited}
-    if failed := sum(one.failed for one in applied.stored if one.id not in known):
-        progress.fail(failed)
-    return applied.units_done
-
-
-def _rate(applied: Sequence[Applied]) -> float | None:
-    """Rows per second of one worker."""
-    rows, seconds = sum(a.rows for a in applied), sum(a.seconds for a in applied)
-    return rows / seconds if rows and seconds else None
 
 
 # What tasks have learnt

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from floodmark.ledger.keys.hashing import hash_rows
-from floodmark.ledger.keys.records import Hashes
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.merge.batch import Batch
 from floodmark.ledger.merge.buckets import SortedFile
 from floodmark.ledger.merge.results import Results, SortedHashes
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.strategy import Strategy
+from floodmark.storage.arrays import Hashes
 from floodmark.transform.functions.returned import OutputShape
 
 Attempts = npt.NDArray[np.int32]
@@ -78,9 +78,8 @@ class Fresh:
 class File:
     """A stored file besides those of rows and keys."""
 
-    key: str
+    path: str
     size: int
-    sum: int | None
 
 
 @dataclass(frozen=True)
@@ -126,17 +125,16 @@ class Stored:
         return sum(file.size for file in self.outputs if file is not None)
 
     @property
-    def file_names(self) -> list[str]:
-        """The names of its files, without their folder."""
-        paths = [file.path for file in (*self.outputs, *self.processed) if file is not None]
-        paths += [self.failures.key] if self.failures is not None else []
-        return [path.rpartition("/")[2] for path in paths]
+    def file_sizes(self) -> dict[str, int]:
+        """Its files by their names, without their folder."""
+        files = [file for file in (*self.outputs, *self.processed, self.failures) if file is not None]
+        return {file.path.rpartition("/")[2]: file.size for file in files}
 
     def failed_table(self) -> pa.Table | None:
         """The keys that failed and why; None when none did."""
         if self.failures is None:
             return None
-        with pa.ipc.open_stream(self.objects.store.get(self.failures.key)) as reader:
+        with pa.ipc.open_stream(self.objects.store.get(self.failures.path)) as reader:
             return reader.read_all()
 
 

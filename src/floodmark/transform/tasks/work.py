@@ -14,9 +14,9 @@ from floodmark.transform.tasks.columns import Seen
 from floodmark.transform.tasks.reuse import FoundIndex
 
 if TYPE_CHECKING:
+    from floodmark.functions.on_error import OnError
     from floodmark.transform.changed.shape import Shape
     from floodmark.transform.functions.function import StepFunction
-    from floodmark.transform.functions.on_error import OnError
     from floodmark.transform.functions.returned import OutputShape
     from floodmark.transform.meta import TransformMeta
     from floodmark.transform.rows.chunk import Chunk
@@ -71,6 +71,14 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """A unit that is to be processed, but for what these checkpoints have."""
+
+    unit: Unit
+    done: tuple[Stored, ...] = ()
+
+
+@dataclass(frozen=True)
 class Task:
     """Process the keys of these units, but for those that `inherited` checkpoints have."""
 
@@ -101,7 +109,18 @@ class Applied:
     seen: Seen  # as far as it was learnt here
     used: BitMap  # places in the index of found results
     rest: tuple[Unit, ...]
-    units_done: int  # of the rows of the task's units, for progress: what it gives back, another task counts
+    done: int  # of the rows of the task's units, for progress: what it gives back, another task counts
     calls: int
     rows: int  # by which the function's speed is known, and
     seconds: float  # how long it took for them
+
+    @property
+    def left(self) -> list[Missing]:
+        """What other tasks have to do; only the first unit can have been begun."""
+        return [Missing(unit, self.inherited if n else self.stored) for n, unit in enumerate(self.rest)]
+
+    @property
+    def failed(self) -> int:
+        """The keys that failed in this task."""
+        known = {one.id for one in self.inherited}
+        return sum(one.failed for one in self.stored if one.id not in known)

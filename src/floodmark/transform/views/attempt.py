@@ -13,15 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.compute.functions.udf import Udf, check_shippable
+from floodmark.compute.functions.udf import Udf
 from floodmark.compute.options import Options
-from floodmark.compute.runner import Runner
+from floodmark.derive.positions import blocks_at
 from floodmark.engine import Progress
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.commit import Commit
 from floodmark.ledger.incoming import Frame, SparkFrame
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.selection import NOBODY
-from floodmark.ledger.staging import staging_area
+from floodmark.storage.arrays import I64
+from floodmark.storage.scratch import staging_area
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.views import failures
 from floodmark.transform.views.computed import Computed, Computing
@@ -81,7 +82,7 @@ class Attempt:
     def check_shippable(self) -> None:
         """Refuse functions that cannot be sent to workers, and say what it is about them."""
         for _, udf in self.functions:
-            check_shippable(udf)
+            udf.check_shippable()
 
     @property
     def _stale(self) -> str | None:
@@ -194,6 +195,7 @@ class Attempt:
         return Note(
             version=pinned.version,
             positions=pinned.heads,
+            blocks=blocks_at(pinned.heads, [source.given for source in pinned.sources]),
             purged=pinned.purged,
             generations=pinned.generations,
             errors=failed.name,

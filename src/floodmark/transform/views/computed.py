@@ -12,17 +12,17 @@ import pyarrow as pa
 from floodmark.compute.functions.udf import Udf
 from floodmark.compute.kept_values import Values
 from floodmark.compute.options import Options
-from floodmark.compute.runner import Runner
 from floodmark.compute.stored.objects import ColumnObjects
 from floodmark.compute.values import values
 from floodmark.engine import Progress
+from floodmark.engine.rounds import Runner
 from floodmark.ledger.incoming import Batches, Frame, SparkFrame
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.parts import Part
 from floodmark.ledger.runtime import Runtime
 from floodmark.ledger.stage import incoming_schema, stage
+from floodmark.storage.arrays import I64
 from floodmark.storage.slices import Vocabulary
 from floodmark.transform.views.analysed.analysis import OFFSET
 from floodmark.transform.views.defined.definition import UdfColumn

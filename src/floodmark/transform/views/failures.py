@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from floodmark.chain.hashes import Multihash
 from floodmark.compute.stored import row_errors
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot, load_at
+from floodmark.storage.arrays import I64
 from floodmark.storage.errors import ObjectNotFound
 from floodmark.storage.retry import read_steadily
 from floodmark.transform.errors import BadMeta

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from floodmark.chain.hashes import Multihash
+from floodmark.derive import notes
+from floodmark.derive.notes import BadNote, CommitNote
 from floodmark.ledger.snapshot import Snapshot
-from floodmark.storage.errors import ObjectNotFound
 from floodmark.transform.errors import BadMeta
-from floodmark.transform.noted import Noted
 from floodmark.transform.views.errors import NotAView
 
 RESET = "reset"
@@ -19,7 +16,7 @@ RESET = "reset"
 
 
 @dataclass(frozen=True)
-class Note(Noted):
+class Note(CommitNote):
     """How far each source was read, what was assumed of them, and how that refresh went.
 
     Sources go by their dataset ids. Positions are exact, where the chain names blocks.
@@ -29,6 +26,7 @@ class Note(Noted):
 
     version: str  # of the definition and of what it came to
     positions: Mapping[str, int]  # the newest record that is accounted for, -1 for none
+    blocks: Mapping[str, str] = field(default_factory=dict)  # those that hold these records
     purged: Mapping[str, int] = field(default_factory=dict)  # records below this one were gone
     generations: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of the computed columns that were used
     errors: str | None = None  # the file of rows that a function failed for
@@ -45,29 +43,18 @@ def note_of(name: str, snapshot: Snapshot) -> Note | None:
     if checkpoint is None:
         return None
     try:
-        data = snapshot.objects.store.get(snapshot.objects.checkpoint_key(checkpoint))
-    except ObjectNotFound as error:
-        raise _bad(name, checkpoint, "is gone") from error
-    if Multihash.sha3_256(data) != checkpoint:
-        raise _bad(name, checkpoint, "was changed or damaged")
-    return _read(name, data)
-
-
-def _read(name: str, data: bytes) -> Note:
-    said: Any = json.loads(data)
-    if not isinstance(said, dict) or said.pop("kind", None) != Note.KIND:
+        note = notes.read(snapshot.objects, checkpoint).read_as(Note)
+    except BadNote as error:
+        raise BadMeta(
+            f"the checkpoint of view {name!r} {error.problem}: what it was made of is not known any more",
+            hint=f"put it back from a copy of the dataset, or drop {name!r} and declare it again",
+            file=checkpoint.text,
+            dataset=name,
+        ) from error
+    if note is None:
         raise NotAView(
             f"{name!r} holds the results of a step, not of a view",
             hint="give the view another name",
             view=name,
         )
-    return Note(**said)
-
-
-def _bad(name: str, checkpoint: Multihash, problem: str) -> BadMeta:
-    return BadMeta(
-        f"the checkpoint of view {name!r} {problem}: what it was made of is not known any more",
-        hint=f"put it back from a copy of the dataset, or drop {name!r} and declare it again",
-        file=checkpoint.text,
-        dataset=name,
-    )
+    return note

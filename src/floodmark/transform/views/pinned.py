@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from floodmark.derive.positions import NOTHING, bound, check_on_chain, least_watermark
+from floodmark.ledger import names
 from floodmark.ledger.layout import Layout
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.positions import NOTHING, least_watermark
 from floodmark.transform.views.analysed.analysis import Analysis, schemas_digest
 from floodmark.transform.views.columns import layout_of, made_as
 from floodmark.transform.views.defined.definition import Definition
-from floodmark.transform.views.defined.redefine import misfit
+from floodmark.transform.views.defined.replacement import find, misfit
 from floodmark.transform.views.defined.stored import Stored, require_stored
-from floodmark.transform.views.defined.succession import find
 from floodmark.transform.views.note import RESET, Note, note_of
 from floodmark.transform.views.reading.sources import PinnedSource, datasets_of, pin_source, schema_of
 
@@ -111,6 +111,13 @@ class PinnedView:
         """The sources with new records."""
         return [s for s in self.sources if s.head > self.positions[s.given.dataset_id]]
 
+    def check_positions(self) -> None:
+        """`InputDiverged` if a source does not hold the records any more that the view was made of."""
+        if self.note is not None and self.stale is None:
+            read = bound(self.note.positions, self.note.blocks)
+            remedy = f"`floodmark reset {self.name}` makes the next refresh derive everything from what there is"
+            check_on_chain(f"view {self.name!r}", read, [s.given for s in self.sources], remedy)
+
     @property
     def is_waiting(self) -> bool:
         """Whether a source can be read no further than before where it is done: its computed columns are computed
@@ -144,6 +151,14 @@ class Outdated:
     snapshot: Snapshot = field(repr=False)
     stored: Stored
     note: Note | None
+
+
+def is_in_place(pinned: PinnedView | Outdated) -> bool:
+    """Whether a name has the pinned dataset still, as the view or as what is to replace it."""
+    dataset_id = pinned.snapshot.state.dataset_id
+    assert dataset_id is not None  # every chain starts with a Seed
+    entry = names.find_place(pinned.snapshot.objects.store, dataset_id, pinned.name)
+    return entry is not None and dataset_id in (entry.id, entry.pending)
 
 
 def pin_view(lake: LakeLike, name: str) -> PinnedView | Outdated:

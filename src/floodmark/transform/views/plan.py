@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from floodmark.derive.positions import NOTHING
 from floodmark.transform.lakes import LakeLike
-from floodmark.transform.positions import NOTHING
 from floodmark.transform.views.pinned import Outdated, PinnedView, pin_view
 from floodmark.transform.views.reading.sources import datasets_of
 
@@ -74,6 +74,7 @@ def plan_refresh(lake: LakeLike, name: str) -> ViewPlan:
     pinned = pin_view(lake, name)
     if isinstance(pinned, Outdated):
         return _outdated(lake, pinned)
+    pinned.check_positions()
     analysis = pinned.analysis
     sources = tuple(_source(pinned, source) for source in pinned.sources)
     if pinned.is_up_to_date:
@@ -84,7 +85,7 @@ def plan_refresh(lake: LakeLike, name: str) -> ViewPlan:
         return replace(plan, keys=None)
     if not records:
         return plan
-    from floodmark.compute.runner import Runner
+    from floodmark.engine.rounds import Runner
     from floodmark.transform.views.reading.touched import touched
 
     found = touched(pinned.sources, analysis, pinned.positions, Runner(lake.runtime.session))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.chain.events import SetDataSchema
-from floodmark.chain.hashes import Multihash
-from floodmark.chain.ids import DatasetId
-from floodmark.chain.state import InputPosition
+from floodmark.derive.positions import chain_moves
 from floodmark.engine import Progress
 from floodmark.ledger.commit import Commit
+from floodmark.ledger.errors import CommitConflict
 from floodmark.ledger.incoming import Batches, Frame, SparkFrame
 from floodmark.ledger.keys.hashing import hash_rows
 from floodmark.ledger.layout import Layout
@@ -26,11 +25,10 @@ from floodmark.ledger.spark_types import spark_schema
 from floodmark.ledger.stage import discard_remote, stage
 from floodmark.ledger.strategy import Strategy
 from floodmark.ledger.write import Written
-from floodmark.transform.positions import block_at, moves
 from floodmark.transform.views.defined.definition import quoted
 from floodmark.transform.views.failures import Failures
 from floodmark.transform.views.note import Note
-from floodmark.transform.views.pinned import PinnedView
+from floodmark.transform.views.pinned import PinnedView, is_in_place
 
 Answer = Frame | Batches | SparkFrame
 """Rows that a query came to, with the view's columns by name; those that it lacks are null."""
@@ -96,29 +94,19 @@ class Publisher:
         snapshot, objects = self.pinned.snapshot, self.pinned.snapshot.objects
 
         def put() -> None:
+            if not is_in_place(self.pinned):
+                raise CommitConflict(f"view {self.pinned.name!r} was replaced meanwhile", hint="refresh it again")
             failures.put(objects)
             note.put(objects)
 
         columns = [] if self.pinned.layout == snapshot.layout else [SetDataSchema(schema=self.pinned.layout.to_odf())]
         return Moves(
-            inputs=self._inputs(note.positions),
+            inputs=chain_moves(snapshot.state.inputs, note.positions, [source.given for source in self.pinned.sources]),
             definitions=tuple(columns),
             checkpoint=note.checkpoint,
             put=put,
             watermark=self.pinned.watermark,
         )
-
-    def _inputs(self, positions: Mapping[str, int]) -> dict[DatasetId, tuple[Multihash, int | None]]:
-        """How the chain says it: at the granularity of the sources' blocks."""
-        known = {position.dataset_id: position for position in self.pinned.snapshot.state.inputs}
-        before, now = [], {}
-        for source in self.pinned.sources:
-            dataset_id, snapshot = DatasetId.parse(source.dataset_id), source.given.snapshot
-            before.append(known.get(dataset_id, InputPosition(dataset_id, None, None)))
-            position = positions[source.dataset_id]
-            slices = None if position >= snapshot.next_offset - 1 else snapshot.all_slices
-            now[dataset_id] = block_at(position, slices, snapshot.head, snapshot.state.last_offset)
-        return moves(before, now)
 
 
 def completed(answer: Answer, layout: Layout) -> Answer:

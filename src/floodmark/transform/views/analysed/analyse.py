@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from floodmark.ledger.errors import BadData, BadName, BadQuery, UnknownDataset
+from floodmark.ledger.names import find_source
 from floodmark.transform.lakes import LakeLike
 from floodmark.transform.views.analysed import spark_sql
 from floodmark.transform.views.analysed.analysing import analyse
 from floodmark.transform.views.analysed.analysis import Analysis, SourceSchema, schemas_digest
 from floodmark.transform.views.analysed.settings import isolated
 from floodmark.transform.views.defined.definition import Definition
-from floodmark.transform.views.defined.succession import source_name
 from floodmark.transform.views.errors import BadView
 from floodmark.transform.views.reading.sources import schema_of
 
@@ -97,7 +97,7 @@ def _check_once(sources: Mapping[str, SourceSchema]) -> None:
 
 def _datasets(lake: LakeLike, definition: Definition, spark: SparkSession, known: Analysis | None) -> dict[str, Any]:
     uses = () if known is None else known.sources
-    called = {use.alias.lower(): source_name(lake, use.dataset_id, use.alias) for use in uses}
+    called = {use.alias.lower(): find_source(lake.store, use.dataset_id, use.alias) for use in uses}
     named = _named(definition, spark)
     found: dict[str, Any] = {}
     for alias in named.tables:

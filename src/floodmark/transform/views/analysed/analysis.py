@@ -105,15 +105,6 @@ class Analysis:
         """The source that the query calls so."""
         return next(s for s in self.sources if s.alias.lower() == alias.lower())
 
-    def same_outcome(self, other: Analysis) -> bool:
-        """Whether rows that this one led to are rows of the other, too: only the analysis is to be renewed."""
-        return self._outcome == other._outcome
-
-    @property
-    def _outcome(self) -> tuple[Any, ...]:
-        keys = sorted((s.dataset_id, s.keys) for s in self.sources)
-        return self.kind, self.columns, self.t, self.key, self.hidden, self.identity, keys, dict(self.settings)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,

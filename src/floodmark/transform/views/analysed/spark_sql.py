@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from floodmark.engine.frames import make_frame
+from floodmark.engine.frames import make_empty_frame
 from floodmark.ledger.errors import BadQuery
 from floodmark.ledger.spark_types import spark_schema
 from floodmark.transform.views.analysed.identity import register
@@ -82,7 +82,7 @@ class Planned:
 def planned(spark: SparkSession, query: str, tables: Mapping[str, pa.Schema]) -> Planned:
     """The query over empty tables with these columns; `BadQuery` if Spark cannot make sense of it."""
     for alias, schema in tables.items():
-        register(alias, make_frame(spark, [], spark_schema(schema)))
+        register(alias, make_empty_frame(spark, spark_schema(schema)))
     with explained():
         frame = spark.sql(query)
     analysed = frame._jdf.queryExecution().analyzed()

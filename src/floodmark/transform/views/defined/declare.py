@@ -9,7 +9,7 @@ import difflib
 from dataclasses import replace
 
 from floodmark.chain.events import DatasetKind
-from floodmark.chain.state import ChainState, input_ids
+from floodmark.chain.state import input_ids
 from floodmark.ledger import names
 from floodmark.ledger.create import create_view
 from floodmark.ledger.errors import DatasetExists
@@ -19,7 +19,7 @@ from floodmark.transform.lakes import LakeLike
 from floodmark.transform.views.analysed.analyse import analyse_in, named_in_errors
 from floodmark.transform.views.analysed.analysis import Analysis, schemas_digest
 from floodmark.transform.views.defined.definition import Definition
-from floodmark.transform.views.defined.redefine import redefine
+from floodmark.transform.views.defined.replacement import Found, find, redefine
 from floodmark.transform.views.defined.stored import (
     Stored,
     check_has_sources,
@@ -28,7 +28,6 @@ from floodmark.transform.views.defined.stored import (
     require_stored,
     stored,
 )
-from floodmark.transform.views.defined.succession import SucceededBy, find, succeeded_by
 from floodmark.transform.views.errors import BadView, SourceGone
 from floodmark.transform.views.reading.sources import datasets_of, schema_of
 
@@ -68,11 +67,11 @@ def _known(lake: LakeLike, name: str) -> Stored | None:
     """What is declared under a name; None if there is nothing. A dataset that is no view is refused."""
     if name not in lake:
         return None
-    state = find(lake, name).worked.state
-    found = stored(state)
-    if found is None:
+    there = find(lake, name)
+    found = stored(there.worked.state)
+    if found is None or there.entry.rows_of is not None:
         raise OutputTaken(
-            f"{name!r} cannot become a view: it is {_what(state)}",
+            f"{name!r} cannot become a view: it is {_what(there)}",
             hint=f"give the view another name, or drop {name!r} first",
             step=name,
             output=name,
@@ -80,10 +79,10 @@ def _known(lake: LakeLike, name: str) -> Stored | None:
     return found
 
 
-def _what(state: ChainState) -> str:
-    if (to := succeeded_by(state)) is not None:
-        return f"the rows that view {to.name!r} had before it was made anew"
-    is_derived = state.dataset_kind is DatasetKind.DERIVATIVE
+def _what(there: Found) -> str:
+    if there.entry.rows_of is not None:
+        return f"the rows that view {there.entry.rows_of!r} had before it was made anew"
+    is_derived = there.shown.state.dataset_kind is DatasetKind.DERIVATIVE
     return "the output of a step" if is_derived else "a dataset that data is written to"
 
 
@@ -126,8 +125,10 @@ def _check_source(lake: LakeLike, name: str, definition: Definition) -> None:
 
 def _check_circle(lake: LakeLike, name: str, analysis: Analysis) -> None:
     """Refuse a view that would be made from itself, through whichever views and steps."""
+    entries = list(names.entries(lake.store))
     own = str(lake[name].id)
-    called = {str(entry.id): entry.name for entry in names.entries(lake.store)}
+    called = {str(entry.id): entry.name for entry in entries}
+    replaced_by = {str(old): str(entry.id) for entry in entries for old in entry.previous}
     waiting = [(use.dataset_id, use.alias) for use in analysis.sources]
     seen: set[str] = set()
     while waiting:
@@ -141,9 +142,5 @@ def _check_circle(lake: LakeLike, name: str, analysis: Analysis) -> None:
         state = find(lake, called[dataset_id]).worked.state
         if state.transform is not None:
             inputs = [str(other) for other in input_ids(state.transform) if other is not None]
+            inputs += [replaced_by[other] for other in inputs if other in replaced_by]
             waiting += [(other, called[dataset_id]) for other in inputs]
-            waiting += [(str(to.id), called[dataset_id]) for other in inputs if (to := _heir(lake, called.get(other)))]
-
-
-def _heir(lake: LakeLike, name: str | None) -> SucceededBy | None:
-    return None if name is None else succeeded_by(lake[name].snapshot().state)

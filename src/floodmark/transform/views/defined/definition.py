@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.compute.functions.udf import Udf, check_shippable
+from floodmark.compute.functions.udf import Udf
 from floodmark.compute.stored.catalog import FunctionRef
 from floodmark.ledger.errors import DuplicateColumns, LedgerError
 from floodmark.ledger.layout import check_column_name, check_distinct
@@ -220,7 +220,7 @@ def _inputs(given: Any, what: str) -> tuple[str, ...]:
 
 def _udf_column(name: str, udf: Udf, inputs: tuple[str, ...] | None) -> UdfColumn:
     taken = udf.inputs_from(inputs)
-    check_shippable(udf)
+    udf.check_shippable()
     functions.remember(udf)
     function = FunctionRef(udf.name, udf.version, udf.kind, udf.module, udf.qualname, udf.source)
     return UdfColumn(name, function, taken, udf.type, udf.nullable)

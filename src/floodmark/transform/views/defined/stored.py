@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from floodmark.chain.events import MetadataEvent, SetTransform, TransformInput, TransformSql
+from floodmark.chain.ids import DatasetId
 from floodmark.chain.state import ChainState
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, declare, noted, strategy_of, to_derived_attachments
@@ -16,7 +17,7 @@ from floodmark.transform.views.errors import BadView, NotAView, ViewChanged
 
 ENGINE = "spark"
 VIEW_NOTE = "view"
-_SUCCEEDS = "succeeds"
+_REPLACES = "replaces"
 
 
 @dataclass(frozen=True)
@@ -76,20 +77,15 @@ def require_stored(name: str, state: ChainState) -> Stored:
     return found
 
 
-def predecessors(state: ChainState) -> tuple[str, ...]:
-    """The ids of the datasets that had this view's place before it was made anew."""
-    return tuple(noted(state, _SUCCEEDS) or ())
+def replaces(state: ChainState) -> str | None:
+    """The id of the dataset that this view was created to replace."""
+    found: str | None = noted(state, _REPLACES)
+    return found
 
 
-def lasting_notes(state: ChainState) -> dict[str, Any]:
-    """What stays attached to a view whatever its definition becomes."""
-    found = predecessors(state)
-    return {_SUCCEEDS: list(found)} if found else {}
-
-
-def notes_of_heir(wanted: Stored, replaced: ChainState) -> dict[str, Any]:
-    """What is attached to a view that is to take another's place."""
-    return {**wanted.notes, _SUCCEEDS: [*predecessors(replaced), str(replaced.dataset_id)]}
+def notes_of_replacement(wanted: Stored, replaced: DatasetId) -> dict[str, Any]:
+    """What is attached to a view that is to replace another."""
+    return {**wanted.notes, _REPLACES: str(replaced)}
 
 
 def definition_events(snapshot: Snapshot, wanted: Stored) -> tuple[MetadataEvent, ...]:
@@ -111,7 +107,8 @@ def definition_events(snapshot: Snapshot, wanted: Stored) -> tuple[MetadataEvent
         )
     if state.transform != wanted.transform:
         events.append(wanted.transform)
-    attachments = to_derived_attachments(wanted.strategy, {**wanted.notes, **lasting_notes(state)}, state.attachments)
+    lasting = {} if (replaced := replaces(state)) is None else {_REPLACES: replaced}
+    attachments = to_derived_attachments(wanted.strategy, {**wanted.notes, **lasting}, state.attachments)
     if state.attachments != attachments:
         events.append(attachments)
     return tuple(events)

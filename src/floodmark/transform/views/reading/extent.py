@@ -17,9 +17,9 @@ from floodmark.compute.stored import manifest as manifests
 from floodmark.compute.stored.catalog import Catalog, Column, identity
 from floodmark.compute.stored.manifest import Manifest
 from floodmark.compute.stored.objects import ColumnObjects
-from floodmark.ledger.keys.entries import Mask
-from floodmark.ledger.keys.records import I64, NOT_THERE
+from floodmark.ledger.keys.records import NOT_THERE
 from floodmark.ledger.selection import end_of
+from floodmark.storage.arrays import I64, Mask
 from floodmark.transform.changed.inputs import PinnedInput
 
 

@@ -19,9 +19,9 @@ from floodmark.engine.threads import Threads
 from floodmark.ledger.beside import Located, Offsets, counted, is_dense
 from floodmark.ledger.keys import hashing
 from floodmark.ledger.keys.key_index import KeyIndex
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.scan import alive
 from floodmark.ledger.selection import NOBODY, Selection
+from floodmark.storage.arrays import I64
 from floodmark.transform.changed.casting import cast_where_it_fits
 from floodmark.transform.changed.inputs import PinnedInput
 from floodmark.transform.changed.shape import Shape

@@ -14,9 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.ledger.keys import hashing
-from floodmark.ledger.keys.entries import Mask
-from floodmark.ledger.keys.records import I64, U64, Hashes
-from floodmark.transform.changed.finding import Among
+from floodmark.storage.arrays import I64, U64, Hashes, HashIndex, Mask
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _FEWEST_BITS, _MOST_BITS = 16, 24
@@ -91,12 +89,12 @@ class Wanted:
 
     names: tuple[str, ...]
     columns: tuple[Numbers | Others, ...]
-    among: Among
+    among: HashIndex
 
     @staticmethod
     def of(values: pa.Table, hashes: Hashes) -> Wanted:
         """`values` are all different, and `hashes` theirs."""
-        return Wanted(tuple(values.column_names), tuple(map(_sought, values.columns)), Among.of(hashes))
+        return Wanted(tuple(values.column_names), tuple(map(_sought, values.columns)), HashIndex.of(hashes))
 
     def rows(self, batch: pa.RecordBatch) -> I64:
         """The positions of the rows that have one of the tuples, ascending; the batch has these columns and types."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from floodmark.compute.runner import MANY_ROWS
 from floodmark.engine import Session
+from floodmark.engine.rounds import MANY_ROWS
 from floodmark.ledger.beside import joined
-from floodmark.ledger.keys.records import I64
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import Selection
 from floodmark.ledger.spark_read import spark_frame
+from floodmark.storage.arrays import I64
 from floodmark.transform.views.analysed.analysis import Analysis
 from floodmark.transform.views.local_frame import local_frame
 from floodmark.transform.views.reading.found import Found, Limits, TooMany, find_rows, read_rows

@@ -14,17 +14,17 @@ from floodmark.compute.pinned import Pinned
 from floodmark.compute.stored import catalog as catalogs
 from floodmark.compute.stored.catalog import Catalog, Column
 from floodmark.compute.stored.objects import ColumnObjects
-from floodmark.compute.stored.read import ComputedColumns, computed_columns
+from floodmark.compute.stored.read import ColumnValues, computed_columns
+from floodmark.derive.positions import block_at
 from floodmark.ledger.beside import Beside
 from floodmark.ledger.layout import vocabulary
+from floodmark.ledger.names import find_source
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
 from floodmark.transform.changed.inputs import PinnedInput, pin_dataset
 from floodmark.transform.lakes import DatasetLike, LakeLike
-from floodmark.transform.positions import block_at
 from floodmark.transform.views.analysed.analysis import Analysis, SourceSchema, SourceUse
 from floodmark.transform.views.defined.stored import stored
-from floodmark.transform.views.defined.succession import source_name
 from floodmark.transform.views.errors import SourceGone
 from floodmark.transform.views.reading.extent import Computed, extent
 
@@ -84,7 +84,8 @@ class PinnedSource:
         objects = ColumnObjects(given.snapshot.objects)
         bounds = (given.purged_before, given.end)
         rows = given.current_rows()
-        return Pinned(given.name, given.dataset_id, objects, layout, rows, given.dead, *bounds, self.catalog)
+        known = (self.catalog, given.snapshot)
+        return Pinned(given.name, given.dataset_id, objects, layout, rows, given.dead, *bounds, *known)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -101,7 +102,7 @@ def datasets_of(lake: LakeLike, view: str, analysis: Analysis) -> dict[str, Any]
 
 
 def _dataset(lake: LakeLike, view: str, use: SourceUse) -> Any:
-    found = source_name(lake, use.dataset_id, use.alias)
+    found = find_source(lake.store, use.dataset_id, use.alias)
     if found is None:
         raise SourceGone(
             f"view {view!r} is made from {use.alias!r}, which is not there any more",
@@ -133,7 +134,7 @@ def pin_source(dataset: DatasetLike, use: SourceUse) -> PinnedSource:
     catalog = catalogs.load(objects)
     used = tuple(catalog.column(name) for name in use.computed)
     end = extent(given, Computed.of(objects, catalog, given.dataset_id, used))
-    beside = ComputedColumns(objects, catalog.fragment_rows, used)
+    beside = ColumnValues(objects, catalog.fragment_rows, used)
     generations = {column.name: _values(column) for column in used}
     return PinnedSource(use, replace(given, stop=end), beside, generations, catalog)
 

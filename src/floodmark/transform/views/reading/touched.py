@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute.runner import Runner
-from floodmark.ledger.keys.records import I64, Hashes
+from floodmark.derive.positions import NOTHING
+from floodmark.engine.rounds import Runner
+from floodmark.storage.arrays import I64, Hashes
 from floodmark.transform.changed.changes import ChangedKeys, changed_keys, distinct
 from floodmark.transform.changed.shape import InputShape, Shape
-from floodmark.transform.positions import NOTHING
 from floodmark.transform.views.analysed.analysis import Analysis
 from floodmark.transform.views.reading.found import read_rows
 from floodmark.transform.views.reading.sources import PinnedSource

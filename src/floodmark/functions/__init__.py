@@ -1,0 +1,1 @@
+"""Users' functions: calling them, and what happens to rows and keys for which they fail."""

@@ -1,0 +1,129 @@
+"""The ledger of a dataset: records by offset, and the chain that lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from floodmark.chain.events import SourceState
+from floodmark.engine import Progress
+from floodmark.ledger import log as logs
+from floodmark.ledger import snapshot as snapshots
+from floodmark.ledger.commit import Commit, describe_commit
+from floodmark.ledger.errors import UnknownDataset
+from floodmark.ledger.incoming import Incoming
+from floodmark.ledger.index import Cache
+from floodmark.ledger.layout import Layout, fields_from
+from floodmark.ledger.metadata import advanced_watermark, commit_events, evolved
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.runtime import Runtime
+from floodmark.ledger.scan import Scan, checked_columns
+from floodmark.ledger.selection import Selection, interval, moment
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.verify import Verification, verify
+from floodmark.ledger.write import Append, Write
+from floodmark.storage.errors import ObjectNotFound
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Ledger:
+    """The chain of one dataset and its records. Every call looks at the present head."""
+
+    def __init__(self, name: str, objects: DatasetObjects, runtime: Runtime) -> None:
+        self.name = name
+        self.objects = objects
+        self.runtime = runtime
+        self.latest: Snapshot | None = None  # saves reading the chain again while the head has not moved
+        self._cache: Cache = {}
+
+    def snapshot(self) -> Snapshot:
+        """The dataset as of its present head; read again only when the head has moved."""
+        head = self.objects.read_head()
+        if head is None:
+            raise self.gone()
+        if self.latest is None or head != self.latest.head:
+            try:
+                self.latest = snapshots.load_at(self.objects, head, self._cache)
+                self.latest.index.forget_replaced()
+            except ObjectNotFound as error:
+                if self.objects.read_head() is None:
+                    raise self.gone() from error
+                raise
+        return self.latest
+
+    def gone(self) -> UnknownDataset:
+        """The error for a dataset that was dropped."""
+        return UnknownDataset(f"dataset {self.name!r} is gone", hint="it was dropped", name=self.name)
+
+    def move_to(self, objects: DatasetObjects) -> None:
+        """Continue with another dataset, which took the place of this one."""
+        self.objects, self.latest, self._cache = objects, None, {}
+
+    def steadily(self, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Ask a question that reads several objects; a ledger that moves to another dataset meanwhile repeats it."""
+        return ask(*args, **options)
+
+    # Write
+
+    def append(self, data: Incoming, source_state: SourceState | None) -> Commit:
+        """Append every row as a new record, in one commit."""
+        return self.write(self.snapshot(), partial(Append, self.name, self.runtime, data, source_state))
+
+    def write(self, snapshot: Snapshot, begin: Callable[[Progress], Write]) -> Commit:
+        """Carry out a write that begins at a snapshot, and keep the snapshot after it."""
+        progress = self.runtime.progress()
+        progress.start(f"writing {self.name}", None)
+        try:
+            written = begin(progress).run(snapshot)
+        finally:
+            progress.finish()
+        self.latest = written.snapshot
+        return written.commit
+
+    def advance_watermark(self, to: datetime | date | str) -> Commit | None:
+        """Record that the data is complete up to a time; None when the watermark is there already."""
+        build = partial(advanced_watermark, self.name, moment(self.name, to))
+        planned, self.latest = commit_events(self.name, self.snapshot, build, self.runtime)
+        return describe_commit(planned, None) if planned else None
+
+    def evolve(self, added: pa.Schema | Mapping[str, Any]) -> pa.Schema:
+        """Add optional columns; the schema after it."""
+        build = partial(evolved, self.name, fields_from(added))
+        _, self.latest = commit_events(self.name, self.snapshot, build, self.runtime)
+        return self.latest.require_layout(self.name).data
+
+    # Read
+
+    def layout(self, snapshot: Snapshot) -> Layout:
+        """The columns of the records; `NoSchema` while there are none."""
+        return snapshot.require_layout(self.name)
+
+    def columns(self, snapshot: Snapshot) -> list[str]:
+        """The columns that a record shows: system columns first."""
+        layout = self.layout(snapshot)
+        return [*layout.vocab.reserved, *layout.shown.names]
+
+    def scan(self, snapshot: Snapshot, selection: Selection, columns: Sequence[str] | None) -> Scan:
+        """Some records, dead ones included."""
+        layout = self.layout(snapshot)
+        return Scan(snapshot.objects, layout, selection, checked_columns(layout, columns, self.name))
+
+    def changes(self, since: int | None, until: int | None) -> Scan:
+        """The records with offsets after `since`, up to and with `until`, with system columns."""
+        snapshot = self.snapshot()
+        return self.scan(snapshot, interval(snapshot, self.name, since, until), self.columns(snapshot))
+
+    def log(self) -> Iterator[logs.LogEntry]:
+        """The blocks, newest first."""
+        snapshot = self.snapshot()
+        return logs.log(snapshot.objects, snapshot.head)
+
+    def verify(self) -> Verification:
+        """Check every block against the rules, and every slice and checkpoint against its hashes."""
+        return verify(self.name, self.objects, self.runtime, self.runtime.progress())
