@@ -59,8 +59,3 @@ def test_the_build_backend_is_pinned():
 def test_a_package_that_is_not_there_is_not_overlooked():
     with pytest.raises(PackageNotFoundError):
         needed(Requirement("no-such-package-as-this"), {})
-
-
-def test_what_benchmarks_need_is_pinned():
-    names = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["optional-dependencies"]["bench"]}
-    assert names <= set(PINS)
