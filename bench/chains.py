@@ -7,6 +7,7 @@ from pathlib import Path
 
 import floodmark as fm
 from floodmark.chain.hashes import Multihash
+from floodmark.chain.head import format_head
 from floodmark.chain.state import advance
 from floodmark.ledger import index
 from floodmark.ledger.commit import empty_event, plan_blocks
@@ -51,5 +52,6 @@ def long_chain(root: Path, lake: fm.Lake, name: str, blocks: int, data_blocks: i
 
 def _publish(objects: DatasetObjects, head: Multihash) -> None:
     if objects.read_head() != head:
-        objects.move_head(objects.read_head(), head)
+        old = objects.read_head()
+        objects.head.swap(None if old is None else format_head(old), format_head(head), lambda _: None)
     index.rebuild(objects, head)

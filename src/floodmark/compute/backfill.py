@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from floodmark.compute import addresses
 from floodmark.compute.assemble import Assembled, AssembleTask, assemble
-from floodmark.compute.checkpoints.found import Looking, Mending
+from floodmark.compute.checkpoints.found import Mending
 from floodmark.compute.errors import BadColumn, BadRowErrors, ColumnChanged, UnreadableColumn
 from floodmark.compute.functions.udf import Udf
 from floodmark.compute.options import Options
@@ -136,7 +136,8 @@ class _Run(Derivation[_State, Backfill]):
     def pin(self) -> _State:
         pinned = self.pin_dataset()
         column = _same(self.column, pinned)
-        finder = (Mending if self.has_turn else Looking)(pinned.objects.checkpoints, pinned.dataset_id)
+        # Before the turn, only whether there is anything to do: the plan is made again when the turn is held.
+        finder = Mending(pinned.objects.checkpoints, pinned.dataset_id) if self.has_turn else None
         return _State(pinned, column, survey(pinned, column, finder, self.options.where, self.options.retry_errors))
 
     def idle(self, state: _State) -> Backfill | None:

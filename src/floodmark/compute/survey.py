@@ -84,10 +84,13 @@ def prefix_of(pinned: Pinned, column: Column, where: Where) -> Prefix:
     )
 
 
-def survey(pinned: Pinned, column: Column, finder: Looking, where: Where = None, retried: bool = False) -> BackfillPlan:
+def survey(
+    pinned: Pinned, column: Column, finder: Looking | None, where: Where = None, retried: bool = False
+) -> BackfillPlan:
     """The plan of a backfill; with `retried`, rows that were skipped before are tried again.
 
-    `finder` looks for checkpoints; one that is `Mending` also removes those that are damaged.
+    `finder` looks for checkpoints; one that is `Mending` also removes those that are damaged. Without a finder the plan
+    says only whether there is anything to do: checkpoints and footers of files are not read.
     """
     pinned.check_position(column)
     base = pinned.manifest(column).under(pinned.identity(column))
@@ -137,16 +140,16 @@ def _fragment(
     window: Window,
     base: Manifest,
     there: _Files,
-    finder: Looking,
+    finder: Looking | None,
     retried: bool,
 ) -> FragmentPlan:
     stored = base.fragment(window.number)
     before, lost = _readable(stored, window, there.has)
-    if not before.done >= window.wanted:
+    if finder is not None and not before.done >= window.wanted:
         before, lost = _readable(stored, window, there.has_whole)  # what is written again is read first
     again = _skipped(pinned, column, before, window) if retried else BitMap()
     done = before.done - again
-    if done >= window.wanted:
+    if finder is None or done >= window.wanted:
         return plan_fragment(window, before, lost, done, (), (), ())
     ranges = finder.ranges(prefix, window.number, column.field.remove_metadata())
     data = [d for d in finder.data(prefix, window.number) if there.has_whole(Segment.from_json(d.segment))]
