@@ -1,4 +1,4 @@
-"""A pandas function per group after a few rows have changed, against computing all groups again.
+"""A pandas function per group after a few rows changed, against computing all groups again.
 
 Run: python bench/aggregation.py --rows 10000000
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import floodmark as fm
-from floodmark.engine import Session
+from floodmark.engine.session import Session
 from measuring import Figure, measured, seconds
 from scoring import totals
 from trips import ROWS_PER_FILE, trips
@@ -58,7 +58,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
 
 
 def _driven(rows: int, groups: int) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """Trips with drivers, who come up again and again."""
+    """Trips with drivers. Each driver has many trips."""
     tables = [_with_drivers(trips(at, min(ROWS_PER_FILE, rows - at)), groups) for at in range(0, rows, ROWS_PER_FILE)]
     return tables[0].schema, [batch for table in tables for batch in table.to_batches()]
 
@@ -69,7 +69,7 @@ def _with_drivers(table: pa.Table, groups: int) -> pa.Table:
 
 
 def _change(lake: fm.Lake, ids: np.ndarray, groups: int) -> int:
-    """Other fares for these trips; how many drivers they are of."""
+    """Change the fares of these trips; returns the number of their drivers."""
     keys = pa.table({"driver": ids % groups, "id": ids})
     rows = lake["trips"].get(keys)
     fares = pa.compute.add(rows.column("fare"), 1.0)
@@ -78,10 +78,10 @@ def _change(lake: fm.Lake, ids: np.ndarray, groups: int) -> int:
 
 
 def _right(lake: fm.Lake) -> None:
-    made = lake["totals"].to_arrow().sort_by("driver").to_pandas()
+    output = lake["totals"].to_arrow().sort_by("driver").to_pandas()
     expected = totals(lake["trips"].to_pandas()).sort_values("driver", ignore_index=True)
-    assert (made[["driver", "trips", "longest"]] == expected[["driver", "trips", "longest"]]).all(axis=None)
-    assert np.allclose(made["fares"], expected["fares"])
+    assert (output[["driver", "trips", "longest"]] == expected[["driver", "trips", "longest"]]).all(axis=None)
+    assert np.allclose(output["fares"], expected["fares"])
 
 
 if __name__ == "__main__":

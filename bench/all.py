@@ -1,9 +1,9 @@
-"""Every benchmark, one after another, in one table beside the bars of the issues, with pictures of how things grow.
+"""Run all benchmarks, one after another, and write one table with the bars of the issues, and growth curves.
 
-Quick sizes show that everything works; --full takes the sizes that the bars are for, and hours. What is run into the
-same --output stays there until the same benchmark is run again, so that a few can be repeated with --only.
+Quick sizes show that everything works. --full uses the sizes of the bars and takes hours. A result stays in --output
+until the same benchmark runs again, so --only can repeat a few of them.
 
-Ends with 0 if all bars are met, 1 if one is missed, and 2 if a benchmark failed or took too long.
+The exit code is 0 if all bars are met, 1 if one is missed, and 2 if a benchmark failed or timed out.
 
 Run: python bench/all.py --output bench-results
 """
@@ -23,7 +23,7 @@ QUICK_TIMEOUT, FULL_TIMEOUT = 900.0, 7200.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what is asked for, and write the table after each, so that nothing is lost."""
+    """Run the selected benchmarks, and write the table after each one, so that no result is lost."""
     args = _parser().parse_args(arguments)
     scale = "full" if args.full else "quick"
     timeout = args.timeout or (FULL_TIMEOUT if args.full else QUICK_TIMEOUT)
@@ -46,12 +46,24 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [program.name for program in PROGRAMS]
-    parser.add_argument("--full", action="store_true", help="the sizes of the issues")
-    parser.add_argument("--only", metavar="NAME", action="append", choices=names, help="only this one; may be repeated")
-    parser.add_argument("--output", metavar="DIR", type=Path, default=Path("bench-results"), help="default %(default)s")
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, help="for each benchmark")
-    parser.add_argument("--page", metavar="FILE", type=Path, help="write the table into this page, between its marks")
-    parser.add_argument("--draw-only", action="store_true", help="run nothing: table and pictures of what is there")
+    parser.add_argument("--full", action="store_true", help="run at the sizes of the bars")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", choices=names, help="run only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        default=Path("bench-results"),
+        help="folder of the results (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, help="limit for each benchmark (default: 900, with --full 7200)"
+    )
+    parser.add_argument("--page", metavar="FILE", type=Path, help="write the table into this page, between its markers")
+    parser.add_argument(
+        "--draw-only", action="store_true", help="run nothing; write table and pictures from existing results"
+    )
     return parser
 
 

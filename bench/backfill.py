@@ -1,4 +1,4 @@
-"""Backfilling a computed column, again with nothing to do, after new rows, and reading it: against Spark and lance.
+"""Backfill of a computed column: all rows, nothing to do, new rows; and reading it. Against Spark and lance.
 
 Run: python bench/backfill.py --rows 10000000
 """
@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 import floodmark as fm
 import tipping
 from floodmark.dataset import Dataset
-from floodmark.engine import Session
+from floodmark.engine.session import Session
 from measuring import Figure, alternate, measured, seconds, without_spark
 from tipping import SCHEMA, tip, tip_of, tips
 from trips import trips, write_files
@@ -32,7 +32,7 @@ NOTHING_TO_DO = """
 import json, sys, time
 import pyarrow.compute
 import floodmark as fm
-import floodmark.compute.backfill, floodmark.lake
+import floodmark.columns.backfill, floodmark.lake
 from tipping import tip
 began = time.perf_counter()
 done = fm.Lake(sys.argv[1])["trips"].backfill("tip")
@@ -80,10 +80,10 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
 
 
 def _full(dataset: Dataset, session: Session, root: Path, repeats: int) -> tuple[float, float]:
-    """A whole column, each time under a name that nothing is known of, and what Spark makes of the same."""
+    """Backfill a whole column, each time under a new name, against the same function in plain Spark."""
     spark, number = session.get(), count()
     names: list[str] = []
-    cloudpickle.register_pickle_by_value(tipping)  # as engine.run does it; plain Spark's workers do not know the file
+    cloudpickle.register_pickle_by_value(tipping)  # like engine.run: plain Spark's workers cannot import it
 
     def ours() -> None:
         names.append(f"tip{next(number)}")
@@ -103,7 +103,7 @@ def _full(dataset: Dataset, session: Session, root: Path, repeats: int) -> tuple
 
 
 def _more_rows(dataset: Dataset, rows: int, repeats: int) -> float:
-    """One per cent more, several times over."""
+    """Add 1 % of the rows several times, and backfill each time."""
     added = rows // 100
     times = []
     for number in range(repeats + 1):
@@ -115,8 +115,8 @@ def _more_rows(dataset: Dataset, rows: int, repeats: int) -> float:
 
 
 def _against_lance(lake: fm.Lake, root: Path, args: argparse.Namespace) -> list[Figure]:
-    """Both warm: the session and its workers are there, and each has added such a column before."""
-    import lance  # complains about every process started after it
+    """Compare with lance when both are warm: the session and its workers run, and each has added a column before."""
+    import lance  # imported late: it warns about every process that starts after it
 
     rows = min(LANCE_ROWS, args.rows)
     table = trips(0, rows)
@@ -150,13 +150,13 @@ def _against_lance(lake: fm.Lake, root: Path, args: argparse.Namespace) -> list[
         ours()
         lances()
         one, two = alternate(ours, lances, args.repeats)
-        detail = f"{one:.3f} s ÷ {two:.3f} s; {rows:,} rows, {batch_size or 'as many as it likes'} in a batch"
+        detail = f"{one:.3f} s ÷ {two:.3f} s; {rows:,} rows, {batch_size or 'its default number'} in a batch"
         figures.append(Figure(key, f"backfill ÷ lance's add_columns {what}", one / two, detail))
     return figures
 
 
 def _reading(dataset: Dataset, session: Session, root: Path, repeats: int) -> list[Figure]:
-    """All columns, the computed one among them, against the same columns in one Parquet file."""
+    """Read all columns, including the computed one, against the same columns in one Parquet file."""
     spark, one = session.get(), root / "one.parquet"
     table = dataset.to_arrow()
     pq.write_table(table, one)

@@ -1,4 +1,4 @@
-"""Datasets with very long chains, real in every block but made without waiting for the disk: what benchmarks share."""
+"""Datasets with very long chains for benchmarks. All blocks are valid, but most are written without fsync."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import floodmark as fm
-from floodmark.chain.hashes import Multihash
-from floodmark.chain.head import format_head
-from floodmark.chain.state import advance
-from floodmark.ledger import index
+from floodmark.chain.ids import Multihash, format_head
+from floodmark.chain.state import apply_block
+from floodmark.ledger import slice_index
 from floodmark.ledger.commit import empty_event, plan_blocks
 from floodmark.ledger.objects import DatasetObjects
 from trips import trips
 
 ROWS = 100
-"""Rows of each block that has any."""
+"""The rows of each data block."""
 
 
 def long_chain(root: Path, lake: fm.Lake, name: str, blocks: int, data_blocks: int, real: int = 0) -> DatasetObjects:
-    """A dataset of so many blocks, all but a few of them empty: a year of a quiet sensor.
+    """A dataset with this many blocks, most of them empty, like a year of a quiet sensor.
 
-    Every block is planned as a commit plans it, checked against every rule, and named by its hash; but there is no
-    fsync, and the index is made when data comes and at the end, not at each block. The last `real` blocks are commits
-    as anybody makes them, so that the index lags behind as it does in a lake that was written to.
+    Every block is planned like a commit, checked against all rules, and named by its hash. But there is no fsync, and
+    the index is rebuilt only before a data block and at the end. The last `real` blocks are normal commits, so the
+    index is as far behind as in a normal lake.
     """
     dataset = lake.create(name, event_time="pickup_at")
     dataset.write(trips(0, ROWS))
@@ -41,8 +40,8 @@ def long_chain(root: Path, lake: fm.Lake, name: str, blocks: int, data_blocks: i
             continue
         event = replace(empty_event(state), new_watermark=(state.watermark or 0) + 1_000)
         [(block_hash, data, block)], _ = plan_blocks(state, [event], state.system_time or 0)
-        (folder / block_hash.text).write_bytes(data)  # no fsync: this is a benchmark's input, not its subject
-        state = advance(state, block_hash, block)
+        (folder / block_hash.text).write_bytes(data)  # no fsync: this is the input of a benchmark, not what it measures
+        state = apply_block(state, block_hash, block)
     assert state.head is not None
     _publish(objects, state.head.hash)
     for number in range(real):
@@ -54,4 +53,4 @@ def _publish(objects: DatasetObjects, head: Multihash) -> None:
     if objects.read_head() != head:
         old = objects.read_head()
         objects.head.swap(None if old is None else format_head(old), format_head(head), lambda _: None)
-    index.rebuild(objects, head)
+    slice_index.rebuild(objects, head)

@@ -1,4 +1,4 @@
-"""Commands as a shell runs them, each in a process of its own: what they take, and which processes they start."""
+"""Run commands like a shell, each in a separate process: their time, and the processes that they start."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ import atexit, json, sys
 _STARTS = ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system")
 _started = []
 sys.addaudithook(lambda event, args: _started.append([event, repr(args)[:200]]) if event in _STARTS else None)
-def _tell():
+def _record():
     modules = sorted(name for name in ("pyspark", "py4j", "jpype") if name in sys.modules)
     with open({path!r}, "w") as file:
         json.dump({{"started": _started, "modules": modules}}, file)
-atexit.register(_tell)
+atexit.register(_record)
 """
-"""Python tells of every process that it starts, before it does so."""
+"""A sitecustomize module that records the processes that Python starts (by audit events) and imported Spark modules."""
 
 
 @dataclass(frozen=True)
 class Took:
-    """What a command took: by the clock on the wall, and of the processors, what it started included."""
+    """The time of a command: wall clock, and CPU including child processes."""
 
     wall: float
     cpu: float
@@ -40,7 +40,7 @@ class Took:
 
 @dataclass(frozen=True)
 class Witnessed:
-    """Which processes a command started, and what of Spark it imported."""
+    """The processes that a command started, and the Spark modules that it imported."""
 
     started: tuple[str, ...]
     modules: tuple[str, ...]
@@ -60,32 +60,32 @@ def took(arguments: Sequence[str], folder: Path) -> Took:
 
 
 def typical(arguments: Sequence[str], folder: Path, repeats: int) -> Took:
-    """The medians of several runs, each in a process of its own, after one that does not count."""
+    """The medians of several runs, each in a separate process, after a warm-up run."""
     took(arguments, folder)
-    found = [took(arguments, folder) for _ in range(repeats)]
-    return Took(median(one.wall for one in found), median(one.cpu for one in found))
+    runs = [took(arguments, folder) for _ in range(repeats)]
+    return Took(median(one.wall for one in runs), median(one.cpu for one in runs))
 
 
 def witnessed(arguments: Sequence[str], folder: Path) -> Witnessed:
-    """Run `floodmark …` in a folder with Python telling what it starts."""
+    """Run `floodmark …` in a folder, and record the processes that it starts."""
     return _witnessed(_command(arguments), folder)
 
 
 def check_witness(folder: Path) -> None:
-    """A witness who never sees anything proves nothing."""
+    """Check that the recording works: it must see a process that is known to start."""
     seen = _witnessed([sys.executable, "-c", "import subprocess; subprocess.run(['true'])"], folder)
     assert any("subprocess.Popen" in one for one in seen.started), seen
 
 
 def _witnessed(command: Sequence[str], folder: Path) -> Witnessed:
-    with TemporaryDirectory() as place:
-        told = Path(place) / "told.json"
-        (Path(place) / "sitecustomize.py").write_text(WITNESS.format(path=str(told)))
+    with TemporaryDirectory() as temporary:
+        output = Path(temporary) / "recorded.json"
+        (Path(temporary) / "sitecustomize.py").write_text(WITNESS.format(path=str(output)))
         variables = _variables()
-        variables["PYTHONPATH"] = os.pathsep.join([place, variables["PYTHONPATH"]])
+        variables["PYTHONPATH"] = os.pathsep.join([temporary, variables["PYTHONPATH"]])
         subprocess.run(command, cwd=folder, env=variables, capture_output=True, check=True)
-        found = json.loads(told.read_text())
-    return Witnessed(tuple(f"{event} {what}" for event, what in found["started"]), tuple(found["modules"]))
+        recorded = json.loads(output.read_text())
+    return Witnessed(tuple(f"{event} {what}" for event, what in recorded["started"]), tuple(recorded["modules"]))
 
 
 def _command(arguments: Sequence[str]) -> list[str]:
@@ -93,6 +93,6 @@ def _command(arguments: Sequence[str]) -> list[str]:
 
 
 def _variables() -> dict[str, str]:
-    """The packages that this process has, and nothing of what stands beside its program."""
-    beside = str(Path(__file__).parent)
-    return environment([folder for folder in sys.path if folder and folder != beside])
+    """The environment with the packages of this process, without the modules of the benchmarks."""
+    bench = str(Path(__file__).parent)
+    return environment([folder for folder in sys.path if folder and folder != bench])

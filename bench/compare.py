@@ -1,4 +1,4 @@
-"""Compare the benchmarks of two work trees: interleaved runs, the medians of each figure, their ratio and the spread.
+"""Compare the benchmarks of two work trees: interleaved runs, the median of each figure, their ratio and the spread.
 
 Run: python bench/compare.py OLD NEW --rounds 5 ledger_write upsert_small
 """
@@ -29,21 +29,21 @@ Values = dict[str, list[float]]
 def main() -> None:
     args = _arguments()
     programs = [program for program in PROGRAMS if program.name in args.names]
-    found: dict[Path, Values] = {args.old: defaultdict(list), args.new: defaultdict(list)}
+    values: dict[Path, Values] = {args.old: defaultdict(list), args.new: defaultdict(list)}
     for program in programs:
         for round_ in range(args.rounds):
             order = (args.old, args.new) if round_ % 2 == 0 else (args.new, args.old)
             for tree in order:
                 for name, value in _figures(tree, program, sizes_of(program, args.scale)):
-                    found[tree][name].append(value)
-        for line in table(program.name, found[args.old], found[args.new]):
+                    values[tree][name].append(value)
+        for line in table(program.name, values[args.old], values[args.new]):
             print(line, flush=True)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("old", type=Path, help="a work tree of the commit before")
-    parser.add_argument("new", type=Path, help="a work tree of the commit after")
+    parser.add_argument("old", type=Path, help="a work tree of the old commit")
+    parser.add_argument("new", type=Path, help="a work tree of the new commit")
     parser.add_argument("names", nargs="+", choices=[program.name for program in PROGRAMS], metavar="BENCHMARK")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each tree (default %(default)s)")
     parser.add_argument("--scale", choices=("quick", "full"), default="quick")
@@ -51,7 +51,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _figures(tree: Path, program: Program, sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
-    """The figures of one run, and the first duration that each figure's detail names."""
+    """The figures of one run, and the first duration in the detail of each figure."""
     variables = environment([str(tree / "src"), str(tree / "bench")]) | {"PYTHONWARNINGS": "ignore"}
     variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), variables["PATH"]])
     command = [sys.executable, str(tree / "bench" / f"{program.name}.py"), *program.flags(sizes), "--json"]
@@ -67,7 +67,7 @@ def _figures(tree: Path, program: Program, sizes: Mapping[str, int]) -> Iterator
 
 
 def table(program: str, old: Values, new: Values) -> Iterator[str]:
-    """A line for each figure of a benchmark: both medians, their ratio, and the larger relative spread."""
+    """One line per figure of a benchmark: both medians, their ratio, and the larger relative spread."""
     for name in (name for name in old if name.startswith(f"{program}.")):
         before, after = old[name], new[name]
         if not after or not median(before):

@@ -13,20 +13,20 @@ from pyspark import cloudpickle
 
 import floodmark as fm
 import scoring
-from floodmark.engine import Session
+from floodmark.engine.session import Session
 from measuring import Curve, Figure, Growth, alternate, measured
 from scoring import SCHEMA, score, scores
 from trips import write_files
 
 SPARKS_CHUNK = 10_000
-"""What mapInPandas hands over at a time unless told otherwise."""
+"""The default batch size of mapInPandas."""
 
 DATAPIPE = 3_000
-"""Rows a second that Datapipe 0.15 did on PostgreSQL."""
+"""Rows per second of Datapipe 0.15 on PostgreSQL."""
 
 
 def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
-    cloudpickle.register_pickle_by_value(scoring)  # as engine.run does it; plain Spark's workers do not know the file
+    cloudpickle.register_pickle_by_value(scoring)  # like engine.run: plain Spark's workers cannot import it
     figures: list[Figure | Curve] = []
     growth = Growth("full_run", "The first run of a 1:1 pandas transform", "rows", "seconds")
     with Session() as session:
@@ -49,8 +49,8 @@ def _at(root: Path, key: str, rows: int, repeats: int, session: Session, growth:
         lake.drop(name)
 
     def plain() -> None:
-        made = spark.read.parquet(str(root / "in")).mapInPandas(scores, SCHEMA)
-        made.write.parquet(str(root / f"plain{next(numbers)}"))
+        scored = spark.read.parquet(str(root / "in")).mapInPandas(scores, SCHEMA)
+        scored.write.parquet(str(root / f"plain{next(numbers)}"))
 
     ours()
     plain()

@@ -1,4 +1,4 @@
-"""Running a transform after a few of many keys have changed: however many there are, and against changelist v1.
+"""A transform after a few of many keys changed: with more and more keys, and against changelist v1.
 
 Run: python bench/incremental.py --rows 10000000
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import floodmark as fm
-from floodmark.engine import Session
+from floodmark.engine.session import Session
 from measuring import Curve, Figure, Growth, measured, seconds, without_spark
 from scoring import score
 from trips import write_files
@@ -47,7 +47,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
             assert new.run(lake).keys == old.run(lake).keys == rows
             times[rows], whole = (median(t) for t in _times(lake, [new, old], rows, args.repeats))
             growth.add("changelist v2", rows, times[rows])
-            growth.add("changelist v1: looks at every key", rows, whole)
+            growth.add("changelist v1: reads every key", rows, whole)
         _same(lake)
         nothing = without_spark(NOTHING_TO_DO, root / f"lake{args.rows}", args.repeats)
     small, middle, large = (times[rows] for rows in sizes)
@@ -55,10 +55,10 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
     return [
         Figure("growth", f"{CHANGED:,} changed keys of {sizes[2]:,} ÷ of {sizes[0]:,}, v2", large / small, shown),
         Figure("middle", f"{CHANGED:,} changed keys of {sizes[1]:,} ÷ of {sizes[0]:,}, v2", middle / small, shown),
-        # v1 looks at everything, which is little where there is little: the bar is for ten million keys.
+        # v1 reads all keys, which is fast if there are few: the bar is for ten million keys.
         Figure("v1", f"v1 ÷ v2, {sizes[2]:,} keys", whole / large, f"{whole:.2f} s ÷ {large * 1000:.0f} ms"),
         Figure(
-            "nothing", "nothing to do: seconds beyond importing the pipeline", nothing, "no Spark; a process of its own"
+            "nothing", "nothing to do: seconds beyond importing the pipeline", nothing, "no Spark; a separate process"
         ),
         growth.curve(),
     ]
@@ -77,9 +77,9 @@ def _step(output: str, offsets: bool) -> fm.BatchTransform:
 
 
 def _times(lake: fm.Lake, steps: list[fm.BatchTransform], rows: int, repeats: int) -> list[list[float]]:
-    """How long each step takes after the same change, in turns; the first round only warms up."""
+    """The times of each step after the same change, in turns. The first round only warms up."""
     rng = np.random.default_rng(1)
-    taken: list[list[float]] = [[] for _ in steps]
+    times: list[list[float]] = [[] for _ in steps]
     for number in range(repeats + 1):
         _change(lake, rng.choice(rows, CHANGED, replace=False))
         order = list(enumerate(steps))
@@ -88,12 +88,12 @@ def _times(lake: fm.Lake, steps: list[fm.BatchTransform], rows: int, repeats: in
             took = seconds(lambda step=step, done=done: done.append(step.run(lake)))  # type: ignore[misc]
             assert done[0].keys == CHANGED, done
             if number:
-                taken[which].append(took)
-    return taken
+                times[which].append(took)
+    return times
 
 
 def _change(lake: fm.Lake, ids: np.ndarray) -> None:
-    """Other fares for these trips."""
+    """Change the fares of these trips."""
     rows = lake["trips"].get(pa.table({"id": ids}))
     fares = pa.compute.add(rows.column("fare"), 1.0)
     commit = lake["trips"].write(rows.set_column(rows.schema.get_field_index("fare"), "fare", fares))
@@ -101,11 +101,11 @@ def _change(lake: fm.Lake, ids: np.ndarray) -> None:
 
 
 def _same(lake: fm.Lake) -> None:
-    """Both steps made the same rows, and those are what the function makes of the trips."""
-    made = [lake[name].to_arrow().sort_by("id") for name in ("scores", "scores_v1")]
+    """Check that both steps wrote the same rows, and that these are the function's results."""
+    v2, v1 = (lake[name].to_arrow().sort_by("id") for name in ("scores", "scores_v1"))
     expected = pa.Table.from_pandas(score(lake["trips"].to_pandas()), preserve_index=False).sort_by("id")
-    assert made[0].equals(made[1])
-    assert made[0].equals(expected.select(made[0].column_names).cast(made[0].schema))
+    assert v2.equals(v1)
+    assert v2.equals(expected.select(v2.column_names).cast(v2.schema))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Small late commits inside one row group's span: bytes written against the same rows alone, and no snowball.
+"""Small late commits, each in the span of one row group: bytes written against the same rows alone, and growth.
 
-All bytes of the lake count: data, manifests, chain, indexes, merges and folds that happen by themselves. Steady state
-is the second half of the commits. Commits after the last one take turns with commits to a copy of the lake of old,
-so that a noisy machine treats both alike.
+All bytes of the lake count: data, manifests, chain, indexes, and automatic merges and folds. The second half of the
+commits is the steady state. For the times, more commits to the lake alternate with commits to an early copy of it, so
+that a busy machine affects both alike.
 
 Run: python bench/late_narrow.py --rows 10000000 --commits 2000
 """
@@ -39,7 +39,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
 
 
 def _curves(ours: dict[str, World], args: argparse.Namespace) -> list[Curve]:
-    """How time and bytes go on from commit to commit; what came after the last one is measured in another way."""
+    """Time and bytes by commit, without the extra commits that alternate with the early copy."""
     times = [Line(name, tuple(binned(world.times[: args.commits]))) for name, world in ours.items()]
     written = [Line(name, tuple(binned(world.written[: args.commits]))) for name, world in ours.items()]
     late = f"Commits of {args.late:,} late rows into {args.rows:,}"
@@ -64,7 +64,7 @@ def _case(root: Path, args: argparse.Namespace, key: str, name: str) -> tuple[Wo
         if number % AROUND == AROUND - 1:
             largest = max(largest, largest_row_group(world.partition()))
     on_disk = sum(p.stat().st_size for p in (root / "lake").rglob("*") if p.is_file())
-    assert world.store.bytes >= on_disk, (world.store.bytes, on_disk)  # nothing went past the count
+    assert world.store.bytes >= on_disk, (world.store.bytes, on_disk)  # all bytes were counted
     written, alone = mean(_second_half(world.written)), world.alone(root)
     assert young is not None, "too few commits"
     for number in range(AROUND):
@@ -105,14 +105,14 @@ def _second_half(values: list[int]) -> list[int]:
 
 
 def _copied(world: World, root: Path) -> World:
-    """The same lake in another folder, as it is now."""
+    """A copy of the lake in another folder."""
     shutil.copytree(root / "lake", root / "young")
     store = Written(root / "young")
     return replace(world, store=store, dataset=fm.Lake(store)["ticks"], times=[], written=[])
 
 
 def _against_deltalake(path: Path, ours: World, repeats: int) -> list[Figure]:
-    """Beside a Delta table that is kept in the order of event times: the late rows are appended, then all is sorted."""
+    """Compare with a Delta table in the order of event times: append the late rows, then sort and rewrite all rows."""
     write_deltalake(str(path), day(ours.rows))
     append = _timed(path, lambda rows: write_deltalake(str(path), rows, mode="append"))
     rewrite = _timed(path, lambda _: _sorted_again(path))
@@ -146,7 +146,7 @@ def _sorted_again(path: Path) -> None:
 
 
 def _timed(path: Path, action: Callable[[pa.Table], Any]) -> Callable[[pa.Table], tuple[float, int]]:
-    """The action with its time and the bytes of the files that it adds."""
+    """The action, returning its time and the bytes of the files that it adds."""
 
     def files() -> dict[Path, int]:
         return {p: p.stat().st_size for p in path.rglob("*") if p.is_file()}

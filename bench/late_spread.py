@@ -1,4 +1,4 @@
-"""Late rows over some of many row groups with late_merge="always": only those are rewritten, and little besides.
+"""Late rows over some of many row groups with late_merge="always": only these row groups are rewritten.
 
 Run: python bench/late_spread.py --rows 10000000 --row-group-size 100000
 """
@@ -11,7 +11,7 @@ from statistics import mean
 
 import numpy as np
 
-from floodmark.timeline.order.pieces import Piece
+from floodmark.timeline.pieces import Piece
 from measuring import Figure, measured
 from ticks import DAY, LENGTH, largest_row_group, opened, ticks
 
@@ -50,7 +50,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
 
 
 def _spans(settled: tuple[Piece, ...], times: np.ndarray) -> list[int]:
-    """In which piece's span each time lies; no time here is one that a row group begins with."""
+    """The number of the piece whose span contains each time. No time equals the first time of a row group here."""
     firsts = np.array([piece.first.time for piece in settled])
     return (np.searchsorted(firsts, times, side="right") - 1).tolist()
 

@@ -1,4 +1,4 @@
-"""Reading a ledger against reading plain Parquet files, the newest records of a large one, and many small slices.
+"""Read a ledger against plain Parquet files; read the newest records of a large one, and many small slices.
 
 Run: python bench/ledger_read.py --rows 10000000 --slices 10000
 """
@@ -13,8 +13,8 @@ import pyarrow as pa
 
 import floodmark as fm
 from floodmark.dataset import Dataset
-from floodmark.engine import Session
-from floodmark.ledger import parts
+from floodmark.engine.session import Session
+from floodmark.ledger import data_input
 from measuring import Figure, alternate, measured
 from trips import trips, write_files
 
@@ -64,7 +64,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
             "slices",
             f"to_arrow() of {slices:,} slices of {SLICE_ROWS} rows ÷ the same rows in one slice",
             many / one,
-            f"{many:.2f} s ÷ {one:.3f} s; without folds; read_current has it with",
+            f"{many:.2f} s ÷ {one:.3f} s; not folded; read_current measures it after a fold",
         ),
     ]
 
@@ -74,7 +74,7 @@ def _small_slices(lake: fm.Lake, slices: int, repeats: int) -> tuple[float, floa
     one = lake.create("one")
     one.write(table)
     many = lake.create("many")
-    with patch.object(parts, "PART_BYTES", table.nbytes // slices):
+    with patch.object(data_input, "PART_BYTES", table.nbytes // slices):
         many.write(table)
     assert many.snapshot().slices.num_rows >= slices
 

@@ -1,4 +1,4 @@
-"""Writing into a ledger, hashes, offsets, chain and all, against what plain Spark takes to copy the same rows.
+"""Write into a ledger, with hashes, offsets and chain, against plain Spark copying the same rows.
 
 Run: python bench/ledger_write.py --rows 10000000
 """
@@ -9,10 +9,10 @@ import argparse
 from itertools import count
 from pathlib import Path
 
-from pyspark.sql import functions as F  # noqa: N812 -- as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 -- the usual name
 
 import floodmark as fm
-from floodmark.engine import Session
+from floodmark.engine.session import Session
 from measuring import Figure, alternate, measured
 from trips import write_files
 

@@ -1,4 +1,4 @@
-"""Preparing the next commit on a very long chain against a very short one, with the objects read counted.
+"""Prepare the next commit on a very long chain against a very short one, with a count of objects read.
 
 Run: python bench/next_transaction.py --blocks 100000
 """
@@ -15,8 +15,8 @@ from chains import long_chain
 from floodmark.ledger import snapshot
 from floodmark.ledger.commit import empty_event, plan_blocks
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
+from floodmark.storage.memory import CountingStore
 from measuring import Curve, Figure, Growth, alternate, measured
 
 DATA_BLOCKS = 12
@@ -57,10 +57,10 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
 
 
 def _prepare(objects: DatasetObjects) -> None:
-    """Everything up to the publication of an event that moves the watermark."""
+    """Prepare an event that moves the watermark, up to but without its publication."""
     head = objects.read_head()
     assert head is not None
-    seen = snapshot.load_at(objects, head, {})
+    seen = snapshot.load_snapshot(objects, head, {})
     event = replace(empty_event(seen.state), new_watermark=(seen.state.watermark or 0) + 1)
     plan_blocks(seen.state, [event], seen.state.system_time or 0)
 

@@ -1,7 +1,7 @@
 """`floodmark run` with nothing to do on a pipeline of many steps: time of the whole process, and no JVM.
 
-The pipeline has a source of files, transforms in chains, a table, computed columns and views. Its first run does all
-the work, with Spark; what is measured is the same command again.
+The pipeline has a source of files, chains of transforms, a table, computed columns and views. The first run does all
+the work, with Spark. The benchmark measures the same command again.
 
 Run: python bench/pipeline_idle.py --steps 20 --repeats 9
 """
@@ -27,9 +27,9 @@ PROJECT = """
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark import BatchTransform, Dataset, Pipeline, Source
+from floodmark import BatchTransform, DatasetSpec, Pipeline, Source
 
-trips = Dataset("trips", key="id")
+trips = DatasetSpec("trips", key="id")
 
 
 def longer(before: pa.Table) -> pa.Table:
@@ -44,7 +44,7 @@ def step(number):
 pipeline = Pipeline([trips, Source(trips, files="data/*.csv"), *map(step, range(TRANSFORMS))])
 
 
-@pipeline.table(inputs=[trips], outputs=[Dataset("total", key="what")])
+@pipeline.table(inputs=[trips], outputs=[DatasetSpec("total", key="what")])
 def add_up(trips: pa.Table) -> pa.Table:
     return pa.table({"what": ["all"], "fares": [pc.sum(trips["fare"]).as_py()]})
 
@@ -94,16 +94,16 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
         Figure("cpu", "the same, CPU seconds", took.cpu, f"--help alone takes {help_only.cpu:.2f} s"),
         Figure(
             "processes",
-            "processes that it starts, a JVM among them",
+            "processes that it starts, including a JVM",
             len(seen.started),
-            "; ".join(seen.started) or "as Python tells of itself; nothing of Spark is imported",
+            "; ".join(seen.started) or "by Python's audit events; no Spark module is imported",
         ),
         growth.curve(),
     ]
 
 
 def _project(folder: Path, steps: int) -> Path:
-    """A project whose lake is up to date."""
+    """A project with an up-to-date lake."""
     (folder / "data").mkdir(parents=True)
     (folder / "pipeline.py").write_text(f"TRANSFORMS = {steps - FIXED}\n{PROJECT}")
     (folder / "floodmark.toml").write_text('lake = "lake"\n')

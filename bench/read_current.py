@@ -1,4 +1,4 @@
-"""Reading the current rows of a dataset with dead records, as they lie and folded, against plain files of just these.
+"""Read the live rows of a dataset with dead records, before and after a fold, against plain files of only these rows.
 
 Run: python bench/read_current.py --rows 10000000 --slices 10000
 """
@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 import floodmark as fm
 from floodmark.dataset import Dataset
-from floodmark.engine import Session
-from floodmark.ledger import parts
+from floodmark.engine.session import Session
+from floodmark.ledger import data_input
 from measuring import Curve, Figure, Growth, alternate, measured
 from trips import trips, write_files
 
@@ -32,29 +32,29 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
     with Session() as session:
         lake = fm.Lake(root / "lake", runtime=fm.Runtime(session=session, fold_at=None))
         figures: list[Figure | Curve] = []
-        title = f"Reading the current rows of {args.rows:,}"
-        growth = Growth("read_current", title, "dead records, %", "÷ plain scan of the living")
+        title = f"Reading the live rows of {args.rows:,}"
+        growth = Growth("read_current", title, "dead records, %", "÷ plain scan of the live rows")
         for percent in PERCENTS:
-            lying, folded = _case(lake, root, files, args, percent)
-            growth.add("as they lie", percent, lying.value)
+            unfolded, folded = _case(lake, root, files, args, percent)
+            growth.add("before fold()", percent, unfolded.value)
             growth.add("after fold()", percent, folded.value)
-            figures += [lying, folded]
+            figures += [unfolded, folded]
         return [*figures, *_small_slices(lake, args), growth.curve()]
 
 
 def _case(
     lake: fm.Lake, root: Path, files: list[Path], args: argparse.Namespace, percent: int
 ) -> tuple[Figure, Figure]:
-    """Load everything, then change rows at random until `percent` of all records are dead."""
+    """Load all rows, then change random rows until `percent` of all records are dead."""
     dataset = lake.create(f"trips{percent}", key=["id"], event_time="pickup_at")
     dataset.write(files)
-    # A change of one row adds two records and leaves two dead: the old row, and the record that takes it back.
+    # Changing one row adds two records and leaves two dead: the old row, and the record that retracts it.
     changed = percent * args.rows // (2 * (100 - percent))
     if changed:
         ids = np.random.default_rng(percent).choice(args.rows, changed, replace=False)
-        current = dataset.to_arrow().filter(pa.array(np.isin(np.arange(args.rows), ids)))
-        longer = pc.add(current.column("distance"), 1.0)
-        dataset.write(current.set_column(current.schema.get_field_index("distance"), "distance", longer))
+        live = dataset.to_arrow().filter(pa.array(np.isin(np.arange(args.rows), ids)))
+        longer = pc.add(live.column("distance"), 1.0)
+        dataset.write(live.set_column(live.schema.get_field_index("distance"), "distance", longer))
     dead = 100 * (1 - dataset.count() / ((dataset.last_offset or 0) + 1))
     assert abs(dead - percent) < 0.5, dead
     spark = dataset.read().sparkSession
@@ -72,11 +72,11 @@ def _case(
     def figure(key: str, what: str) -> Figure:
         _same(scan_plain(), scan_ours())
         one, two = alternate(scan_plain, scan_ours, args.repeats)
-        return Figure(key, what, two / one, f"{two:.2f} s ÷ {one:.2f} s; {dataset.count():,} rows alive")
+        return Figure(key, what, two / one, f"{two:.2f} s ÷ {one:.2f} s; {dataset.count():,} live rows")
 
-    as_it_lies = figure(f"lying.{percent}", f"{percent} % dead ÷ plain scan of the living")
+    unfolded = figure(f"lying.{percent}", f"{percent} % dead ÷ plain scan of the live rows")
     dataset.fold()
-    return as_it_lies, figure(f"folded.{percent}", f"{percent} % dead, after fold() ÷ plain scan of the living")
+    return unfolded, figure(f"folded.{percent}", f"{percent} % dead, after fold() ÷ plain scan of the live rows")
 
 
 def _same(first: list[Any], second: list[Any]) -> None:
@@ -85,11 +85,11 @@ def _same(first: list[Any], second: list[Any]) -> None:
 
 
 def _small_slices(lake: fm.Lake, args: argparse.Namespace) -> list[Figure]:
-    """Many slices of a hundred rows after a fold, against the same rows in one slice."""
+    """Many small slices after a fold, against the same rows in one slice."""
     table = trips(0, args.slices * SLICE_ROWS)
     one, many = lake.create("one"), lake.create("many")
     one.write(table)
-    with patch.object(parts, "PART_BYTES", table.nbytes // args.slices):
+    with patch.object(data_input, "PART_BYTES", table.nbytes // args.slices):
         many.write(table)
     assert many.snapshot().slices.num_rows >= args.slices
     many.fold()
@@ -102,10 +102,10 @@ def _small_slices(lake: fm.Lake, args: argparse.Namespace) -> list[Figure]:
         return dataset.to_arrow
 
     figures = []
-    for name, way in (("Arrow", through_arrow), ("Spark", through_spark)):
+    for name, read in (("Arrow", through_arrow), ("Spark", through_spark)):
         for dataset in (many, one):
-            way(dataset)()
-        slow, quick = alternate(way(many), way(one), args.repeats)
+            read(dataset)()
+        slow, quick = alternate(read(many), read(one), args.repeats)
         what = f"{args.slices:,} slices of {SLICE_ROWS} rows after fold() ÷ one file, through {name}"
         figures.append(Figure(f"slices.{name.lower()}", what, slow / quick, f"{slow:.3f} s ÷ {quick:.3f} s"))
     return figures

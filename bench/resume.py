@@ -1,4 +1,4 @@
-"""Killing a backfill and all its workers, and how much of what was computed the next one computes again.
+"""Kill a backfill and all its workers, and count the rows that the next backfill computes again.
 
 Run: python bench/resume.py --rows 40000 --checkpoint 500
 """
@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import floodmark as fm
-from floodmark.engine import Profile, Session, rounds
+from floodmark.engine import rounds
+from floodmark.engine.session import Session
+from floodmark.engine.spark_launch import Profile
 from floodmark.storage.logical_hash import logical_hash
 from measuring import Curve, Figure, Growth, measured
 from trips import trips
@@ -27,13 +29,13 @@ from trips import trips
 ROW_SECONDS = 0.001
 PERCENT = (25, 50, 75)
 ADAPTIVE_ROWS = 250
-"""How many rows an adaptive checkpoint should come to."""
+"""The rows that an adaptive checkpoint should have."""
 FILL = "import resume, sys; resume.fill(*sys.argv[1:])"
 _LONGEST = 600.0
 
 
 def slow(calls: str) -> fm.Udf:
-    """A function that takes a while for each row, and notes in a file how many rows it was given when."""
+    """A slow function that logs the number of rows of each call to a file."""
 
     @fm.udf(returns="float64", version="1")
     def slowly(fare: pa.Array) -> pa.Array:
@@ -47,10 +49,10 @@ def slow(calls: str) -> fm.Udf:
 
 
 def fill(where: str, lake: str, calls: str, checkpoint: str) -> None:
-    """What the process does that gets killed; a checkpoint of 0 rows leaves the size to the sizer."""
+    """The program of the process that is killed. With a checkpoint of 0 rows, the sizer chooses the size."""
     session = Session(profile=Profile.SHORT)
     if where == "Spark":
-        rounds.LITTLE_ROWS = 0  # else so few rows would not go there
+        rounds.LOCAL_ROWS = 0  # otherwise Spark would not run for so few rows
     size = int(checkpoint) or None
     runtime = fm.Runtime(session=session, checkpoint_seconds=(size or ADAPTIVE_ROWS) * ROW_SECONDS)
     dataset = fm.Lake(lake, runtime=runtime)["trips"]
@@ -78,7 +80,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
 
 
 class _Case:
-    """One way to run, one way to cut checkpoints: an undisturbed run, and one killed at each of the percentages."""
+    """One engine and one kind of checkpoints: an undisturbed run, and a killed run for each percentage."""
 
     def __init__(self, root: Path, where: str, checkpoint: int, rows: int) -> None:
         self._root, self._where, self._checkpoint, self._rows = root, where, checkpoint, rows
@@ -91,7 +93,7 @@ class _Case:
         return f"{self._where}, {kind}"
 
     def measure(self) -> list[tuple[int, float, str]]:
-        """At each percentage, what was computed again against what may be, and that in words."""
+        """For each percentage: the rows computed again ÷ the allowed rows, and a description."""
         dataset = fm.Lake(self._root / "fresh").create("trips", event_time="pickup_at")
         dataset.write(trips(0, self._rows))
         dataset.add_column("slow", slow(""))
@@ -124,7 +126,7 @@ class _Case:
             raise SystemExit(f"the backfill ended with {code}")
 
     def _killed(self, lake: Path, percent: int) -> int:
-        """Run until so many rows were handed to the function, then kill; returns how many there were."""
+        """Run until the function got this percentage of the rows, then kill; returns the number of rows it got."""
         with self._start(lake) as driver:
             while 100 * _called(lake) < percent * self._rows:
                 if driver.poll() is not None:
@@ -136,7 +138,7 @@ class _Case:
     def _start(self, lake: Path) -> subprocess.Popen[bytes]:
         arguments = [self._where, str(lake), str(_calls(lake)), str(self._checkpoint)]
         path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-        # What a killed JVM leaves behind goes with the benchmark's folder.
+        # Files that a killed JVM leaves are deleted with the benchmark's folder.
         variables = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(self._root)}
         return subprocess.Popen([sys.executable, "-c", FILL, *arguments], stdout=subprocess.DEVNULL, env=variables)
 
@@ -154,13 +156,13 @@ def _calls(lake: Path) -> Path:
 
 
 def _called(lake: Path) -> int:
-    """How many rows the function was given so far."""
+    """The number of rows that the function got so far."""
     path = _calls(lake)
     return sum(map(int, path.read_text().split())) if path.exists() else 0
 
 
 def _kill(driver: int) -> None:
-    """End a process and all that it has started. They are stopped first, so that none can start another."""
+    """Kill a process and its descendants. They are stopped first, so that none can start another one."""
     family: list[int] = []
     while (now := _family(driver)) != family:
         family = now
@@ -173,7 +175,7 @@ def _send(processes: Sequence[int], number: signal.Signals) -> None:
         try:
             os.kill(process, number)
         except ProcessLookupError:
-            continue  # it has ended by itself
+            continue  # it has already ended
 
 
 def _family(ancestor: int) -> list[int]:
@@ -183,7 +185,7 @@ def _family(ancestor: int) -> list[int]:
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended since
+            continue  # it ended meanwhile
         parents[int(stat.parent.name)] = int(fields[1])
     family = [ancestor]
     for member in family:

@@ -1,4 +1,4 @@
-"""The functions of the transform benchmarks: pandas over trips, one row each or one per driver."""
+"""The pandas functions of the transform benchmarks: one row per trip, or one per driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEMA = "id bigint, score double, band string"
 
 
 def score(trips: pd.DataFrame) -> pd.DataFrame:
-    """A row for each trip."""
+    """One row per trip."""
     per_km = trips["fare"] / (trips["distance"] + 1.0)
     band = pd.Series("low", index=trips.index).mask(per_km > 3.0, "high")
     return pd.DataFrame({"id": trips["id"], "score": per_km.round(3), "band": band})
@@ -25,7 +25,7 @@ def scores(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 def totals(trips: pd.DataFrame) -> pd.DataFrame:
-    """A row for each driver, from all of the driver's trips."""
+    """One row per driver, from all trips of the driver."""
     grouped = trips.groupby("driver", as_index=False)
     return grouped.agg(trips=("id", "size"), fares=("fare", "sum"), longest=("distance", "max"))
 

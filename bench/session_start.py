@@ -1,4 +1,4 @@
-"""From the shell to the result of a first small Spark job: our short session against PySpark's default one.
+"""Time from the shell to the result of a first small Spark job: our short session against PySpark's default one.
 
 Run: python bench/session_start.py --repeats 5
 """
@@ -11,18 +11,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from floodmark.engine import cds
+from floodmark.engine import startup_archive
 from measuring import Figure, alternate, measured
 
 JOB = 'print(spark.range({rows}).selectExpr("sum(id)").collect()[0][0])'
-OURS = "from floodmark.engine import Profile, Session; spark = Session(profile=Profile.SHORT).get(); " + JOB
+OURS = (
+    "from floodmark.engine.session import Session; from floodmark.engine.spark_launch import Profile; "
+    "spark = Session(profile=Profile.SHORT).get(); " + JOB
+)
 THEIRS = "from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate(); " + JOB
 
 
 def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
     """Run both in fresh processes, in turns."""
-    print("making the start-up archive, unless it is there (once per installation) …", file=sys.stderr, flush=True)
-    archive = subprocess.run([sys.executable, "-m", cds.__name__], stdout=subprocess.DEVNULL, check=False)
+    print("making the start-up archive if it is missing (once per installation) …", file=sys.stderr, flush=True)
+    archive = subprocess.run([sys.executable, "-m", startup_archive.__name__], stdout=subprocess.DEVNULL, check=False)
     ours, theirs = alternate(
         lambda: _first_result(OURS, args.rows, root),
         lambda: _first_result(THEIRS, args.rows, root),
@@ -34,7 +37,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
 
 
 def _first_result(code: str, rows: int, folder: Path) -> None:
-    """Start Python, run the job, and let it end: both pay for their own end as well."""
+    """Start Python, run the job, and wait for its end: the time includes the shutdown."""
     variables = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     answer = subprocess.run(
         [sys.executable, "-c", code.format(rows=rows)],
@@ -47,7 +50,7 @@ def _first_result(code: str, rows: int, folder: Path) -> None:
         check=True,
     ).stdout
     if int(answer) != rows * (rows - 1) // 2:
-        raise SystemExit(f"a wrong result: {answer}")
+        raise SystemExit(f"wrong result: {answer}")
 
 
 if __name__ == "__main__":

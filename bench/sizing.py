@@ -1,4 +1,4 @@
-"""How long checkpoints take when a function becomes a hundred times slower, or faster, in the middle of a backfill.
+"""Durations of checkpoints when a function becomes 100 times slower or faster in the middle of a backfill.
 
 Run: python bench/sizing.py --target-ms 10000
 """
@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import floodmark as fm
-from floodmark.compute.checkpoints.keys import parse_key
+from floodmark.derive.checkpoint_key import parse_key
 from measuring import Curve, Figure, Line, measured
 
 FACTOR = 100
 FAST_ROWS = 20_000
-"""How many rows take the target duration while the function is fast."""
+"""The rows per target duration while the function is fast."""
 SETTLED = 3
-"""From which checkpoint after the change on durations count; the first begins after the change."""
+"""Durations count from this checkpoint after the change on. The first one begins after the change."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a row costs before the change and from it on, in seconds."""
+    """The seconds per row before and after the change."""
 
     before: float
     after: float
@@ -41,7 +41,7 @@ class Cost:
 
 
 def changing(cost: Cost, calls: str) -> fm.Udf:
-    """A function that takes as long as its rows cost, and notes when it was given which."""
+    """A function that takes the cost of its rows, and logs the time and the first row of each call."""
 
     @fm.udf(returns="int64", version="1")
     def work(id: pa.Array) -> pa.Array:  # noqa: A002  the column's name
@@ -60,7 +60,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
     target = args.target_ms / 1000
     fast, slow = target / FAST_ROWS, FACTOR * target / FAST_ROWS
     fast_rows, slow_rows = args.checkpoints * FAST_ROWS, args.checkpoints * FAST_ROWS // FACTOR
-    # The rows that the first slow checkpoints take were counted out while the function was fast.
+    # The sizes of the first slow checkpoints were chosen while the function was fast.
     surprise = FAST_ROWS // 2
     cases = {
         "slower": (Cost(fast, slow, fast_rows), fast_rows + surprise + slow_rows),
@@ -80,14 +80,14 @@ def _case(root: Path, name: str, cost: Cost, rows: int, target: float) -> tuple[
     calls = root / "calls"
     function = changing(cost, str(calls))
     dataset.add_column("next", function)
-    # One task, so that its checkpoints follow one another.
+    # One task, so that its checkpoints run one after another.
     assert dataset.backfill("next", udf=function, task_size=rows).computed == rows
     starts = sorted(
         parsed.start for key in dataset.checkpoints.list_keys() if (parsed := parse_key(key)) and parsed.kind == "range"
     )
     after = np.searchsorted(starts, cost.change)
     durations = _durations(calls, starts)
-    counted = durations[after + SETTLED - 1 : -1]  # the last one ends with the rows, not by the sizer's choice
+    counted = durations[after + SETTLED - 1 : -1]  # not the last one: the sizer did not choose its size
     assert len(counted) >= SETTLED, (starts, durations)
     off = max(max(d / target, target / d) for d in counted)
     around = ", ".join(f"{d / target:.2f}" for d in durations[max(0, after - 2) : after + SETTLED + 3])
@@ -102,7 +102,7 @@ def _case(root: Path, name: str, cost: Cost, rows: int, target: float) -> tuple[
 
 
 def _durations(calls: Path, starts: list[int]) -> np.ndarray:
-    """How long each checkpoint took, storing it included: from its first call to that of the next."""
+    """The duration of each checkpoint, including its storage: from its first call to the first call of the next."""
     log = [json.loads(line) for line in calls.read_text().splitlines()]
     first = {row: began for row, began, _ in log}
     last = max(ended for _, _, ended in log)

@@ -20,7 +20,7 @@ from measuring import Curve, Figure, Growth, measured
 
 DATA_BLOCKS = 5
 REAL = 5
-"""Blocks at the end of each chain that are commits as anybody makes them."""
+"""The number of normal commits at the end of each chain."""
 
 
 def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
@@ -55,7 +55,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
 
 
 def _project(folder: Path, datasets: int, blocks: int) -> Path:
-    """A project without steps, and a lake with so many datasets."""
+    """A project without steps, and a lake with this many datasets."""
     folder.mkdir(parents=True)
     (folder / "pipeline.py").write_text("from floodmark import Pipeline\n\npipeline = Pipeline([])\n")
     (folder / "floodmark.toml").write_text('lake = "lake"\n')

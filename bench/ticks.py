@@ -1,4 +1,4 @@
-"""Made-up ticks of one day, in order and late, and all bytes written counted: what timeline benchmarks share."""
+"""Common parts of the timeline benchmarks: synthetic ticks of one day, ordered and late, and the count of bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pyarrow as pa
 
 import floodmark as fm
 from floodmark.dataset import Dataset
-from floodmark.storage.counting import CountingStore
 from floodmark.storage.local import LocalStore
-from floodmark.storage.slices import write_columns
-from floodmark.timeline.order.pieces import Partition
+from floodmark.storage.memory import CountingStore
+from floodmark.storage.parquet import write_columns
+from floodmark.timeline.pieces import Partition
 from measuring import seconds
 
 I64 = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ _SYMBOLS = np.array([f"S{i:03d}" for i in range(200)])
 
 
 class Written(CountingStore):
-    """Another store, with every byte counted that is written to it."""
+    """A local store that counts every byte written to it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(LocalStore(folder))
@@ -43,7 +43,7 @@ class Written(CountingStore):
 
 
 def ticks(times: I64, seed: int) -> pa.Table:
-    """A tick at each of these times, the same on every call."""
+    """A tick at each of these times, identical on every call."""
     rng = np.random.default_rng(seed)
     rows = len(times)
     return pa.table(
@@ -57,43 +57,43 @@ def ticks(times: I64, seed: int) -> pa.Table:
 
 
 def day(rows: int) -> pa.Table:
-    """So many ticks of one day, in order."""
+    """This many ticks of one day, in order."""
     return ticks(DAY + np.arange(rows) * LENGTH // rows, seed=0)
 
 
 def anywhere(rng: np.random.Generator, start: int, length: int, rows: int) -> I64:
-    """Times all over a stretch of time, as they come."""
+    """Random times over the whole interval, unsorted."""
     return start + rng.integers(0, length, rows)
 
 
 def clustered(rng: np.random.Generator, start: int, length: int, rows: int) -> I64:
-    """Times within a hundredth of a stretch of time, as they come."""
+    """Random times within 1 % of the interval, unsorted."""
     width = max(1, int(length * CLUSTER))
     return anywhere(rng, start + int(rng.integers(0, length - width)), width, rows)
 
 
 Shape = Callable[[np.random.Generator, int, int, int], I64]
 SHAPES = {"anywhere": "all over a row group", "clustered": "in 1 % of a row group"}
-"""The ways in which late rows come, and how people are told of them."""
+"""The distributions of late rows, with their printed names."""
 _TIMES: dict[str, Shape] = {"anywhere": anywhere, "clustered": clustered}
 
 
 @dataclass
 class World:
-    """A dataset with one day of ticks, the late ones that came into it, and what those took."""
+    """A dataset with one day of ticks, and the times and bytes of its late commits."""
 
     store: Written
     dataset: Dataset
-    rows: int  # that came in order
+    rows: int  # ordered rows at the start
     row_group_size: int
-    late: int  # rows of a commit
+    late: int  # rows per late commit
     shape: str  # one of SHAPES
     commits: int = 0
     times: list[float] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
 
     def batch(self, number: int) -> pa.Table:
-        """The late rows of a commit: inside the span of one of the row groups that came in order, in no order."""
+        """The late rows of a commit: unsorted, inside the span of one of the initial row groups."""
         rng = np.random.default_rng(number + 1)
         groups = self.rows // self.row_group_size
         group = int(rng.integers(0, groups))
@@ -110,12 +110,12 @@ class World:
         self.commits += 1
 
     def alone(self, folder: Path) -> int:
-        """The bytes of one commit's rows as a Parquet file of their own, encoded as ours are."""
+        """The bytes of one commit's rows as a separate Parquet file with our encoding."""
         batch = self.batch(0)
         return write_columns(folder / "alone.parquet", iter([batch]), batch.schema).size
 
     def all_rows(self) -> pa.Table:
-        """Every row that came in, in the order of the timeline."""
+        """All rows written so far, in timeline order."""
         table = pa.concat_tables([day(self.rows), *(self.batch(i) for i in range(self.commits))]).combine_chunks()
         times = table.column("at").cast(pa.int64()).to_numpy()
         return table.take(pa.array(np.argsort(times, kind="stable")))

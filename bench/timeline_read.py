@@ -1,4 +1,4 @@
-"""Reading a timeline after many late commits, and again after a fold, against the same rows that came in order.
+"""Read a timeline after many late commits, and again after a fold, against the same rows written in order.
 
 Run: python bench/timeline_read.py --rows 10000000 --commits 2000 --repeats 7
 """
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 import floodmark as fm
 from floodmark.dataset import Dataset
-from floodmark.timeline.order.pieces import Partition
+from floodmark.timeline.pieces import Partition
 from measuring import Figure, alternate, measured
 from ticks import DAY, LENGTH, SHAPES, World, largest_row_group, opened
 
@@ -84,7 +84,7 @@ def _same(dataset: Dataset, rows: pa.Table) -> None:
 
 
 def _reading(ours: Dataset, theirs: Dataset, repeats: int, what: str) -> tuple[float, str]:
-    """All user columns through Arrow, batch by batch; nothing is kept."""
+    """Read all user columns through Arrow, batch by batch, and discard them."""
 
     def whole(dataset: Dataset) -> Callable[[], Any]:
         return lambda: sum(batch.num_rows for batch in dataset.timeline_batches())
@@ -104,10 +104,10 @@ def _range(ours: Dataset, theirs: Dataset, repeats: int) -> tuple[float, str]:
 
 
 def _hours(world: World, found: Partition) -> tuple[float, str]:
-    """How many row groups reading an hour touches, beside those of the pieces that reach into it."""
+    """The number of row groups that a read of one hour touches ÷ the number of row groups with rows of this hour."""
     lo, hi = DAY + 13 * HOUR, DAY + 14 * HOUR
-    wanted = {(p.file, p.row_group) for p in found.pieces if p.first.time < hi and p.last.time >= lo}
-    # By what its footer says of it: columns of one row group may be read one after another, and by two handles.
+    needed = {(p.file, p.row_group) for p in found.pieces if p.first.time < hi and p.last.time >= lo}
+    # Identified by their metadata: the columns of a row group may be read separately, and through two handles.
     touched: set[str] = set()
     several, single = pq.ParquetFile.read_row_groups, pq.ParquetFile.read_row_group
 
@@ -126,11 +126,11 @@ def _hours(world: World, found: Partition) -> tuple[float, str]:
         rows = world.dataset.timeline_batches(*_hour()).read_all().num_rows
     everything = len({(p.file, p.row_group) for p in found.pieces})
     assert touched
-    return len(touched) / len(wanted), f"{len(touched)} of {everything} row groups for {rows:,} rows"
+    return len(touched) / len(needed), f"{len(touched)} of {everything} row groups for {rows:,} rows"
 
 
 def _footer(file: pq.ParquetFile, group: int) -> str:
-    """What a footer says of a row group: sizes, and the bounds of each column."""
+    """The footer's metadata of a row group: sizes, and the bounds of each column."""
     return str(file.metadata.row_group(group).to_dict())
 
 

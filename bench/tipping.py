@@ -1,4 +1,4 @@
-"""The function of the backfill benchmarks: a handful of Arrow kernels over two columns of a trip."""
+"""The function of the backfill benchmarks: a few Arrow kernels over two columns of a trip."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = pa.schema([pa.field("tip", pa.float64())])
 
 @fm.udf(returns="float64")
 def tip(distance: pa.Array, fare: pa.Array) -> pa.Array:
-    """More for a long trip, rounded to cents."""
+    """A share of the fare, larger for a long trip, rounded to cents."""
     share = pc.if_else(pc.greater(distance, 5.0), 0.15, 0.1)
     return pc.round(pc.multiply(fare, share), 2)
 

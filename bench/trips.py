@@ -1,4 +1,4 @@
-"""Made-up taxi trips, six columns, as Parquet files: the input of the ledger benchmarks."""
+"""Synthetic taxi trips with six columns, as Parquet files: the input of most benchmarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS_PER_FILE = 1_000_000
 
 
 def trips(start: int, rows: int) -> pa.Table:
-    """Trips `start` to `start + rows`, the same on every call."""
+    """Trips `start` to `start + rows`, identical on every call."""
     rng = np.random.default_rng(start)
     ids = np.arange(start, start + rows)
     pickup = pa.array(1_700_000_000_000_000 + ids * 1_000 + rng.integers(0, 1_000, rows)).cast(

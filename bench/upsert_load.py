@@ -1,4 +1,4 @@
-"""The first load of a keyed dataset, index and all, against Spark's repartition by key, sort and Parquet write.
+"""The first load of a keyed dataset, with its index, against Spark's repartition by key, sort and Parquet write.
 
 Run: python bench/upsert_load.py --rows 10000000
 """
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import floodmark as fm
-from floodmark.engine import Session
+from floodmark.engine.session import Session
 from measuring import Figure, alternate, measured
 from trips import ROWS_PER_FILE, trips
 
@@ -27,7 +27,7 @@ _SAMPLE_SECONDS = 0.05
 
 
 def _write_files(folder: Path, rows: int) -> list[Path]:
-    """Trips in no order of their ids: sorted input would spare us the sorting that Spark does anyway."""
+    """Trips with shuffled ids: sorted input would save us the sort that Spark does anyway."""
     folder.mkdir()
     ids = np.random.default_rng(0).permutation(rows)
     paths = []
@@ -39,7 +39,7 @@ def _write_files(folder: Path, rows: int) -> list[Path]:
 
 
 def _family(process: int) -> Iterator[int]:
-    """A process and all that descend from it: the driver, its JVM, and the JVM's Python workers."""
+    """A process and its descendants: the driver, its JVM, and the JVM's Python workers."""
     yield process
     for thread in Path(f"/proc/{process}/task").glob("*/children"):
         for child in thread.read_text().split():
@@ -47,13 +47,13 @@ def _family(process: int) -> Iterator[int]:
 
 
 def _memory(process: int) -> int:
-    """The bytes of memory that a process holds, what it shares with others divided among them."""
+    """The bytes of memory of a process (PSS: shared memory is divided among the processes that share it)."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
 def _peak(action: Callable[[], Any]) -> int:
-    """The most bytes that this process and its descendants held together while something was done."""
+    """The peak memory of this process and its descendants together while an action runs."""
     ended = threading.Event()
     peak = 0
 
@@ -65,7 +65,7 @@ def _peak(action: Callable[[], Any]) -> int:
                 for process in _family(os.getpid()):
                     total += _memory(process)
             except (FileNotFoundError, ProcessLookupError, StopIteration):
-                pass  # a worker ended while we looked; what was counted so far was there
+                pass  # a worker ended meanwhile; the sum so far is still a valid lower bound
             peak = max(peak, total)
 
     watcher = threading.Thread(target=watch)
@@ -103,7 +103,7 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure]:
         def from_frame() -> None:
             load(frame)
 
-        # Before plain Spark has filled the JVM's heap, which Java does not give back.
+        # Measured before plain Spark, which fills the JVM's heap; Java does not return heap memory.
         files_peak, frame_peak = _peak(from_files), _peak(from_frame)
         plain_peak = _peak(plain)
         plain_for_files, ours = alternate(plain, from_files, repeats)

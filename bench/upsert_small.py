@@ -1,4 +1,4 @@
-"""Small upserts into ever larger datasets, and against deltalake's merge of the same rows into the same table.
+"""Small upserts into larger and larger datasets, and against deltalake's merge of the same rows into the same table.
 
 Run: python bench/upsert_small.py --keys 10000000 --changed 1000 --upserts 128
 """
@@ -22,8 +22,8 @@ from deltalake import DeltaTable, write_deltalake
 
 import floodmark as fm
 from floodmark.dataset import Dataset
-from floodmark.engine import Session
-from floodmark.ledger.keys import hashing, index
+from floodmark.engine.session import Session
+from floodmark.rows import key_index_loader, row_hash
 from measuring import Curve, Figure, Line, measured, seconds
 from trips import write_files
 
@@ -33,13 +33,13 @@ _WORD = 8
 
 @dataclass
 class _Folder:
-    """A folder, and the files that were in it when it was last looked at."""
+    """A folder, and the files in it at the last call of `written`."""
 
     path: Path
     _seen: set[tuple[str, int]] = field(default_factory=set)
 
     def written(self) -> int:
-        """The bytes of the files that came since the last call; a file in another's place is a new one."""
+        """The bytes of the new files since the last call. A replaced file counts as new."""
         now = {(str(p), (s := p.stat()).st_ino): s.st_size for p in self.path.rglob("*") if p.is_file()}
         added = sum(size for file, size in now.items() if file not in self._seen)
         self._seen = set(now)
@@ -48,7 +48,7 @@ class _Folder:
 
 @dataclass
 class _Upserts:
-    """One dataset, and what upserts into it took."""
+    """One dataset, and the times and bytes of the upserts into it."""
 
     dataset: Dataset
     rows: pa.Table
@@ -62,16 +62,15 @@ class _Upserts:
         self.written.append(self.folder.written())
 
     def probed(self, count: int, seed: int) -> int:
-        """The bytes of the index that looking some keys up touches: values compared, and pages checked first."""
-        keys = hashing.hash_rows(_changes(self.rows, count, seed), ["id"])
-        opened = index.load(self.dataset.snapshot(), {})
-        found = opened.find(keys)
-        assert (found.offset >= 0).all()
+        """The bytes of the index that a lookup of some keys reads: compared values, and pages checked first."""
+        keys = row_hash.hash_rows(_changes(self.rows, count, seed), ["id"])
+        opened = key_index_loader.load(self.dataset.snapshot(), {})
+        assert (opened.find(keys).offset >= 0).all()
         return opened.probes.values * _WORD + opened.probes.page_bytes
 
 
 def _changes(rows: pa.Table, count: int, seed: int) -> pa.Table:
-    """Some rows at random, each with a fare that it never had."""
+    """Random rows, each with a new fare."""
     at = np.random.default_rng(seed).choice(len(rows), count, replace=False)
     chosen = rows.take(pa.array(np.sort(at)))
     fare: Any = pc.add(chosen.column("fare"), 1000.0 * (seed + 1))
@@ -79,7 +78,7 @@ def _changes(rows: pa.Table, count: int, seed: int) -> pa.Table:
 
 
 def _merged_by_deltalake(path: Path, files: Path, rows: pa.Table, count: int, repeats: int) -> tuple[float, float]:
-    """The median time of deltalake's merges of such changes into the same table, and the bytes that each writes."""
+    """The median time of deltalake's merges of such changes into the same table, and the mean bytes written."""
     write_deltalake(str(path), pads.dataset(files).scanner().to_reader())
     folder = _Folder(path)
     folder.written()

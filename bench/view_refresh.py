@@ -1,4 +1,4 @@
-"""Refreshing views after a few of many rows have changed, against their first refresh and plain Spark.
+"""Refresh views after a few of many rows changed, against their first refresh and plain Spark.
 
 Run: python bench/view_refresh.py --rows 10000000
 """
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import floodmark as fm
-from floodmark.engine import Session
+from floodmark.engine.session import Session
 from floodmark.view import View
 from measuring import Curve, Figure, Growth, measured, seconds, without_spark
 from trips import ROWS_PER_FILE, trips
@@ -25,7 +25,7 @@ from trips import ROWS_PER_FILE, trips
 CHANGED = 1_000
 NEW = 100
 MOVED = 100
-"""Of the changed rows so many are new, and so many go to another driver."""
+"""Among the changed rows: the number of new rows, and of rows that move to another driver."""
 ROWS_PER_DRIVER = 100
 WARM_UP_ROWS = 100_000
 
@@ -75,17 +75,17 @@ def _measure(root: Path, args: argparse.Namespace) -> list[Figure | Curve]:
             f"{groups * 1000:.0f} ms ÷ {spark:.2f} s; {_drivers(args.rows):,} groups",
         ),
         Figure(
-            "nothing", "nothing to do, both views: seconds beyond importing", nothing, "no Spark; a process of its own"
+            "nothing", "nothing to do, both views: seconds beyond importing", nothing, "no Spark; a separate process"
         ),
         growth.curve(),
     ]
 
 
 def _times(world: World, repeats: int) -> list[float]:
-    """The medians of a first refresh, a row-wise one, Spark's aggregation and a grouped refresh."""
+    """The median times of a first refresh, a row-wise refresh, Spark's aggregation and a grouped refresh."""
     for view in world.views.values():
         view.refresh()
-    taken: dict[str, list[float]] = {"first": [], "scores": [], "spark": [], "totals": []}
+    durations: dict[str, list[float]] = {"first": [], "scores": [], "spark": [], "totals": []}
     for number in range(repeats + 1):
         drivers = world.change(seed=number)
         times: dict[str, Callable[[], float]] = {
@@ -96,14 +96,14 @@ def _times(world: World, repeats: int) -> list[float]:
         }
         for what in sorted(times, reverse=bool(number % 2)):  # in turns; the first round only warms up
             took = times[what]()
-            taken[what] += [took] if number else []
+            durations[what] += [took] if number else []
     world.check()
-    return [median(taken[name]) for name in ("first", "scores", "spark", "totals")]
+    return [median(durations[name]) for name in ("first", "scores", "spark", "totals")]
 
 
 @dataclass(frozen=True)
 class World:
-    """Trips with drivers at random, two views of them, and the same rows in plain files."""
+    """Trips with random drivers, two views of them, and the same rows in plain files."""
 
     lake: fm.Lake
     views: Mapping[str, View]
@@ -121,7 +121,7 @@ class World:
         return World(lake, views, session, rows, str(path / "plain"))
 
     def change(self, seed: int) -> int:
-        """Other fares, other drivers and new trips, all over the place; how many drivers they are of."""
+        """Change fares and drivers of random trips, and add trips; returns the number of affected drivers."""
         rng = np.random.default_rng(seed)
         trips_now = self.lake["trips"]
         old = trips_now.get(pa.table({"id": rng.choice(self.rows, CHANGED - NEW, replace=False)}))
@@ -135,21 +135,21 @@ class World:
         return len(np.unique(np.concatenate([drivers, moved, new.column("driver").to_numpy()])))
 
     def refresh(self, name: str, keys: int = CHANGED) -> float:
-        done: list[fm.Refreshed] = []
+        done: list[fm.RefreshReport] = []
         took = seconds(lambda: done.append(self.views[name].refresh()))
         assert not done[0].is_whole, done
         assert done[0].keys == keys, done
         return took
 
     def first_refresh(self) -> float:
-        """Of the row-wise view, made for this alone."""
+        """The time of the first refresh of a new row-wise view."""
         view = self.lake.view("scores_again", sql=SCORES.format("trips"))
         took = seconds(view.refresh)
         self.lake.drop("scores_again")
         return took
 
     def aggregate(self) -> float:
-        """The grouped view as plain Spark makes it: of all rows, written as Parquet."""
+        """The time of the grouped view in plain Spark: over all rows, written as Parquet."""
         spark = self.session.get()
 
         def make() -> None:
@@ -159,22 +159,22 @@ class World:
         return seconds(make)
 
     def check(self) -> None:
-        """Both views are what Spark makes of the trips as they are now."""
+        """Check both views against Spark SQL over the current trips."""
         spark = self.session.get()
         self.lake["trips"].read().createOrReplaceTempView("trips_now")
         for name, query, key in (("scores", SCORES, "id"), ("totals", TOTALS, "driver")):
-            made = self.lake[name].to_arrow().sort_by(key)
+            rows = self.lake[name].to_arrow().sort_by(key)
             expected = spark.sql(query.format("trips_now")).toArrow().sort_by(key)
-            assert made.column_names == expected.column_names, (made.schema, expected.schema)
-            for column, values in zip(made.column_names, expected.columns, strict=True):
+            assert rows.column_names == expected.column_names, (rows.schema, expected.schema)
+            for column, values in zip(rows.column_names, expected.columns, strict=True):
                 if pa.types.is_floating(values.type):  # a sum depends on the order of its rows
-                    assert np.allclose(made.column(column).to_numpy(), values.to_numpy(), rtol=1e-12), column
+                    assert np.allclose(rows.column(column).to_numpy(), values.to_numpy(), rtol=1e-12), column
                 else:
-                    assert made.column(column).combine_chunks().equals(values.combine_chunks()), column
+                    assert rows.column(column).combine_chunks().equals(values.combine_chunks()), column
 
 
 def _warm_up(path: Path, session: Session) -> None:
-    """The same on few rows: no refresh is the first thing that this JVM does."""
+    """Do the same on a few rows, so that no measured refresh is the JVM's first work."""
     world = World.make(path, WARM_UP_ROWS, session)
     for view in world.views.values():
         view.refresh()
@@ -189,7 +189,7 @@ def _drivers(rows: int) -> int:
 
 
 def _driven(start: int, rows: int, of: int) -> pa.Table:
-    """Trips with drivers at random: no order of the rows brings those of one driver together."""
+    """Trips with random drivers: no row order puts the trips of one driver together."""
     drivers = np.random.default_rng(start + 1).integers(0, _drivers(of), rows)
     return trips(start, rows).append_column("driver", pa.array(drivers))
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from floodmark.engine import ArchiveUse, Profile, Session
+from floodmark.engine.session import ArchiveUse, Session
+from floodmark.engine.spark_launch import Profile
 from inline import choose_where_functions_run
 from profiles import PROFILE, SEED, load_hypothesis_profile
 from scheduling import FileScheduling

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from floodmark.engine import Cancelled, rounds, run_in_processes
-from floodmark.engine.attempts import Attempts
+from floodmark.engine import rounds
+from floodmark.engine.attempts import TaskAttempts
+from floodmark.engine.run import run_in_processes
 from floodmark.engine.task import call
+from floodmark.errors import Cancelled
 
 
 def choose_where_functions_run(item: pytest.Item) -> None:
@@ -27,7 +29,7 @@ def run_inline(
     **rules: Any,
 ) -> list[Any]:
     """Do what `run_in_processes` does, one task after the other and without a process."""
-    attempts: Attempts[Any, Any] = Attempts(tasks, **{"retries": 2, "halve": None, "weight": None, **rules})
+    attempts: TaskAttempts[Any, Any] = TaskAttempts(tasks, **{"retries": 2, "halve": None, "weight": None, **rules})
     while not attempts.finished:
         if cancel is not None and cancel.cancelled:
             raise Cancelled("The work was cancelled.", done=attempts.done, total=attempts.total)

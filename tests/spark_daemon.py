@@ -6,9 +6,9 @@ import pandas as pd  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 from pyspark import daemon
 
-import floodmark.compute.apply
+import floodmark.columns.task
 import floodmark.spark_source.source
-import floodmark.transform.tasks.apply  # noqa: F401
+import floodmark.transforms.task  # noqa: F401
 
 if __name__ == "__main__":
     daemon.manager()

@@ -1,4 +1,4 @@
-"""Writes the API's reference: every public name with its signature and docstring, as Markdown pages."""
+"""Write the API reference: all public names with signatures and docstrings, as Markdown pages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any
 
 import floodmark
-from floodmark.dataset import Dataset as LiveDataset
+from floodmark.dataset import Dataset
 from floodmark.errors import FloodmarkError
-from floodmark.view import View as LiveView
+from floodmark.view import View
 from markdown_text import escaped, table
 
 WIDTH = 96
@@ -23,7 +23,7 @@ WIDTH = 96
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the reference: its file's name, title, what it says first, and the public names on it."""
+    """A page of the reference: its file name, title, first paragraph, and the public names on it."""
 
     slug: str
     title: str
@@ -36,63 +36,61 @@ PAGES = (
     Page(
         "datasets",
         "Datasets",
-        "What `lake.create` and `lake[name]` give, and what its methods answer with. A pipeline declares datasets with "
-        "[another class of the same name](pipelines.md#dataset).",
-        ("Commit", "Fold", "Purge", "Verification", "LogEntry", "DatasetId", "Multihash"),
+        "What `lake.create` and `lake[name]` return, and what its methods return. A pipeline declares datasets with "
+        "[DatasetSpec](pipelines.md#datasetspec).",
+        ("Dataset", "Commit", "FoldReport", "PurgeReport", "VerifyReport", "LogEntry"),
     ),
     Page(
         "columns",
         "Computed columns",
         "Functions for columns. `add_column`, `backfill` and the rest are methods of [datasets](datasets.md).",
-        ("udf", "Udf", "Retry", "Skip", "Backfill", "BackfillPlan"),
+        ("udf", "Udf", "Retry", "Skip", "BackfillReport", "BackfillPlan"),
     ),
     Page(
         "transforms",
         "Transforms",
-        "Steps: what they read, write and do about errors, and what a run answers with.",
+        "Steps: what they read and write, how they handle errors, and what a run returns.",
         (
-            *("BatchTransform", "InputSpec", "Required", "OutputSpec", "OnError", "TransformPlan", "RunReport"),
+            *("BatchTransform", "InputSpec", "Required", "OutputSpec", "OnError", "RunPlan", "RunReport"),
             *("StepStatus", "DatatableTransform", "BatchGenerate", "UpdateExternalTable", "ExternalTable"),
         ),
     ),
     Page(
         "views",
         "Views",
-        "What `lake.view` gives: all that [datasets](datasets.md) have, and a query. A pipeline declares views with "
-        "[another class of the same name](pipelines.md#view).",
-        ("ViewPlan", "Refreshed"),
+        "What `lake.view` returns: a [dataset](datasets.md) with a query. A pipeline declares views with "
+        "[ViewSpec](pipelines.md#viewspec).",
+        ("View", "RefreshPlan", "RefreshReport"),
     ),
     Page(
         "pipelines",
         "Pipelines",
-        "What a `pipeline.py` declares, and what a run of it answers with.",
-        ("Pipeline", "Dataset", "Source", "Column", "View", "Ran"),
+        "What a `pipeline.py` declares, and what a run of it returns.",
+        ("Pipeline", "DatasetSpec", "Source", "ColumnSpec", "ViewSpec", "PipelineReport"),
     ),
-    Page("spark", "Spark", "Datasets in anybody's Spark jobs, by the name `floodmark`.", ("register", "sink")),
+    Page("spark", "Spark", "Datasets in any Spark job: the data source `floodmark`.", ("register", "stream_sink")),
     Page(
         "errors",
         "Errors",
-        "Every error derives from `FloodmarkError`. Those that a program may want to tell apart come first.",
+        "Every error derives from `FloodmarkError`. Errors that programs often handle come first.",
         (
             "FloodmarkError",
             "CommitConflict",
             "CommitUnknown",
             "NothingToWrite",
-            "Purged",
+            "RecordsPurged",
             "UnknownDataset",
             "BadPipeline",
         ),
     ),
 )
-# What users hold but do not make themselves, so it is not exported: by page.
-HELD: dict[str, type] = {"datasets": LiveDataset, "views": LiveView}
+# Users get these from a lake, so the reference does not show their constructors.
+FROM_A_LAKE = (Dataset, View)
 
 
 def write_page(page: Page) -> str:
     """One page as Markdown."""
     parts = [f"# {page.title}", page.first]
-    if page.slug in HELD:
-        parts.extend(_of_class(page.title[:-1], HELD[page.slug], f"live-{page.slug}"))
     for name in page.names:
         parts.extend(_of_name(name))
     if page.slug == "errors":
@@ -101,9 +99,8 @@ def write_page(page: Page) -> str:
 
 
 def undocumented() -> list[str]:
-    """Public names, and public members of public classes, that say nothing of themselves."""
+    """The public names, and public members of public classes, without a docstring."""
     things = {**{name: getattr(floodmark, name) for page in PAGES for name in page.names}}
-    things |= {f"{slug}:{kind.__name__}": kind for slug, kind in HELD.items()}
     found = [name for name, thing in things.items() if not _own_words(thing)]
     for name, thing in things.items():
         if isinstance(thing, type):
@@ -121,7 +118,7 @@ class _Member:
 
 def _of_name(name: str) -> list[str]:
     thing = getattr(floodmark, name)
-    anchor = name.lower() if name != "Udf" else "class-udf"  # beside the function of that name
+    anchor = name.lower() if name != "Udf" else "class-udf"  # the function `udf` has the other anchor
     if isinstance(thing, type):
         return _of_class(name, thing, anchor)
     return [f"({anchor})=\n## {name}", _code(name, thing), _prose(_own_words(thing))]
@@ -132,7 +129,7 @@ def _of_class(name: str, thing: type, anchor: str) -> list[str]:
     if issubclass(thing, FloodmarkError) and thing is not FloodmarkError:
         bases = (base.__name__ for base in thing.__mro__[1:] if issubclass(base, FloodmarkError))
         parts.append(f"Derived from {', '.join(f'`{base}`' for base in bases)}.")
-    elif thing not in HELD.values():  # nobody makes those by calling the class
+    elif thing not in FROM_A_LAKE:
         parts.append(_code(name, thing))
     parts.append(_prose(_own_words(thing)))
     for member in _members(thing):
@@ -144,16 +141,16 @@ def _of_class(name: str, thing: type, anchor: str) -> list[str]:
 
 
 def _members(thing: type) -> Iterator[_Member]:
-    """Public methods and properties that Floodmark defines, in the order of the source, those of the class first."""
+    """The public methods and properties that Floodmark defines, in source order. The class itself comes first."""
     seen = {field.name for field in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else set()
     for owner in thing.__mro__:
-        if not owner.__module__.startswith("floodmark") or _is_told_elsewhere(owner, thing):
+        if not owner.__module__.startswith("floodmark") or _is_documented_elsewhere(owner, thing):
             continue
         for name in vars(owner):
             if name.startswith("_") or name in seen:
                 continue
             seen.add(name)
-            raw = inspect.getattr_static(thing, name)  # what it is in this class
+            raw = inspect.getattr_static(thing, name)  # as defined, not bound
             if isinstance(raw, property | cached_property):
                 getter = raw.fget if isinstance(raw, property) else raw.func
                 answer = inspect.get_annotations(getter).get("return", "") if getter else ""
@@ -164,22 +161,21 @@ def _members(thing: type) -> Iterator[_Member]:
                 yield _Member(name, raw, _words_of_member(thing, name))
 
 
-def _is_told_elsewhere(owner: type, thing: type) -> bool:
-    """Whether what a class has from another is on that one's place: a view is a dataset, an error an error."""
+def _is_documented_elsewhere(owner: type, thing: type) -> bool:
+    """Whether inherited members are documented with their base class: those of Dataset and FloodmarkError."""
     return owner is not thing and any(
-        issubclass(thing, told) and thing is not told and issubclass(told, owner)
-        for told in (LiveDataset, FloodmarkError)
+        issubclass(thing, base) and thing is not base and issubclass(base, owner) for base in (Dataset, FloodmarkError)
     )
 
 
 def _words_of_member(thing: type, name: str) -> str:
-    """A member's docstring; one that takes another's place and says nothing does what that one says."""
+    """A member's docstring. An overriding member without one inherits it."""
     meant = (vars(owner)[name] for owner in thing.__mro__ if name in vars(owner))
     return next((words for one in meant if (words := _own_words(one))), "")
 
 
 def _own_words(thing: Any) -> str:
-    """A docstring, without what Python makes up for dataclasses, and not that of a base class."""
+    """A docstring, without inherited ones and those that Python generates for dataclasses."""
     words = thing.__doc__ or ""
     return "" if words.startswith(f"{getattr(thing, '__name__', '')}(") else inspect.cleandoc(words)
 
@@ -189,8 +185,8 @@ def _code(name: str, thing: Callable[..., Any]) -> str:
 
 
 def signature_text(name: str, thing: Callable[..., Any]) -> str:
-    """A signature as one would write it, in one line if that is short enough."""
-    # What instances of a class wrap says nothing of the class.
+    """A signature as source text, in one line if it is short enough."""
+    # The signature of a class is its own, not that of a function that its instances wrap.
     signature = inspect.signature(thing, follow_wrapped=not isinstance(thing, type))
     shown = []
     only_by_name = False
@@ -227,13 +223,13 @@ def _type_text(annotation: Any) -> str:
 
 
 def _default_text(value: Any) -> str:
-    """A default as source; one without such a form, a function or what a dataclass makes anew, is `…`."""
+    """A default as source text; `…` if it has none, like a function or a dataclass factory."""
     text = repr(value)
     return "…" if text.startswith("<") else text
 
 
 def _all_errors() -> list[str]:
-    """A table of all errors there are, each with its first sentence."""
+    """A table of all error classes, each with the first paragraph of its docstring."""
     for module in pkgutil.walk_packages(floodmark.__path__, "floodmark."):
         if module.name.endswith(".errors"):
             importlib.import_module(module.name)
@@ -246,9 +242,9 @@ def _all_errors() -> list[str]:
             where = error.__module__.removeprefix("floodmark.")
             found[error.__name__, where] = _own_words(error).partition("\n\n")[0].replace("\n", " ")
     rows = [(f"`{name}`", f"`{where}`", escaped(words)) for (name, where), words in sorted(found.items())]
-    return ["## All errors", table(("error", "module", "what it says"), rows)]
+    return ["## All errors", table(("error", "module", "meaning"), rows)]
 
 
 def _prose(words: str) -> str:
-    """A docstring as Markdown: paragraphs stay, code in backticks stays code, nothing else means anything."""
+    """A docstring as Markdown: keep paragraphs and code in backticks, escape the rest."""
     return "\n\n".join(escaped(part) for part in re.split(r"\n\s*\n", words))

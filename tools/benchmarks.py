@@ -1,4 +1,4 @@
-"""Lists the benchmarks: the programs in bench/, each with the first line of its docstring."""
+"""List the benchmarks: the programs in bench/, each with the first line of its docstring."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ BENCH = Path(__file__).parent.parent / "bench"
 
 
 def programs() -> dict[str, str]:
-    """The name of each benchmark and what it measures; modules that cannot be run are their common parts."""
+    """The name of each benchmark and what it measures. Modules without a main part are not benchmarks."""
     found = {}
     for path in sorted(BENCH.glob("*.py")):
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""Writes the command line's reference: every verb with its help, arguments and options, as one Markdown page."""
+"""Write the command line reference: every verb with its help, arguments and options, as one Markdown page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from markdown_text import escaped, table
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """All verbs in the order of `floodmark --help`, those of groups by both words."""
+    """All verbs in the order of `floodmark --help`. Verbs of groups have both words."""
     for name, command in floodmark.commands.items():
         yield name, command
         if isinstance(command, click.Group):
@@ -22,7 +22,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def unexplained() -> list[str]:
-    """Verbs without help, and options without a word."""
+    """The verbs and options without a help text."""
     found = [name for name, command in commands() if not command.help]
     for name, command in commands():
         found.extend(
@@ -35,7 +35,7 @@ def unexplained() -> list[str]:
 
 def write_page() -> str:
     """The page as Markdown."""
-    parts = ["# Command line", "What `floodmark --help` and `floodmark VERB --help` say, on one page."]
+    parts = ["# Command line", "The output of `floodmark --help` and `floodmark VERB --help`, on one page."]
     parts.extend(_help(floodmark.help or ""))
     parts.append(table(("verb", ""), [_line(name, command) for name, command in commands()]))
     for name, command in commands():
@@ -60,7 +60,7 @@ def _usage(name: str, command: click.Command) -> str:
 
 
 def _help(text: str) -> Iterator[str]:
-    r"""Paragraphs as they are; those that click keeps as they stand (marked by \b) as code."""
+    r"""Help texts as Markdown. Paragraphs that click does not wrap (marked by \b) become code."""
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         if paragraph.startswith("\b"):
             yield f"```text\n{inspect.cleandoc(paragraph[1:])}\n```"
@@ -69,12 +69,12 @@ def _help(text: str) -> Iterator[str]:
 
 
 def _options(name: str, command: click.Command) -> str:
-    """The table of a verb's options, as its help has it."""
+    """The table of a verb's options, with their help texts."""
     context = _context(name, command)
     records = [option.get_help_record(context) for option in command.params if isinstance(option, click.Option)]
     return table(("option", ""), [(_option(one[0]), escaped(one[1])) for one in records if one])
 
 
 def _option(text: str) -> str:
-    """The way an option is written, as code in a table, where a bar would end the cell."""
+    """An option as code in a table cell. Its bars are escaped: a bar would end the cell."""
     return "`" + text.replace("|", r"\|") + "`"

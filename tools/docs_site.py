@@ -1,7 +1,7 @@
-"""Builds the documentation into ./site: the guide, the examples and the reference that is made from the code.
+"""Build the documentation into ./site: the guide, the examples, and the reference generated from the code.
 
-Sphinx is given a folder of its own, build/docs, so that what is generated never lies among what is written. A link
-that leads nowhere, a page that is in no menu and any warning end it with an error.
+Sphinx reads a staging folder, build/docs, so generated pages are never mixed with written ones. A broken link, a page
+in no menu, and any warning are errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LINK = re.compile(r"(\]\(|<img[^>]* src=\")(?!https?:|mailto:|#)([^)#\s\"]+)")
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the menu: its title, and its pages in order; a star stands for all that there are."""
+    """A part of the menu: its title, and its pages in order."""
 
     title: str
     pages: tuple[str, ...]
@@ -45,10 +45,10 @@ FOLDERS = ("examples", "coming-from", "reference", "design")
 
 
 def sources() -> dict[Path, Path]:
-    """Every page that somebody wrote, and where it is in the site."""
-    found = {page: page.relative_to(DOCS) for page in sorted(DOCS.rglob("*.md"))}
-    found |= {page: Path("examples", f"{page.parent.name}.md") for page in sorted(ROOT.glob("examples/*/README.md"))}
-    return found | {ROOT / "CONTRIBUTING.md": Path("contributing.md"), ROOT / "CHANGELOG.md": Path("changelog.md")}
+    """The written (not generated) pages, and their paths in the site."""
+    pages = {page: page.relative_to(DOCS) for page in sorted(DOCS.rglob("*.md"))}
+    pages |= {page: Path("examples", f"{page.parent.name}.md") for page in sorted(ROOT.glob("examples/*/README.md"))}
+    return pages | {ROOT / "CONTRIBUTING.md": Path("contributing.md"), ROOT / "CHANGELOG.md": Path("changelog.md")}
 
 
 class Stage:
@@ -59,7 +59,7 @@ class Stage:
         self.sources = sources()
 
     def fill(self) -> None:
-        """Put everything there, from nothing."""
+        """Create the folder with all pages. An old one is deleted first."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for page, place in self.sources.items():
             self._put(place, self._with_links(page))
@@ -77,21 +77,21 @@ class Stage:
             self._add(Path("index.md"), _menu(section))
 
     def place_of(self, page: Path, link: str) -> Path:
-        """Where the target of a link is in the site; a file that is no page is taken along."""
+        """The path of a link's target in the site. A file that is not a page is copied to the stage."""
         target = (page.parent / link).resolve()
         if target.is_dir():
             target /= "README.md"
         if target in self.sources:
             return self.sources[target]
         if not target.is_file():
-            raise SystemExit(f"{page.relative_to(ROOT)}: the link {link!r} leads nowhere")
+            raise SystemExit(f"{page.relative_to(ROOT)}: the link {link!r} has no target")
         inside = target.is_relative_to(DOCS)  # such as a picture
         place = target.relative_to(DOCS) if inside else Path("files", target.relative_to(ROOT))
         self._copy(target, place)
         return place
 
     def _within(self, folder: str) -> Iterator[str]:
-        """The pages of a folder; those of the reference in the order of the guide, the command line last."""
+        """The pages of a folder. The reference has a fixed order, with the command line last; others are sorted."""
         if folder == "reference":
             yield from (page.slug for page in api_reference.PAGES)
             yield "cli"
@@ -111,7 +111,7 @@ class Stage:
         shutil.copy(file, self.folder / place)
 
     def _with_links(self, page: Path) -> str:
-        """A page whose links lead to the same things from where it is in the site."""
+        """The text of a page with its links changed to paths in the site."""
 
         def moved(match: re.Match[str]) -> str:
             return match[1] + os.path.relpath(self.place_of(page, match[2]), self.sources[page].parent)
@@ -127,7 +127,7 @@ def _menu(section: Section) -> str:
 
 _REFERENCE = """# Reference
 
-Made from the code of this version: what is not here is not public.
+Generated from the code of this version. Names that are not listed here are not public.
 
 | | |
 |---|---|
@@ -140,32 +140,32 @@ Made from the code of this version: what is not here is not public.
 )
 _EXAMPLES = """# Examples
 
-Programs and pipelines to run and to change. Each is a folder in `examples/`; its page is its README.
+Programs and pipelines that you can run and change. Each is a folder in `examples/`; its page is its README.
 """
 _DESIGN = """# Design notes
 
-Decisions that took thought: the problem, what was decided, what was measured, and what it costs. Each has its date.
-They are written for whoever changes Floodmark.
+Important decisions, with dates: the problem, the decision, the measurements, and the costs. They are for developers of
+Floodmark.
 """
 
 
 def make(stage: Path, site: Path) -> int:
-    """Have Sphinx make the site of what lies ready; its exit code."""
+    """Run Sphinx on the stage; returns its exit code."""
     options = ["-b", "html", "-q", "--fail-on-warning", "--keep-going", "-d", str(stage.with_name("doctrees"))]
     return subprocess.run([sys.executable, "-m", "sphinx", *options, str(stage), str(site)], check=False).returncode
 
 
 def main() -> int:
-    """Build it, and say where it is."""
-    parser = argparse.ArgumentParser(description="Builds the documentation.")
-    parser.add_argument("--stage", type=Path, default=ROOT / "build" / "docs", help="what Sphinx is given")
-    parser.add_argument("--site", type=Path, default=ROOT / "site", help="where the pages go")
+    """Build the site and print its path."""
+    parser = argparse.ArgumentParser(description="Build the documentation.")
+    parser.add_argument("--stage", type=Path, default=ROOT / "build" / "docs", help="folder that Sphinx reads")
+    parser.add_argument("--site", type=Path, default=ROOT / "site", help="folder of the finished pages")
     arguments = parser.parse_args()
     Stage(arguments.stage).fill()
     shutil.rmtree(arguments.site, ignore_errors=True)
     code = make(arguments.stage, arguments.site)
     if code == 0:
-        print(f"The site is there: {arguments.site / 'index.html'}")
+        print(f"Built {arguments.site / 'index.html'}")
     return code
 
 

@@ -1,4 +1,4 @@
-"""A sheet to draw on: boxes, lines and words in one style, given as SVG that reads on light and dark pages alike."""
+"""Draw boxes, lines and text in one style, as SVG that is readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 WIDTH = 760
-# What a thing is says its colours: (fill, stroke) on light pages, and on dark ones.
+# The colours of each kind of thing: (fill, stroke) on light pages, then on dark pages.
 _COLOURS = {
     "plain": ("#f0f3f6", "#818b98", "#262c36", "#7d8590"),
     "new": ("#ddebff", "#0969da", "#12315c", "#58a6ff"),
@@ -47,20 +47,20 @@ def _style() -> str:
 
 @dataclass
 class Sheet:
-    """A picture under way: what is drawn later lies above. Places are in pixels from the upper left corner."""
+    """A picture in progress. Later shapes cover earlier ones. Coordinates are pixels from the upper left corner."""
 
     height: int
     title: str
     parts: list[str] = field(default_factory=list)
 
     def box(self, x: float, y: float, width: float, height: float, kind: str = "plain", words: str = "") -> None:
-        """A box, with words in its middle."""
+        """A box with text in its middle."""
         self.parts.append(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3"/>')
         if words:
             self.words(x + width / 2, y + height / 2 + 4.5, words, at="middle")
 
     def cells(self, x: float, y: float, width: float, labels: list[str], kind: str = "plain") -> None:
-        """Boxes side by side, each with a word in it."""
+        """A row of boxes, each with a label."""
         for index, label in enumerate(labels):
             self.parts.append(
                 f'<rect class="{kind}" x="{x + index * width:g}" y="{y:g}" width="{width:g}" height="26" rx="2"/>'
@@ -68,17 +68,17 @@ class Sheet:
             self.code(x + index * width + width / 2, y + 17, label, at="middle")
 
     def words(self, x: float, y: float, words: str, colour: str = "text", at: str = "start", head: str = "") -> None:
-        """A line of words; `at` is which end of it lies at x: start, middle or end."""
+        """A line of text; `at` is the part of it at x: start, middle or end."""
         self.parts.append(
             f'<text class="w-{colour}{head}" x="{x:g}" y="{y:g}" text-anchor="{at}">{escape(words, quote=False)}</text>'
         )
 
     def head(self, x: float, y: float, words: str) -> None:
-        """A line of words that names a part of the picture."""
+        """A heading."""
         self.words(x, y, words, head=" head")
 
     def code(self, x: float, y: float, words: str, colour: str = "text", at: str = "start") -> None:
-        """A line as code; spaces in it stay."""
+        """A line of code; spaces are kept."""
         self.words(x, y, words.replace(" ", "\u00a0"), colour, at, head=" code")
 
     def line(self, *points: tuple[float, float], kind: str = "plain") -> None:
@@ -88,7 +88,7 @@ class Sheet:
         self.parts.append(f'<polyline class="{kind}-line"{dashes} points="{path}"/>')
 
     def arrow(self, *points: tuple[float, float], kind: str = "plain") -> None:
-        """A line through some points that ends in a tip; its last part is level or upright."""
+        """A line through some points that ends in an arrow head; its last part is horizontal or vertical."""
         self.line(*points, kind=kind)
         (from_x, from_y), (x, y) = points[-2:]
         dx, dy = (x > from_x) - (x < from_x), (y > from_y) - (y < from_y)
@@ -101,7 +101,7 @@ class Sheet:
         self.parts.append(f'<polygon class="{kind}-tip" points="{x:g},{y:g} {wing}"/>')
 
     def svg(self) -> str:
-        """The picture, on a sheet of its own."""
+        """The picture as SVG, on a background."""
         page = f'<rect class="page" x="0.5" y="0.5" width="{WIDTH - 1}" height="{self.height - 1}" rx="8"/>'
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{self.height}" '

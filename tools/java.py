@@ -1,12 +1,13 @@
-"""Says which Java Spark will run on; exit code 3 when there is none that will do."""
+"""Print the Java that Spark will use. The exit code is 3 if no suitable Java was found."""
 
 import sys
 
-from floodmark.engine import JavaNotFound, find_java
+from floodmark.engine.java import find_java
+from floodmark.errors import JavaNotFound
 
 
 def main() -> int:
-    """Look where a Spark session of Floodmark's would look."""
+    """Search where Floodmark's Spark session searches."""
     try:
         java = find_java()
     except JavaNotFound as error:

@@ -1,6 +1,6 @@
-"""Count the modules of ours that one small operation passes in the driver: `python tools/module_trace.py [--names]`.
+"""Count the Floodmark modules that a small operation calls in the driver: `python tools/module_trace.py [--names]`.
 
-Each operation runs twice in a lake of a few rows, and the second run is counted: a module counts if one of its
+Each operation runs twice in a lake of a few rows, and the second run is counted. A module counts if one of its
 functions is called; imports do not count. `--source PATH` traces another checkout of Floodmark.
 """
 

@@ -1,7 +1,7 @@
-"""Break the product in many places, one after the other, and see tests turn red: `make mutants`.
+"""Mutation tests: break the code in many places, one at a time, and check that tests fail: `make mutants`.
 
-`tests/mutants/*.toml` lists the breaks. Each has a behaviour in words, the file, the text to replace, and the tests
-that must fail. A break is applied to a copy of the sources, and only its tests are run.
+`tests/mutants/*.toml` lists the mutants. Each has a description of the behaviour, the file, the text to replace, and
+the tests that must fail. A mutant is applied to a copy of the sources, and only its tests are run.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ SECONDS = 600
 
 @dataclass(frozen=True)
 class Mutant:
-    """One deliberate break of the product."""
+    """One deliberate break of the code."""
 
     name: str
-    behaviour: str  # what the product no longer does
-    file: str  # below src/floodmark
+    behaviour: str  # the correct behaviour, which the mutant breaks
+    file: str  # relative to src/floodmark
     old: str
     new: str
     tests: tuple[str, ...]
-    tests_before: tuple[str, ...] = ()  # for `--tree`: the tests of that checkout, where they have other names
+    tests_before: tuple[str, ...] = ()  # for `--tree`: the tests to run if that checkout has other names
 
     @contextmanager
     def applied(self, source: Path) -> Iterator[None]:
-        """Break a source tree for a while."""
+        """Apply the mutant to a source tree within the block."""
         path = source / "floodmark" / self.file
         before = path.read_text()
         if before.count(self.old) != 1:
@@ -57,14 +57,14 @@ class Mutant:
 
 
 def forget_bytecode(path: Path) -> None:
-    """Remove compiled forms of a module: Python compares their age in whole seconds only."""
+    """Remove the bytecode of a module: Python compares its time only in whole seconds."""
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
         compiled.unlink()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether the tests noticed the break."""
+    """The result of the tests of one mutant."""
 
     mutant: Mutant
     code: int
@@ -137,7 +137,7 @@ def run(mutant: Mutant, tree: Path, copies: Queue[Path]) -> Outcome:
             )
             return Outcome(mutant, done.returncode, time.monotonic() - began, done.stdout + done.stderr)
     except subprocess.TimeoutExpired:
-        return Outcome(mutant, TESTS_FAILED, time.monotonic() - began, "the tests did not end")
+        return Outcome(mutant, TESTS_FAILED, time.monotonic() - began, "the tests timed out")
     finally:
         copies.put(source)
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of the documentation into docs/pictures; run it again after changing one."""
+"""Draw the pictures of the documentation into docs/pictures. Run it again after each change here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 
 
 def overview() -> Sheet:
-    """A ledger, and how far each derived thing has read it."""
+    """A ledger, and the read positions of the things derived from it."""
     sheet = Sheet(312, "A ledger of numbered records, and how far each derived thing has read it")
     left, cell = 164, 39
     sheet.head(24, 52, "the ledger")
@@ -40,7 +40,7 @@ def overview() -> Sheet:
     sheet.words(
         24,
         294,
-        "The mark is a number, kept with the result. What is new lies to its right: nothing else is read.",
+        "The position is a number, stored with the result. Only the new records to its right are read.",
         "faint",
     )
     return sheet
@@ -55,7 +55,7 @@ def ledger() -> Sheet:
     sheet.head(24, 46, "slices")
     sheet.words(24, 63, "Parquet files", "faint")
     sheet.head(24, 140, "blocks")
-    sheet.words(24, 157, "who added what", "faint")
+    sheet.words(24, 157, "what was added", "faint")
     before = 0.0
     for index, (x, labels) in enumerate(slices):
         cells = labels.split()
@@ -68,7 +68,7 @@ def ledger() -> Sheet:
         else:
             sheet.arrow((middle - 44, 144), (before + 46, 144), kind="new")
         before = middle
-    sheet.words(slices[1][0], 182, "hash of the block before", "faint", at="middle")
+    sheet.words(slices[1][0], 182, "hash of the previous block", "faint", at="middle")
     sheet.words(before + 66, 134, "the head", "blue")
     sheet.arrow((before + 124, 144), (before + 46, 144), kind="new")
     sheet.line((24, 200), (736, 200), kind="gone")
@@ -81,7 +81,7 @@ def ledger() -> Sheet:
         sheet.line((x, y - 6), (x, y + 28), kind="new")
     sheet.code(slices[2][0] + 6, 235.5, "changes(since=57): 58 … 99", "blue")
     sheet.words(end + 10, 277.5, "nothing to do", "faint")
-    sheet.words(24, 318, "Nothing can later appear below an offset that somebody has read.", "faint")
+    sheet.words(24, 318, "New records never appear before an offset that was already read.", "faint")
     return sheet
 
 
@@ -94,10 +94,10 @@ def keyed() -> Sheet:
         ("   0    +A   1  London", 0, None, ""),
         ("   1    +A   2  Paris", 0, 1, "ended by 3"),
         ("   2    +A   3  Rome", 0, 2, "ended by 6"),
-        ("   3    -C   2  Paris", 1, 1, "repeats what was"),
+        ("   3    -C   2  Paris", 1, 1, "repeats the old row"),
         ("   4    +C   2  Berlin", 1, None, ""),
         ("   5    +A   4  Oslo", 1, None, ""),
-        ("   6    -R   3  Rome", 2, 2, "repeats what was"),
+        ("   6    -R   3  Rome", 2, 2, "repeats the old row"),
     )
     columns = (308, 440, 580)
     for x, name in zip(columns, ("write", "write", "delete"), strict=True):
@@ -121,7 +121,7 @@ def keyed() -> Sheet:
     sheet.words(
         24,
         332,
-        "Green: current rows. +A new, -C and +C before and after a change, -R gone. No record is taken out.",
+        "Green: current rows. +A new, -C and +C before and after a change, -R removed. Records always stay.",
         "faint",
     )
     return sheet
@@ -164,7 +164,7 @@ def transforms() -> Sheet:
     sheet.words(
         24,
         318,
-        "Results that come out the same are not written, so what reads the output has nothing to do for them.",
+        "Unchanged results are not written, so steps that read the output have nothing to do for them.",
         "faint",
     )
     return sheet
@@ -201,15 +201,17 @@ def columns() -> Sheet:
     sheet.words(
         24,
         312,
-        "A checkpoint's name says which function, version, inputs and range it is of.",
+        "The name of a checkpoint contains the function, its version, the inputs and the range.",
         "faint",
     )
     return sheet
 
 
 def views() -> Sheet:
-    """New records, the groups they touch, the query over these, and what differs."""
-    sheet = Sheet(318, "New records touch some groups; the query is evaluated for these, and what differs is committed")
+    """New records, the groups they affect, the query over these groups, and the changed rows."""
+    sheet = Sheet(
+        318, "New records affect some groups; the query is evaluated for these, and changed rows are committed"
+    )
     sheet.head(24, 34, "source: flights")
     for index, (words, kind) in enumerate(
         (
@@ -224,7 +226,7 @@ def views() -> Sheet:
         sheet.code(34, 63 + index * 34, words)
     sheet.words(24, 236, "4 is new", "blue")
     sheet.arrow((174, 195), (216, 195), kind="new")
-    sheet.head(218, 172, "touched")
+    sheet.head(218, 172, "affected")
     sheet.box(218, 182, 92, 26, "new")
     sheet.code(264, 199, "DL  day 2", at="middle")
     sheet.words(218, 228, "its rows: 3, 4", "faint")
@@ -239,24 +241,29 @@ def views() -> Sheet:
     for index, (words, kind) in enumerate((("AA  day 1", "plain"), ("DL  day 1", "plain"))):
         sheet.box(570, 46 + index * 34, 166, 26, kind)
         sheet.code(580, 63 + index * 34, words)
-    sheet.words(570, 132, "not looked at", "faint")
+    sheet.words(570, 132, "not read", "faint")
     sheet.box(570, 182, 166, 26, "new")
     sheet.code(580, 199, "DL  day 2  -C +C")
     sheet.words(570, 228, "and “read up to 4”", "green")
     sheet.words(
         24,
         280,
-        "Groups here; for a query without groups it is the records themselves, for a join the join keys.",
+        "This query has groups. Without groups, the records themselves are used; for a join, the join keys.",
         "faint",
     )
-    sheet.words(24, 299, "A query that can be cut in no such way is evaluated as a whole, and says why.", "faint")
+    sheet.words(
+        24,
+        299,
+        "A query that cannot be divided like this is evaluated as a whole, and the plan shows the reason.",
+        "faint",
+    )
     return sheet
 
 
 def timeline() -> Sheet:
-    """Late rows lying over row groups, and a row group that is cut by reference."""
+    """Late rows above row groups, and a row group that is cut by reference."""
     sheet = Sheet(
-        380, "Late rows lie over row groups until merging pays; a narrow late part cuts a row group by reference"
+        380, "Late rows wait above row groups until merging pays; a narrow late part cuts a row group by reference"
     )
     left, width = 170, 184
     times = ("06:00", "09:00", "12:00")
@@ -275,7 +282,12 @@ def timeline() -> Sheet:
         sheet.box(left + index * width + 3, 102, width - 6, 30, "plain", f"row group {index}")
     sheet.words(24, 114, "row groups of", "faint")
     sheet.words(24, 131, "the ledger's files", "faint")
-    sheet.words(left, 152, "Readers put the late rows between. Merged when there is one for every eight.", "faint")
+    sheet.words(
+        left,
+        152,
+        "Readers merge them. They are merged on disk at one late row per eight rows.",
+        "faint",
+    )
     sheet.line((24, 170), (736, 170), kind="plain")
     sheet.head(24, 206, "late rows, narrow")
     for x in (248, 264, 280, 296):
@@ -283,23 +295,26 @@ def timeline() -> Sheet:
     sheet.line((left + 246, 216), (left + 246, 234), kind="late")
     sheet.line((left + 310, 216), (left + 310, 234), kind="late")
     sheet.box(left + width + 3, 236, width - 6, 30, "plain", "row group 1")
-    sheet.words(24, 256, "cut where they lie", "faint")
+    sheet.words(24, 256, "cut by reference", "faint")
     sheet.head(24, 304, "afterwards")
     sheet.box(left + 3, 286, width - 6, 30, "plain", "by reference")
     sheet.box(left + width + 3, 286, 56, 30, "plain", "by ref.")
     sheet.box(left + width + 62, 286, 64, 30, "new", "merged")
     sheet.box(left + width + 129, 286, 52, 30, "plain", "by ref.")
     sheet.box(left + 2 * width + 3, 286, width - 6, 30, "plain", "by reference")
-    sheet.words(left + width + 94, 338, "the only rows that are written", "blue", at="middle")
+    sheet.words(left + width + 94, 338, "only these rows are written", "blue", at="middle")
     sheet.words(
-        24, 364, "Grey stays where it is: a piece is a part of a row group of a file, whoever wrote that file.", "faint"
+        24,
+        364,
+        "Grey is not rewritten: a piece is a part of a row group of any file, the ledger's or its own.",
+        "faint",
     )
     return sheet
 
 
 def pipelines() -> Sheet:
     """A graph of a source, steps, a column and a view, with offsets."""
-    sheet = Sheet(336, "A pipeline: a source, datasets and what reads them, with offsets and how far each has read")
+    sheet = Sheet(336, "A pipeline: a source, datasets and the steps that read them, with offsets and read positions")
 
     def dataset(x: int, y: int, name: str, offset: str) -> None:
         sheet.box(x, y, 104, 46, "plain")
@@ -318,7 +333,7 @@ def pipelines() -> Sheet:
     step(328, 112, "to_cents", "behind by 5", "new", "blue")
     sheet.arrow((304, 135), (304, 51), (326, 51), kind="new")
     step(328, 28, "orders.size", "behind by 5", "new", "blue")
-    sheet.words(456, 56, "a column, beside the rows of orders", "faint")
+    sheet.words(456, 56, "a computed column of orders", "faint")
     step(24, 218, "bank#rates", "nothing new", "done", "green")
     sheet.arrow((140, 241), (178, 241), kind="done")
     dataset(180, 218, "rates", "head 12")
@@ -327,28 +342,26 @@ def pipelines() -> Sheet:
     dataset(480, 112, "cents", "head 99")
     sheet.arrow((584, 135), (618, 135), kind="new")
     step(620, 112, "by_client", "after to_cents", "new", "blue")
-    sheet.words(736, 102, "a view: a query that is kept", "faint", at="end")
+    sheet.words(736, 102, "a view: a stored query", "faint", at="end")
     sheet.arrow((532, 158), (532, 216), kind="new")
     step(474, 218, "add_up", "after to_cents", "new", "blue")
     sheet.arrow((590, 241), (624, 241), kind="new")
     dataset(626, 218, "total", "head 12")
-    sheet.words(
-        24, 300, "Blue runs now, each as far as its inputs moved, side by side where nothing is waited for.", "blue"
-    )
+    sheet.words(24, 300, "Blue runs now, for the new records of its inputs. Independent steps run in parallel.", "blue")
     sheet.words(24, 319, "Green has nothing to do.", "green")
     return sheet
 
 
 def provenance() -> Sheet:
-    """A record, the rows it was made of, and where those were written from."""
-    sheet = Sheet(290, "A record, the run that made it, the rows it was made of, and the file they came from")
+    """A record, the rows it was computed from, and the source of these rows."""
+    sheet = Sheet(290, "A record, the run that wrote it, the rows it was computed from, and the file they came from")
     sheet.head(24, 34, "totals")
     sheet.box(24, 46, 190, 46, "new")
     sheet.code(34, 66, "5  +C  client=bob")
     sheet.code(34, 83, "       amount=50")
     sheet.arrow((119, 140), (119, 94), kind="new")
     sheet.box(24, 142, 190, 62, "plain")
-    sheet.words(34, 163, "made by the step “totals”")
+    sheet.words(34, 163, "written by the step “totals”")
     sheet.words(34, 180, "version 4f19…, block …a3", "faint")
     sheet.words(34, 197, "orders as of record 4", "green")
     sheet.head(300, 34, "orders, as of record 4")
@@ -367,14 +380,14 @@ def provenance() -> Sheet:
     sheet.arrow((300, 90), (258, 90), (258, 173), (216, 173), kind="done")
     sheet.line((300, 186), (258, 186), (258, 173), kind="done")
     sheet.line((290, 211), (500, 211), kind="late")
-    sheet.words(508, 235, "came later: not part of it", "orange")
+    sheet.words(508, 235, "written later: not used", "orange")
     sheet.arrow((570, 90), (492, 90), kind="plain")
     sheet.words(578, 87, "written from", "faint")
     sheet.code(578, 104, "monday.csv")
     sheet.arrow((570, 186), (492, 186), kind="plain")
     sheet.words(578, 190, "a correction, by hand", "faint")
     sheet.words(
-        24, 274, "Inputs are read as of the records that the run had pinned, whatever was written since.", "faint"
+        24, 274, "Inputs are read as of the snapshot of the run, without records that were written later.", "faint"
     )
     return sheet
 
@@ -386,9 +399,9 @@ PICTURES: dict[str, Callable[[], Sheet]] = {
 
 
 def main() -> None:
-    """Draw all of them."""
-    parser = argparse.ArgumentParser(description="Draws the pictures of the documentation.")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where they go")
+    """Draw all pictures."""
+    parser = argparse.ArgumentParser(description="Draw the pictures of the documentation.")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the pictures")
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in PICTURES.items():

@@ -1,1 +1,1 @@
-"""All benchmarks as one: their sizes, the bars of the issues, one table of figures beside bars, and growth curves."""
+"""The summary of all benchmarks: their sizes, the bars of the issues, the table of results, and growth curves."""

@@ -1,4 +1,4 @@
-"""Axes of a picture: which values are marked, how they are written, and where a value lies between both ends."""
+"""The axes of a picture: their marks, the text of a mark, and the position of a value."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from summary.figures import Scale
 _STEPS = (1, 2, 5, 10)
 _MARKS = 5
 _MOST_DECADES = 3
-"""A longer logarithmic axis is marked at powers of ten only."""
+"""A longer logarithmic axis has marks only at powers of ten."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From which value to which it goes, and which are marked."""
+    """The range of an axis, and its marks."""
 
     low: float
     high: float
@@ -24,7 +24,7 @@ class Axis:
     scale: Scale
 
     def place(self, value: float) -> float:
-        """Where a value lies: 0 is the low end, 1 the high one."""
+        """The position of a value: 0 is the low end, 1 the high end."""
         if self.scale == "log":
             low, high = math.log10(self.low), math.log10(self.high)
             return (math.log10(max(value, self.low)) - low) / (high - low)
@@ -32,7 +32,7 @@ class Axis:
 
 
 def axis(values: Sequence[float], scale: Scale) -> Axis:
-    """An axis that has room for all values, from one round number to another; a logarithmic one for those above 0."""
+    """An axis that covers all values, with round numbers at both ends. A logarithmic one ignores values up to 0."""
     return _logarithmic([value for value in values if value > 0]) if scale == "log" else _linear(values)
 
 
@@ -46,7 +46,7 @@ def _linear(values: Sequence[float]) -> Axis:
 
 
 def _step(least: float) -> float:
-    """The smallest round step that is not below this one."""
+    """The smallest round step of at least this size."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
 
@@ -66,7 +66,7 @@ def _is_power(mark: float) -> bool:
 
 
 def written(value: float) -> str:
-    """A mark in a few letters: 10k, 2.5M, 0.05."""
+    """The short text of a mark: 10k, 2.5M, 0.05."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.4g}{letter}"

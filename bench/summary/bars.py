@@ -1,4 +1,4 @@
-"""The bars of the issues, each once: which figure of which benchmark it is for, and what that must keep to."""
+"""The bars of the issues: for each, the benchmark and the figure that it applies to, and its limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEN_MILLION = 10_000_000
 
 @dataclass(frozen=True)
 class Bar:
-    """What an issue asks of a figure."""
+    """A limit that an issue sets for a figure."""
 
     bench: str
     figure: str
@@ -21,12 +21,12 @@ class Bar:
     comparison: Comparison
     bound: float
     what: str
-    """The figure in the words of the issue."""
+    """The description of the figure in the issue."""
     needs: Mapping[str, int] = field(default_factory=dict)
-    """Sizes below which the bar says nothing, where less data makes another question of it."""
+    """Minimum sizes. Below them the bar does not apply, because less data measures something else."""
 
     def keeps(self, value: float) -> bool:
-        """Whether a figure keeps to the bar; NaN never does."""
+        """Whether a figure meets the bar. NaN never does."""
         if self.comparison == "at most":
             return value <= self.bound
         if self.comparison == "under":
@@ -36,12 +36,12 @@ class Bar:
         return value == self.bound
 
     def asks(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it asks anything of a run of these sizes."""
+        """Whether it applies to a run of these sizes."""
         return all(sizes.get(name, 0) >= least for name, least in self.needs.items())
 
     @property
     def text(self) -> str:
-        """As people say it: "at most 1.2", and 1/50 rather than 0.02 where it was said so."""
+        """The limit as text: "at most 1.2", and "1/50" instead of 0.02."""
         inverse = 1 / self.bound if self.bound else 0.0
         is_share = 0 < self.bound <= 0.2 and abs(inverse - round(inverse)) < 1e-9
         return f"{self.comparison} {f'1/{round(inverse)}' if is_share else f'{self.bound:g}'}"
@@ -80,7 +80,7 @@ def _keyed() -> Iterator[Bar]:
         yield Bar("upsert_load", f"memory.{source}", 3, "under", 4.0, f"peak memory of a load of {source}, GB")
     for percent, bound in ((0, 1.2), (1, 1.4), (9, 1.8)):
         yield Bar(
-            "read_current", f"lying.{percent}", 3, "at most", bound, f"{percent} % dead ÷ plain scan of the living"
+            "read_current", f"lying.{percent}", 3, "at most", bound, f"{percent} % dead ÷ plain scan of the live rows"
         )
         yield Bar("read_current", f"folded.{percent}", 3, "at most", 1.2, f"{percent} % dead, after fold() ÷ the same")
     for way in ("arrow", "spark"):
@@ -144,7 +144,7 @@ def _timeline() -> Iterator[Bar]:
 def _pipelines() -> Iterator[Bar]:
     twenty, many = {"steps": 20}, {"datasets": 50}
     yield Bar("pipeline_idle", "seconds", 8, "under", 1.0, "run of 20 steps with nothing to do, seconds", twenty)
-    yield Bar("pipeline_idle", "processes", 8, "exactly", 0, "processes that it starts, a JVM among them", twenty)
+    yield Bar("pipeline_idle", "processes", 8, "exactly", 0, "processes that it starts, including a JVM", twenty)
     yield Bar("status_many", "seconds", 8, "under", 1.0, "status of 50 datasets of 10,000 blocks, seconds", many)
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark measures: figures, each with a key that does not depend on sizes, and curves of how things grow."""
+"""The results of a benchmark: figures, each with a key that does not depend on sizes, and growth curves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Scale = Literal["linear", "log"]
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number, mostly a ratio of two things measured in the same run; bars are found by its key."""
+    """One measured number, usually a ratio of two values of the same run. Its key selects the bar."""
 
     key: str
     name: str
@@ -21,7 +21,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a curve, by points from left to right."""
+    """One line of a curve: its points from left to right."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """How something grows with something else, to be drawn."""
+    """A chart of how one quantity grows with another."""
 
     key: str
     title: str
@@ -42,7 +42,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one run of a benchmark found, and at which sizes."""
+    """The results of one run of a benchmark, and its sizes."""
 
     bench: str
     sizes: Mapping[str, int]
@@ -53,12 +53,12 @@ class Measured:
         return next((figure for figure in self.figures if figure.key == key), None)
 
     def document(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """The results as a JSON document."""
         return asdict(self)
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> Measured:
-        """What `document` made."""
+        """The results from a JSON document; the inverse of `document`."""
         return Measured(
             document["bench"],
             document["sizes"],
@@ -69,7 +69,7 @@ class Measured:
 
 @dataclass
 class Growth:
-    """Points of several lines that come one after another."""
+    """Collects the points of several lines, and makes a curve of them."""
 
     key: str
     title: str
@@ -88,7 +88,7 @@ class Growth:
 
 
 def binned(values: Sequence[float], bins: int = 40) -> list[tuple[float, float]]:
-    """Medians of so many stretches of a series, each at the number of its last value: what a long series looks like."""
+    """A long series as medians of `bins` consecutive parts, each at the number of its last value."""
     from statistics import median
 
     count = min(bins, len(values))

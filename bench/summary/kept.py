@@ -1,4 +1,4 @@
-"""What was measured, at rest: a file for each benchmark, the table as JSON and Markdown, and the pictures."""
+"""Stored results: a file per benchmark, the table as JSON and Markdown, and the pictures."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ BEGIN, END = "<!-- figures: written by bench/all.py -->", "<!-- end of figures -
 
 
 def keep(folder: Path, record: Record) -> None:
-    """Put what a benchmark found with what others found; it takes the place of what this one found before."""
+    """Store the result of a benchmark; it replaces an older one of the same benchmark."""
     (folder / "results").mkdir(parents=True, exist_ok=True)
     text = json.dumps(record.document(), indent=1, ensure_ascii=False)
     _path(folder, record.bench).write_text(text + "\n", encoding="utf-8")
 
 
 def kept(folder: Path) -> list[Record]:
-    """What the benchmarks found when they were last run into this folder, in their order."""
+    """The latest results in this folder, in the order of the benchmarks."""
     paths = [_path(folder, program.name) for program in PROGRAMS]
     return [Record.of(json.loads(path.read_text(encoding="utf-8"))) for path in paths if path.exists()]
 
 
 def write_tables(folder: Path, records: Sequence[Record]) -> None:
-    """The table as benchmarks.json and benchmarks.md, with the pictures beside it."""
+    """Write the table as benchmarks.json and benchmarks.md, and the pictures next to it."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures = draw(folder / "curves", records, "curves")
     text = json.dumps(document(records), indent=1, ensure_ascii=False)
@@ -37,17 +37,17 @@ def write_tables(folder: Path, records: Sequence[Record]) -> None:
 
 
 def write_page(page: Path, records: Sequence[Record]) -> None:
-    """The table between the two marks of a page, with the pictures where those of the other pages are."""
+    """Write the table between the two markers of a page, and the pictures into its `pictures` folder."""
     text = page.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise SystemExit(f"{page}: it needs one line {BEGIN} and after it one line {END}")
+        raise SystemExit(f"{page}: add one line {BEGIN} and, after it, one line {END}")
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     pictures = draw(page.parent / "pictures", records, "pictures")
     page.write_text(f"{before}{BEGIN}\n\n{markdown(records, pictures)}\n{END}{after}", encoding="utf-8")
 
 
 def draw(folder: Path, records: Sequence[Record], reached_by: str) -> list[tuple[str, str]]:
-    """A picture of every curve, and of none that is no more; their titles, and their paths as the text has them."""
+    """Draw every curve, and delete old pictures; returns the titles and the paths for links."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("bench-*.svg"):
         old.unlink()

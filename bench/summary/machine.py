@@ -14,7 +14,7 @@ PACKAGES = ("floodmark", "pyspark", "pyarrow", "numpy", "pandas", "duckdb", "del
 
 @dataclass(frozen=True)
 class Machine:
-    """What figures depend on besides the code; names nobody."""
+    """The machine and the versions of packages. It has no names of hosts or users."""
 
     cores: int
     memory_gb: float
@@ -27,13 +27,13 @@ class Machine:
 
     @property
     def text(self) -> str:
-        """The same in a sentence."""
+        """The same as one line of text."""
         versions = ", ".join(f"{name} {found}" for name, found in self.versions.items())
         return f"{self.cores} cores, {self.memory_gb:.0f} GB, {self.system}, Python {self.python}; {versions}"
 
 
 def this_machine() -> Machine:
-    """Where this process runs."""
+    """The machine of this process."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     found = {name: number for name in PACKAGES if (number := _version(name)) is not None}
     system = f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}"
@@ -41,7 +41,7 @@ def this_machine() -> Machine:
 
 
 def load_average() -> tuple[float, float, float]:
-    """How busy the machine was in the last minute, five and fifteen, to two places."""
+    """The load averages of the last 1, 5 and 15 minutes, with two decimals."""
     one, five, fifteen = os.getloadavg()
     return round(one, 2), round(five, 2), round(fifteen, 2)
 

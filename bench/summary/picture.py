@@ -15,14 +15,14 @@ _COLOURS = ("#1f6fb4", "#d1661a", "#2f8f4e", "#a33a6b", "#6b55b5", "#80705a")
 _INK, _FAINT, _PAPER = "#22272e", "#d9dde2", "#ffffff"
 _FONT = "font-family='system-ui, DejaVu Sans, sans-serif'"
 _MOST_DOTS = 12
-"""A line of more points is drawn without a dot at each."""
+"""Lines with more points have no dots."""
 
 
 def svg(curve: Curve) -> str:
-    """A picture of a curve, on paper of its own, so that it can be read on any background."""
+    """A curve as an SVG picture. It has its own background, so it is readable on light and dark pages."""
     points = [point for line in curve.lines for point in line.points]
     x = axis([x for x, _ in points], curve.x_scale)
-    y = axis([0.0, *(y for _, y in points)], curve.y_scale)  # from 0, else small changes would look large
+    y = axis([0.0, *(y for _, y in points)], curve.y_scale)  # from 0: otherwise small changes would look large
     top = _TITLE + 14 + _LEGEND * len(curve.lines)
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}'"
@@ -56,12 +56,12 @@ def _grid(x: Axis, y: Axis, top: float) -> list[str]:
 
 
 def _drawn(line: Line, colour: str, number: int, x: Axis, y: Axis, top: float) -> list[str]:
-    """A line, dots at its points, and its name above the picture."""
-    places = [(_across(x, px), _down(y, py, top)) for px, py in line.points]
-    path = "L".join(f"{_number(px)} {_number(py)}" for px, py in places)
+    """A line with dots at its points, and its entry in the legend."""
+    points = [(_across(x, px), _down(y, py, top)) for px, py in line.points]
+    path = "L".join(f"{_number(px)} {_number(py)}" for px, py in points)
     parts = [f"<path d='M{path}' fill='none' stroke='{colour}' stroke-width='2.2' stroke-linejoin='round'/>"]
-    if len(places) <= _MOST_DOTS:
-        parts += [f"<circle cx='{_number(px)}' cy='{_number(py)}' r='4' fill='{colour}'/>" for px, py in places]
+    if len(points) <= _MOST_DOTS:
+        parts += [f"<circle cx='{_number(px)}' cy='{_number(py)}' r='4' fill='{colour}'/>" for px, py in points]
     at = _TITLE + _LEGEND * (number + 1)
     parts.append(f"<path d='M{_LEFT} {at - 4}h18' stroke='{colour}' stroke-width='4'/>")
     parts.append(_text(_LEFT + 26, at, f"{line.name}{_ends(line.points)}", "start"))
@@ -69,7 +69,7 @@ def _drawn(line: Line, colour: str, number: int, x: Axis, y: Axis, top: float) -
 
 
 def _ends(points: Sequence[tuple[float, float]]) -> str:
-    """From which value to which a line goes, to be read without a ruler."""
+    """The first and last value of a line, as text for the legend."""
     if not points:
         return ""
     first, last = (f"{value:.3g}" for value in (points[0][1], points[-1][1]))

@@ -1,4 +1,4 @@
-"""The benchmarks, in the order in which they are run, with the sizes of a quick look and those of the issues."""
+"""The benchmarks in the order in which they run, with quick sizes and full sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS = {"rows": 10_000_000}
 
 @dataclass(frozen=True)
 class Program:
-    """A benchmark; sizes that are not named here are its own defaults."""
+    """A benchmark with its sizes. For sizes that are missing here, its own defaults apply."""
 
     name: str
     quick: Mapping[str, int] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class Program:
         return FOLDER / f"{self.name}.py"
 
     def flags(self, sizes: Mapping[str, int]) -> list[str]:
-        """The sizes as it is told them."""
+        """The sizes as command-line flags."""
         return [word for name, size in sizes.items() for word in (f"--{name.replace('_', '-')}", str(size))]
 
 
@@ -59,9 +59,9 @@ PROGRAMS: tuple[Program, ...] = (
         "status_many", {"datasets": 50, "blocks": 500, "repeats": 5}, {"datasets": 50, "blocks": 10_000, "repeats": 9}
     ),
 )
-"""Every benchmark of this folder: a test sees to it."""
+"""All benchmarks of this folder; a test checks that none is missing."""
 
 
 def sizes_of(program: Program, scale: str) -> Mapping[str, int]:
-    """What a quick or a full run tells a benchmark."""
+    """The sizes of a benchmark at a scale."""
     return program.full if scale == "full" else program.quick

@@ -1,4 +1,4 @@
-"""Running benchmarks one after another, each in a process of its own; one that fails is noted, and the others go on."""
+"""Run a benchmark in a separate process, and record its results or its failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAST_LINES = 12
 
 @dataclass(frozen=True)
 class Record:
-    """One run of a benchmark: what it found or how it ended, when, how long it took, and how busy the machine was."""
+    """One run of a benchmark: its results or its failure, the time, the duration, and the load of the machine."""
 
     bench: str
     scale: str
@@ -39,31 +39,31 @@ class Record:
     machine: str
 
     def document(self) -> dict[str, Any]:
-        """The same for JSON."""
-        found = None if self.measured is None else self.measured.document()
-        return {**vars(self), "measured": found, "load": list(self.load)}
+        """The record as a JSON document."""
+        measured = None if self.measured is None else self.measured.document()
+        return {**vars(self), "measured": measured, "load": list(self.load)}
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> Record:
-        """What `document` made."""
-        found = None if document["measured"] is None else Measured.of(document["measured"])
-        return Record(**{**document, "measured": found, "load": tuple(document["load"])})
+        """The record from a JSON document; the inverse of `document`."""
+        measured = None if document["measured"] is None else Measured.of(document["measured"])
+        return Record(**{**document, "measured": measured, "load": tuple(document["load"])})
 
 
 def run(program: Program, scale: str, sizes: Mapping[str, int], folder: Path, timeout: float) -> Record:
-    """Run a benchmark; what it prints is kept beside its result in `folder`."""
+    """Run a benchmark. Its output is written to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     result, printed = folder / f"{program.name}.measured.json", folder / f"{program.name}.txt"
     result.unlink(missing_ok=True)
     began, load, clock = datetime.now(UTC), load_average(), time.monotonic()
     command = [sys.executable, str(program.path), *program.flags(sizes), "--json", str(result)]
     state: State = "ran"
-    # A session and a place for temporary files of its own: when it takes too long, all that it made ends with it.
+    # A new session and a temporary folder: after a timeout, all its processes are killed and its files are deleted.
     with (
         printed.open("w") as output,
-        TemporaryDirectory(prefix="floodmark-bench-", ignore_cleanup_errors=True) as place,
+        TemporaryDirectory(prefix="floodmark-bench-", ignore_cleanup_errors=True) as temporary,
     ):
-        variables = {**os.environ, "TMPDIR": place}
+        variables = {**os.environ, "TMPDIR": temporary}
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=variables
         )
@@ -77,7 +77,7 @@ def run(program: Program, scale: str, sizes: Mapping[str, int], folder: Path, ti
     measured, why = None, f"after {timeout:,.0f} s"
     if state == "ran":
         measured, why = _read(result), ""
-        if measured is None:  # a benchmark that misses a bar ends with 1 as well, but has said what it found
+        if measured is None:  # a benchmark that misses a bar also exits with 1, but it writes results
             state, why = "failed", f"ended with {code}: {_last_lines(printed)}"
     result.unlink(missing_ok=True)
     took = round(time.monotonic() - clock, 1)
@@ -90,7 +90,7 @@ def _read(result: Path) -> Measured | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and the others of its session."""
+    """Kill a process and all processes of its session."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 

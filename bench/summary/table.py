@@ -1,4 +1,4 @@
-"""Figures beside the bars of the issues: which are met, which are missed, and which nothing was measured for."""
+"""The table of figures and bars: which bars are met, missed, or not measured."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Row:
 
     @property
     def shown(self) -> str:
-        """The figure as people read it; what is far below one as a share."""
+        """The figure as text."""
         return "–" if self.value is None else shown(self.value)
 
 
 def shown(value: float) -> str:
-    """A figure in a few digits."""
+    """A figure with a few digits."""
     if value == int(value) and abs(value) < 1e6:
         return f"{value:.0f}"
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
 
 
 def rows(records: Sequence[Record]) -> list[Row]:
-    """Every bar in the order of the issues, then what is only shown."""
+    """All bars in the order of the issues, then the figures without a bar."""
     by_bench = {record.bench: record for record in records}
     with_bars = [_row(bar, by_bench.get(bar.bench)) for bar in BARS]
     barred = {(bar.bench, bar.figure) for bar in BARS}
@@ -83,16 +83,16 @@ def _in_order(records: Sequence[Record]) -> list[Record]:
 
 
 def exit_code(records: Sequence[Record]) -> int:
-    """0 if all that was run keeps to its bars, 1 if a bar is missed, 2 if a benchmark did not come to its end."""
+    """0 if all benchmarks that ran meet their bars, 1 if a bar is missed, 2 if a benchmark has no result."""
     ran = {record.bench for record in records}
     of_these = [row for row in rows(records) if row.bench in ran]
-    if any(row.value is None for row in of_these):  # it ended without a result, or lacks a figure that has a bar
+    if any(row.value is None for row in of_these):  # it ended without a result, or has no figure for a bar
         return 2
     return 1 if any(row.verdict == "missed" for row in of_these) else 0
 
 
 def document(records: Sequence[Record]) -> dict[str, Any]:
-    """The table, and all that it was made of, for JSON."""
+    """The table and the runs behind it, as a JSON document."""
     return {
         "table": [asdict(row) for row in rows(records)],
         "runs": [record.document() for record in _in_order(records)],
@@ -100,7 +100,7 @@ def document(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def markdown(records: Sequence[Record], pictures: Sequence[tuple[str, str]] = ()) -> str:
-    """The table for people; pictures are titles and where they lie."""
+    """The table as Markdown; `pictures` are titles and paths."""
     found = rows(records)
     parts = [_head(records, found), _bars(found), _only(found), _runs(records), _pictures(pictures)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -108,7 +108,7 @@ def markdown(records: Sequence[Record], pictures: Sequence[tuple[str, str]] = ()
 
 def _head(records: Sequence[Record], found: Sequence[Row]) -> str:
     if not records:
-        return "Nothing was run."
+        return "No benchmark was run."
     scales = sorted({record.scale for record in records})
     machines = sorted({record.machine for record in records})
     days = sorted({record.began[:10] for record in records})
@@ -154,12 +154,12 @@ def _runs(records: Sequence[Record]) -> str:
     ]
     for record in _in_order(records):
         sizes = {} if record.measured is None else record.measured.sizes
-        said = ", ".join(f"{name} {size:,}" for name, size in sizes.items()) or "–"
+        size_text = ", ".join(f"{name} {size:,}" for name, size in sizes.items()) or "–"
         state = "" if record.state == "ran" else f"**{record.state}** {record.why}"
         began = record.began[:16].replace("T", " ")
         cells = [
             f"`{record.bench}`",
-            f"{record.scale}: {said}",
+            f"{record.scale}: {size_text}",
             began,
             f"{record.seconds:,.0f}",
             f"{record.load[0]:.1f}",

@@ -1,4 +1,4 @@
-"""A function that is slow, as models are, and that writes down each of its calls so that they can be counted."""
+"""A function that is as slow as a model, and logs each call so that calls can be counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CALLS = "calls.log"
 
 @fm.udf(returns="int64")
 def sentiment(text: str) -> int:
-    """Good words less bad words; a real model would take about as long."""
+    """Number of good words minus bad words, as slow as a real model."""
     time.sleep(0.02)
     with Path(CALLS).open("a") as calls:
         calls.write(f"{text}\n")

@@ -1,4 +1,4 @@
-"""Fills a slow column, kills that halfway, and lets it go on: no row that was kept is computed again."""
+"""Backfill a slow column, kill the process halfway, and resume: rows in checkpoints are not computed again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 120.0
 
 
 def kept(folder: Path) -> int:
-    """How many rows lie in checkpoints."""
+    """Number of rows in checkpoints."""
     lake = fm.Lake(folder / "lake")
     if "reviews" not in lake or not lake["reviews"].columns():
         return 0
@@ -29,7 +29,7 @@ def kept(folder: Path) -> int:
 
 
 def kill_halfway(folder: Path) -> None:
-    """Start to fill the column and kill that when a quarter is kept."""
+    """Start the backfill, and kill it when a quarter of the rows is in checkpoints."""
     deadline = time.monotonic() + PATIENCE
     with subprocess.Popen(FILL, cwd=folder) as process:
         while kept(folder) < ROWS // 4 and process.poll() is None and time.monotonic() < deadline:
@@ -38,32 +38,32 @@ def kill_halfway(folder: Path) -> None:
 
 
 def wait_for_workers(folder: Path) -> None:
-    """Its workers notice by themselves that it is gone; until then they may make another call."""
+    """Wait until the workers of the killed process have ended; until then they may call the function."""
     before = -1
     while before != (before := len(calls(folder))):
         time.sleep(1)
 
 
 def calls(folder: Path) -> list[str]:
-    """Each call of the function so far."""
+    """The logged calls of the function."""
     return (folder / CALLS).read_text().splitlines()
 
 
 def main() -> int:
-    """Play it, and check what it shows."""
+    """Run the demo, and check the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, help="where to make the lake (default: a new temporary folder)")
+    parser.add_argument("--folder", type=Path, help="folder of the lake (default: a new temporary folder)")
     folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="floodmark-columns-"))
     print(f"filling a column of {ROWS} rows in {folder} …")
     kill_halfway(folder)
     wait_for_workers(folder)
     rows, first = kept(folder), len(calls(folder))
-    print(f"killed: {first} rows were computed, {rows} of them are kept, and none is visible yet")
+    print(f"killed: {first} rows were computed, {rows} of them are in checkpoints, and none is visible yet")
     subprocess.run(FILL, cwd=folder, check=True)
     total = len(calls(folder))
-    print(f"went on: {total} calls for {ROWS} rows; {total - ROWS} results were lost and computed again")
+    print(f"resumed: {total} calls for {ROWS} rows; {total - ROWS} results were lost and computed again")
     again = subprocess.run(FILL, cwd=folder, check=True, capture_output=True, text=True).stdout
-    print(f"once more: {again}", end="")
+    print(f"again: {again}", end="")
     reviews = fm.Lake(folder / "lake")["reviews"]
     good = [
         rows > 0,
@@ -71,7 +71,7 @@ def main() -> int:
         len(calls(folder)) == total,
         reviews.to_arrow()["sentiment"].null_count == 0,
     ]
-    print("all as it should be" if all(good) else f"something is off: {good}")
+    print("all checks passed" if all(good) else f"some checks failed: {good}")
     return 0 if all(good) else 1
 
 

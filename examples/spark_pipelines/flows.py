@@ -1,4 +1,4 @@
-"""Definitions for `spark-pipelines`: a view and a streaming table of a dataset, and a flow into another one."""
+"""Definitions for `spark-pipelines`: a materialized view, a streaming table, and a flow into a dataset."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 import floodmark as fm
 
-LAKE = os.environ["LAKE"]  # definitions are imported by Spark: arguments cannot be given to them
+LAKE = os.environ["LAKE"]  # Spark imports this file, so it takes no arguments
 spark = SparkSession.active()
 fm.register(spark, LAKE)
 
 
 @dp.materialized_view
 def expensive() -> DataFrame:
-    """Made anew by each run."""
+    """Computed again by each run."""
     return spark.read.format("floodmark").load("trips").where("fare > 10")
 
 
 @dp.table
 def copied() -> DataFrame:
-    """A streaming table: a run appends the records that are new."""
+    """A streaming table: each run appends the new records."""
     return spark.readStream.format("floodmark").load("trips")
 
 
@@ -31,5 +31,5 @@ dp.create_sink("back", "floodmark", {"lake": LAKE, "path": "large"})
 
 @dp.append_flow(target="back")
 def into_floodmark() -> DataFrame:
-    """Into a dataset: each record once, by the flow's own checkpoint."""
+    """Write to a dataset, each record once: Spark keeps a checkpoint of the flow."""
     return spark.readStream.format("floodmark").load("trips").where("fare > 10").select("id", "fare")

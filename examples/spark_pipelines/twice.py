@@ -1,8 +1,8 @@
-"""A pipeline of Spark's own over datasets, run, and run again after more rows were written.
+"""Run a Spark Declarative Pipeline over datasets, and again after new rows.
 
     python twice.py [FOLDER]
 
-needs `pip install floodmark 'pyspark[pipelines]'`. It says after each run what the tables and the dataset hold.
+Needs `pip install floodmark 'pyspark[pipelines]'`. Prints the content of the tables and the dataset after each run.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ libraries:
       include: transformations/**
 """
 
-# Spark's own catalog is forgotten with its process: the next run would find tables in its way that it does not know.
+# Spark's default catalog ends with the process, and the next run would fail on tables that it does not know.
 KEPT = ("--conf", "spark.sql.catalogImplementation=hive")
 
 
 def main(folder: Path) -> None:
-    """Write some trips and run; write more and run; and run once more with nothing new."""
+    """Write trips and run; write more and run; run again without new trips."""
     lake = prepared(folder)
     for trips in (range(8, 14), range(14, 17), range(0)):
         if trips:
@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
 
 
 def prepared(folder: Path) -> fm.Lake:
-    """The definitions in a project of `spark-pipelines`, and empty datasets."""
+    """Create a project of `spark-pipelines` with the definitions, and empty datasets."""
     (folder / "transformations").mkdir(parents=True)
     shutil.copy(Path(__file__).parent / "flows.py", folder / "transformations")
     (folder / "spark-pipeline.yml").write_text(SPEC.format(storage=(folder / "storage").resolve().as_uri()))
@@ -56,7 +56,7 @@ def prepared(folder: Path) -> fm.Lake:
 
 
 def run(folder: Path) -> None:
-    """Run the pipeline, and wait for it."""
+    """Run the pipeline to its end."""
     command = [str(Path(sys.executable).parent / "spark-pipelines"), "run", *KEPT]
     # Spark's workers need the packages of this Python.
     given = {"LAKE": str((folder / "lake").resolve()), "PYSPARK_PYTHON": sys.executable}
@@ -64,20 +64,20 @@ def run(folder: Path) -> None:
     environment = {**os.environ, **given, "PATH": there, "PYSPARK_DRIVER_PYTHON": sys.executable}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     said = ended.stdout + ended.stderr
-    # PySpark 4.3 ends with the code 1 after every run that has used a Python data source, whosever it is: its client
-    # does not know the last thing that it is sent ("UNKNOWN_RESPONSE … __python_accumulator__"). The events are right.
+    # PySpark 4.3 exits with 1 after every run that uses a Python data source, because its client does not know the
+    # last response ("UNKNOWN_RESPONSE … __python_accumulator__"). So check the events instead of the exit code.
     if "Run is COMPLETED" not in said:
         raise SystemExit(said[-5000:])
 
 
 def table(folder: Path, name: str) -> list[int]:
-    """The ids that a table of Spark's holds, in the files that are there."""
+    """The ids in the files of a Spark table."""
     files = sorted((folder / "spark-warehouse" / name).glob("*.parquet"))
     return sorted(number for file in files for number in pq.read_table(file).column("id").to_pylist())
 
 
 def commits(lake: fm.Lake) -> set[object]:
-    """The times at which records came into the dataset that the sink writes."""
+    """The commit times of the dataset that the sink writes."""
     return set(lake["large"].changes_arrow().column("system_time").to_pylist())
 
 
@@ -85,5 +85,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         main(Path(sys.argv[1]))
     else:
-        with tempfile.TemporaryDirectory() as made:
-            main(Path(made))
+        with tempfile.TemporaryDirectory() as scratch:
+            main(Path(scratch))

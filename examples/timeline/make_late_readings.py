@@ -1,4 +1,4 @@
-"""Makes the files of the example: what sensors measured on two days, and what some of them reported late."""
+"""Write the files of the example: sensor readings of two days, and some that arrive late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SENSORS = 20
 
 
 def readings(random: np.random.Generator, start: datetime, length: timedelta, rows: int) -> pa.Table:
-    """So many readings in a stretch of time, in order."""
+    """Readings at random times of an interval, in order."""
     since = np.sort(random.integers(0, length // timedelta(microseconds=1), rows))
     times = np.datetime64(start.replace(tzinfo=None), "us") + since.astype("m8[us]")
     return pa.table(
@@ -28,16 +28,18 @@ def readings(random: np.random.Generator, start: datetime, length: timedelta, ro
 
 
 def main(folder: Path) -> None:
-    """Write what is delivered, in the order in which it comes."""
+    """Write the deliveries, in order."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(2026)
     day, hour, minute = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
     files = {
         "sunday": readings(random, DAY, day, 24_000),
         "monday": readings(random, DAY + day, day, 24_000),
-        "outage": readings(random, DAY + 9 * hour, 5 * minute, 150),  # a place was offline, and sends what it kept
+        "outage": readings(
+            random, DAY + 9 * hour, 5 * minute, 150
+        ),  # one site was offline, and sends its readings later
     }
-    for number in range(12):  # a slow line: a few readings of both days, again and again
+    for number in range(12):  # a slow connection: a few readings of both days at a time
         files[f"drip-{number:02}"] = readings(random, DAY, 2 * day, 50)
     for name, table in files.items():
         pq.write_table(table, folder / f"{name}.parquet")

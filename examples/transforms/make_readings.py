@@ -1,4 +1,4 @@
-"""Makes the files of the example: two days of readings, one of them broken, and a correction."""
+"""Write the files of the example: two days of readings, one of them invalid, and a correction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STATIONS = (1, 2, 3)
 
 
 def readings(random_source: random.Random, day: int, broken: str) -> list[str]:
-    """A reading per station and hour, in degrees Fahrenheit as text; that of station 2 at noon is broken."""
+    """A reading per station and hour, in degrees Fahrenheit as text. That of station 2 at noon is invalid."""
     lines = []
     for station in STATIONS:
         for hour in range(24):
@@ -21,7 +21,7 @@ def readings(random_source: random.Random, day: int, broken: str) -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """Write two days and what corrects the first of them."""
+    """Write two days, and a correction of the first."""
     folder.mkdir(parents=True, exist_ok=True)
     random_source = random.Random(2026)
     files = {

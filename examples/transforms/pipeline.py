@@ -1,4 +1,4 @@
-"""Weather stations: from raw readings to clean ones, to a row per station, to a list of the warmest places."""
+"""Weather stations: from raw readings to clean readings, to a row per station, to a ranking of places."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ PLACES = {1: "Harbour", 2: "Hills", 3: "Airport"}
 
 
 def stations() -> Iterator[pa.Table]:
-    """All stations; a real one would ask a service for them."""
+    """All stations. A real function would request them from a service."""
     yield pa.table({"station": list(PLACES), "place": list(PLACES.values())})
 
 
 def celsius(readings: pd.DataFrame) -> pd.DataFrame:
-    """One row per reading, in degrees Celsius; a reading that is no number fails, and only that one."""
+    """One row per reading, in degrees Celsius. A reading that is not a number fails; the others succeed."""
     fahrenheit = pd.to_numeric(readings["raw"])
     return readings[["station", "at"]].assign(degrees=((fahrenheit - 32) / 1.8).round(1))
 
 
 def summary(celsius: pd.DataFrame, stations: pd.DataFrame) -> pd.DataFrame:
-    """One row per station with all of its readings: called again only for stations that have new ones."""
+    """One row per station. Called with all readings of the stations that have new ones."""
     found = celsius.groupby("station", as_index=False).agg(readings=("at", "count"), warmest=("degrees", "max"))
     return found.merge(stations, on="station")
 
 
 def ranking(by_station: pa.Table) -> pa.Table:
-    """Needs all rows at once, so it is computed as a whole whenever there is something new."""
+    """A ranking needs all rows at once, so it is computed completely when its input changes."""
     best = by_station.sort_by([("warmest", "descending"), ("station", "ascending")])
     return best.select(["station", "place"]).append_column("rank", pa.array(range(1, len(best) + 1)))
 

@@ -1,6 +1,6 @@
-"""A consumer that keeps its place: adds up the fares per zone and reads every record once, however often it runs.
+"""A consumer that adds up the fares per zone, and reads every record once.
 
-Its whole state is one file: the offset up to which it has read, and the sums so far.
+Its state is one file: the offset up to which it has read, and the sums.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import floodmark as fm
 
 
 def main(lake: str, state_file: Path) -> None:
-    """Read what is new since the last run, add it up, and remember how far that was."""
+    """Read the new records, add them up, and store the new offset."""
     state: dict[str, Any] = json.loads(state_file.read_text()) if state_file.exists() else {"offset": -1, "fares": {}}
     trips = fm.Lake(lake)["trips"]
     since, until = state["offset"], trips.last_offset
@@ -25,7 +25,7 @@ def main(lake: str, state_file: Path) -> None:
     state["offset"] = until
     unfinished = state_file.with_suffix(".tmp")
     unfinished.write_text(json.dumps(state))
-    os.replace(unfinished, state_file)  # noqa: PTH105 -- the sums and the offset move together, or not at all
+    os.replace(unfinished, state_file)  # noqa: PTH105 -- the sums and the offset change atomically
     print(f"had read up to offset {since}; read {new.num_rows:,} records; now at offset {until}")
     print(f"fares so far: {sum(state['fares'].values()):,.2f}")
 

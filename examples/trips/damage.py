@@ -1,4 +1,4 @@
-"""Flips one bit in the middle of one column of one data file, as a bad disk would."""
+"""Flip one bit in the middle of a column of a data file, as a bad disk would."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 
 def main(lake: Path, column: str) -> None:
-    """Damage the largest data file of a lake. Only ever do this to a copy."""
+    """Damage the largest data file of a lake. Use only on a copy."""
     path = max(lake.glob("datasets/*/data/*"), key=lambda p: p.stat().st_size)
     group = pq.ParquetFile(path).metadata.row_group(0)
     chunk = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == column)

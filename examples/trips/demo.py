@@ -1,4 +1,4 @@
-"""A small pipeline from files to SQL, step by step: every command is one that you could type yourself."""
+"""A small pipeline from files to SQL, step by step, with commands that you can type yourself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BY_ZONE = "select zone, count(*) as trips, round(avg(fare), 2) as fare from trip
 
 @dataclass(frozen=True)
 class Demo:
-    """The steps; each leaves the lake as the next one expects it."""
+    """The steps of the demo, in order: each needs the lake that the one before it leaves."""
 
     stage: Stage
     files: Path
@@ -45,16 +45,16 @@ class Demo:
     def make_files(self) -> None:
         """Files arrive"""
         self.stage.tell(
-            f"""Three months of invented taxi trips, {ROWS:,} a month: two as CSV, one as Parquet; some trips that
-            were reported late; and an April that somebody exported wrongly."""
+            f"""Three months of generated taxi trips, {ROWS:,} per month: two as CSV, one as Parquet. Also some trips
+            that were reported late, and an April with a wrong export."""
         )
         self.stage.run(f"{self.script('make_data.py')} {self.files}")
 
     def ingest(self) -> None:
         """A lake, a dataset, three months"""
         self.stage.tell(
-            """A dataset is an append-only sequence of records. Each gets the next number, its offset, when it is
-            committed. The source and the state say which delivery this is."""
+            """A dataset is an append-only sequence of records. Each record gets the next number, its offset, at
+            commit. The source and the state identify a delivery."""
         )
         self.stage.run("floodmark init")
         done = [
@@ -67,29 +67,31 @@ class Demo:
         self.stage.run("floodmark list")
         seconds = sum(shown.seconds for shown in done)
         self.stage.check(
-            f"{self.trips.count():,} records in {seconds:.1f} s, three starts of Python included; Spark was not needed",
+            f"{self.trips.count():,} records in {seconds:.1f} s, with three starts of Python and without Spark",
             self.trips.count() == 3 * ROWS,
         )
 
     def ingest_again(self) -> None:
         """The same delivery again"""
-        self.stage.tell("A retry, a restarted job, a nervous operator: the same source and state again writes nothing.")
+        self.stage.tell("After a retry or a restarted job: the same source and state again write nothing.")
         before = self.trips.head
         self.stage.run(f"floodmark ingest trips {self.files}/2026-01.csv {_from('2026-01')}")
-        self.stage.check("the head of the chain has not moved", self.trips.head == before)
+        self.stage.check("the head of the chain did not change", self.trips.head == before)
 
     def ask(self) -> None:
-        """Ask DuckDB, ask Spark"""
-        self.stage.tell("Small questions need no JVM. Spark gives the same answer, on one machine or on many.")
+        """Query with DuckDB and with Spark"""
+        self.stage.tell(
+            "DuckDB answers small queries without a JVM. Spark gives the same result, on one machine or on many."
+        )
         duckdb = self.stage.run(f'floodmark sql "{BY_ZONE}"')
         spark = self.stage.run(f'floodmark sql --spark "{BY_ZONE}"')
-        self.stage.check("both say the same", duckdb.answer == spark.answer and "Airport" in spark.answer)
+        self.stage.check("both results are equal", duckdb.answer == spark.answer and "Airport" in spark.answer)
 
     def late_rows(self) -> None:
-        """Late rows, and a consumer that keeps its place"""
+        """Late rows, and a consumer that tracks its offset"""
         self.stage.tell(
-            """The consumer adds up fares and remembers one number: the offset it has read up to. Then trips of
-            January and February come in, after all of March."""
+            """The consumer adds up fares and stores one number: the offset up to which it has read. Then trips of
+            January and February arrive, after all of March."""
         )
         self.stage.run(self.consume)
         newest = self.trips.watermark
@@ -101,46 +103,42 @@ class Demo:
         )
         late = self.trips.changes_arrow(since=3 * ROWS - 1).column("pickup_at").to_pylist()
         by_time = sum(newest is None or pickup > newest for pickup in late)
-        self.stage.check(f"one that remembers the newest pickup instead would have read {by_time}", by_time == 0)
+        self.stage.check(f"a consumer that tracks the newest pickup time would have read {by_time}", by_time == 0)
 
     def derive(self) -> None:
         """Spark reads one dataset and writes another"""
         self.stage.tell(
-            """A groupBy over all trips. The offset up to which they were read goes into the result's chain as its
-            source state, so computing it twice would write it once."""
+            """A groupBy over all trips. The result is written with the offset up to which trips were read as its
+            source state, so a second write of the same result is ignored."""
         )
         self.stage.run(f"{self.script('revenue.py')} {self.stage.lake}")
         self.stage.run('floodmark sql "select * from revenue order by fares desc limit 3"')
         lake = fm.Lake(self.stage.folder / self.stage.lake)
         query = "select (select sum(trips) from revenue) = (select count(*) from trips) as same"
-        self.stage.check(
-            "the trips in it add up to those in the ledger", lake.sql(query).to_pylist() == [{"same": True}]
-        )
+        self.stage.check("its trips add up to those in the ledger", lake.sql(query).to_pylist() == [{"same": True}])
 
     def refuse(self) -> None:
         """A bad file is refused"""
-        self.stage.tell(
-            "In this April's export the fare is a text. It is refused as a whole, before anything is visible."
-        )
+        self.stage.tell("In the April export the fare is text. The whole file is refused, and no row becomes visible.")
         before = self.trips.head
         shown = self.stage.run(f"floodmark ingest trips {self.files}/2026-04.csv {_from('2026-04')}", expect=1)
         self.stage.check(
-            "the error names the file and the value, and the head has not moved",
+            "the error names the file and the value, and the head did not change",
             "2026-04.csv" in shown.said and "EUR" in shown.said and self.trips.head == before,
         )
 
     def look_back(self) -> None:
-        """What happened, and is it all still there?"""
-        self.stage.tell("Every block names the hash of the one before it and of its data. Verify recomputes them all.")
+        """History and verification"""
+        self.stage.tell("Every block has the hash of the previous block and of its data. Verify checks all of them.")
         self.stage.run("floodmark log trips -n 5")
         self.stage.run("floodmark verify")
         past = self.trips.to_arrow(as_of=ROWS - 1).num_rows
         self.stage.check(
-            f"the past can still be read: as of offset {ROWS - 1} there were {past:,} records", past == ROWS
+            f"earlier states can be read: as of offset {ROWS - 1} there were {past:,} records", past == ROWS
         )
 
     def damage(self) -> None:
-        """A bit rots"""
+        """Corruption"""
         self.stage.tell("In a copy of the lake, one bit of one file changes; its size does not.")
         copy = self.scratch / "copy"
         shutil.copytree(self.stage.folder / self.stage.lake, copy)
@@ -151,7 +149,7 @@ class Demo:
 
     def purge(self) -> None:
         """Retention"""
-        self.stage.tell("January has to go. Its data is deleted for good; the chain and everybody's offsets stay.")
+        self.stage.tell("Purge January: its data is deleted permanently; the chain and all offsets stay.")
         before = self.trips.last_offset
         self.stage.run("floodmark purge trips --before 2026-02-01")
         self.stage.run("floodmark verify trips")
@@ -182,7 +180,7 @@ def _from(state: str) -> str:
 
 
 def main() -> int:
-    """Play all steps in a new lake."""
+    """Run all steps in a new lake."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT, help="where to put the lake and the files (default: here)")
     options = parser.parse_args()
@@ -203,10 +201,10 @@ def main() -> int:
         except Off as off:
             print(f"\n✗ {off}", file=sys.stderr)
             return 1
-    print(f"\nAll {len(steps)} steps as they should be, in {time.perf_counter() - start:.0f} s.")
-    print("The lake is in ./demo-lake, the files are in ./examples/trips/files. Go on with:")
+    print(f"\nAll {len(steps)} steps passed, in {time.perf_counter() - start:.0f} s.")
+    print("The lake is in ./demo-lake, the files are in ./examples/trips/files. Next:")
     print("  export FLOODMARK_LAKE=demo-lake; .venv/bin/floodmark --help")
-    print("  docs/ledger.md says how it works, docs/format.md what the files in the lake are.")
+    print("  docs/ledger.md explains how it works, docs/format.md the files in the lake.")
     return 0
 
 

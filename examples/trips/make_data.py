@@ -1,4 +1,4 @@
-"""Makes the files of the example: three months of invented taxi trips, the same ones every time."""
+"""Write the files of the example: three months of generated taxi trips, the same on every run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOURS = np.array([3, 2, 1, 1, 1, 2, 4, 8, 9, 6, 5, 5, 6, 6, 5, 5, 6, 8, 9, 8, 7,
 
 
 def trips(rng: np.random.Generator, first_id: int, rows: int, start: datetime, end: datetime) -> pa.Table:
-    """Trips with pickups in [start, end), in the order in which their meters reported them: nearly that of time."""
+    """Trips with pickups in [start, end), in the order of their reports, which is nearly that of time."""
     days = rng.integers(0, (end - start).days, rows)
     hours = rng.choice(24, rows, p=HOURS / HOURS.sum())
     seconds = days * 86_400 + hours * 3_600 + rng.integers(0, 3_600, rows)
@@ -45,14 +45,14 @@ def trips(rng: np.random.Generator, first_id: int, rows: int, start: datetime, e
 
 
 def write_csv(table: pa.Table, path: Path) -> None:
-    """A CSV file with times as most programs write them: 2026-01-31T23:59:59Z."""
+    """Write a CSV file with times such as 2026-01-31T23:59:59Z."""
     seconds = table.column("pickup_at").cast(pa.timestamp("s", "UTC"))
     text = pc.strftime(seconds, "%Y-%m-%dT%H:%M:%SZ")
     pa_csv.write_csv(table.set_column(1, "pickup_at", text), path)
 
 
 def main(folder: Path) -> None:
-    """Write January and February as CSV, March as Parquet, what arrives late, and a broken April."""
+    """Write January and February as CSV, March as Parquet, late trips, and an invalid April."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(2026)
     months = [datetime(2026, month, 1, tzinfo=UTC) for month in (1, 2, 3, 4, 5)]
@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
     write_csv(february, folder / "2026-02.csv")
     pq.write_table(march, folder / "2026-03.parquet")
     write_csv(late, folder / "late.csv")
-    # Somebody changed the export: the fare has become a text with a currency.
+    # The export changed: the fare is now a text with a currency.
     euros = pc.binary_join_element_wise(april.column("fare").cast(pa.string()), "EUR", " ")
     write_csv(april.set_column(april.schema.get_field_index("fare"), "fare", euros), folder / "2026-04.csv")
     for path in sorted(folder.iterdir()):

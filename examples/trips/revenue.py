@@ -1,16 +1,16 @@
-"""Revenue per zone and month, computed by Spark from one dataset and written into another."""
+"""Compute the revenue per zone and month with Spark, and write it to another dataset."""
 
 from __future__ import annotations
 
 import sys
 
-from pyspark.sql import functions as F  # noqa: N812 -- as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 -- the usual alias
 
 import floodmark as fm
 
 
 def main(location: str) -> None:
-    """Read trips as a Spark frame, group it, and write the result under the offset that it was computed from."""
+    """Group the trips, and write the result with their last offset as its source state."""
     lake = fm.Lake(location)
     trips = lake["trips"]
     until = trips.last_offset

@@ -1,4 +1,4 @@
-"""Where the demo plays: shows each command before it runs it, times it, and stops when something is off."""
+"""Runs the commands of the demo: prints and times each, and stops if a check fails."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WIDTH = 100
 
 
 class Off(Exception):
-    """Something did not turn out as the demo says it does."""
+    """A command or a check of the demo failed."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command answered, its notes and errors included, and how long it took."""
+    """The stdout of a command, its stdout with stderr, and its duration."""
 
     answer: str
     said: str
@@ -29,7 +29,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Stage:
-    """A folder to run commands in, and the lake they work on."""
+    """The folder in which commands run, and their lake."""
 
     folder: Path
     lake: str
@@ -41,7 +41,7 @@ class Stage:
         print(fill(" ".join(text.split()), WIDTH))
 
     def run(self, command: str, *, expect: int = 0) -> Shown:
-        """Show a command, run it, show what it says; any other exit code than the expected one ends the demo."""
+        """Print a command, run it, and print its output. An unexpected exit code ends the demo."""
         print(f"\n$ {command}", flush=True)
         start = time.perf_counter()
         code, answer, errors = self.execute(command)
@@ -55,7 +55,7 @@ class Stage:
         return Shown(answer, said, seconds)
 
     def execute(self, command: str) -> tuple[int, str, str]:
-        """Run a command to its end: its exit code, its output and its errors."""
+        """Run a command to its end; returns its exit code, stdout and stderr."""
         done = subprocess.run(
             shlex.split(command),
             cwd=self.folder,
@@ -68,12 +68,12 @@ class Stage:
         return done.returncode, done.stdout, done.stderr
 
     def check(self, claim: str, holds: bool) -> None:
-        """Say something about what was just seen, if it is so."""
+        """Print a claim if it holds, else end the demo."""
         if not holds:
             raise Off(f"this should hold and does not: {claim}")
         print(f"✓ {fill(claim, WIDTH - 2, subsequent_indent='  ')}")
 
     def _environment(self) -> dict[str, str]:
-        """The caller's, with the tools of this interpreter's environment first and the lake named once for all."""
+        """The caller's environment, with this interpreter's tools first on PATH, and the lake."""
         tools = str(Path(sys.executable).parent)
         return os.environ | {"FLOODMARK_LAKE": self.lake, "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"}

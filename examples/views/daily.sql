@@ -1,4 +1,4 @@
--- One row per carrier and day: refreshed by groups.
+-- One row per carrier and day: a refresh computes changed groups.
 select carrier, day, count(*) as flights, round(avg(delay), 1) as delay, max(delay) as worst
 from flights
 group by carrier, day

@@ -1,4 +1,4 @@
-"""Makes the files of the example: flights of two days, a correction, and weather that comes late for one airport."""
+"""Write the files of the example: flights of two days, a correction, and weather that is late for one airport."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ORIGINS = ("JFK", "LGA")
 
 
 def flights(random_source: random.Random, day: int) -> list[str]:
-    """Ten flights of each carrier; one of them has no delay noted."""
+    """Ten flights per carrier. One of them has no delay."""
     lines = []
     for number, carrier in enumerate(CARRIERS):
         for flight in range(10):
@@ -21,7 +21,7 @@ def flights(random_source: random.Random, day: int) -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """Write what is delivered, in the order in which it comes."""
+    """Write the deliveries, in order."""
     folder.mkdir(parents=True, exist_ok=True)
     random_source = random.Random(2026)
     first, second = flights(random_source, 1), flights(random_source, 2)

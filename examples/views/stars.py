@@ -1,4 +1,4 @@
-"""What a passenger would give: a function that a view calls for each flight."""
+"""A rating of flights: a function that a view calls for each row."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import floodmark as fm
 
 @fm.udf(returns="int64")
 def stars(delay: int) -> int:
-    """Five, and one less for every ten minutes."""
+    """Five stars, minus one per ten minutes of delay."""
     return 5 - min(4, max(0, delay) // 10)

@@ -1,7 +1,7 @@
 """Floodmark: an incremental data engine for PySpark.
 
-What is exported here is the public interface. It is imported when it is first asked for: a worker process or a
-command that needs one small part of Floodmark does not wait for all of it.
+This module exports the public interface. Each name is imported on first use, so that a worker process or a
+command that needs one small part of Floodmark does not load the rest.
 """
 
 from __future__ import annotations
@@ -10,111 +10,118 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from floodmark.chain.hashes import Multihash as Multihash
-    from floodmark.chain.ids import DatasetId as DatasetId
-    from floodmark.compute.backfill import Backfill as Backfill
-    from floodmark.compute.functions.udf import Udf as Udf
-    from floodmark.compute.functions.udf import udf as udf
-    from floodmark.compute.survey import BackfillPlan as BackfillPlan
+    from floodmark.columns.backfill import BackfillReport as BackfillReport
+    from floodmark.columns.survey import BackfillPlan as BackfillPlan
+    from floodmark.dataset import Dataset as Dataset
+    from floodmark.engine.session import Runtime as Runtime
+    from floodmark.errors import BadPipeline as BadPipeline
+    from floodmark.errors import CommitConflict as CommitConflict
+    from floodmark.errors import CommitUnknown as CommitUnknown
     from floodmark.errors import FloodmarkError as FloodmarkError
+    from floodmark.errors import NothingToWrite as NothingToWrite
+    from floodmark.errors import RecordsPurged as RecordsPurged
+    from floodmark.errors import UnknownDataset as UnknownDataset
     from floodmark.functions.on_error import OnError as OnError
     from floodmark.functions.on_error import Retry as Retry
     from floodmark.functions.on_error import Skip as Skip
+    from floodmark.functions.udf import Udf as Udf
+    from floodmark.functions.udf import udf as udf
     from floodmark.lake import Lake as Lake
     from floodmark.ledger.commit import Commit as Commit
-    from floodmark.ledger.errors import CommitConflict as CommitConflict
-    from floodmark.ledger.errors import CommitUnknown as CommitUnknown
-    from floodmark.ledger.errors import NothingToWrite as NothingToWrite
-    from floodmark.ledger.errors import Purged as Purged
-    from floodmark.ledger.errors import UnknownDataset as UnknownDataset
-    from floodmark.ledger.fold import Fold as Fold
     from floodmark.ledger.log import LogEntry as LogEntry
-    from floodmark.ledger.purge import Purge as Purge
-    from floodmark.ledger.runtime import Runtime as Runtime
-    from floodmark.ledger.verify import Verification as Verification
-    from floodmark.pipeline.declared import Column as Column
-    from floodmark.pipeline.declared import Dataset as Dataset
-    from floodmark.pipeline.declared import Source as Source
-    from floodmark.pipeline.declared import View as View
-    from floodmark.pipeline.errors import BadPipeline as BadPipeline
+    from floodmark.ledger.verify import VerifyReport as VerifyReport
+    from floodmark.pipeline.declarations import ColumnSpec as ColumnSpec
+    from floodmark.pipeline.declarations import DatasetSpec as DatasetSpec
+    from floodmark.pipeline.declarations import Source as Source
+    from floodmark.pipeline.declarations import ViewSpec as ViewSpec
     from floodmark.pipeline.pipeline import Pipeline as Pipeline
-    from floodmark.pipeline.running import Ran as Ran
-    from floodmark.spark_source.register import register as register
-    from floodmark.spark_source.sink import sink as sink
-    from floodmark.transform.batch_transform import BatchTransform as BatchTransform
-    from floodmark.transform.external.table import ExternalTable as ExternalTable
-    from floodmark.transform.external.update import UpdateExternalTable as UpdateExternalTable
-    from floodmark.transform.plan import TransformPlan as TransformPlan
-    from floodmark.transform.refresh.datatable import DatatableTransform as DatatableTransform
-    from floodmark.transform.refresh.generate import BatchGenerate as BatchGenerate
-    from floodmark.transform.report import RunReport as RunReport
-    from floodmark.transform.report import StepStatus as StepStatus
-    from floodmark.transform.specs import InputSpec as InputSpec
-    from floodmark.transform.specs import OutputSpec as OutputSpec
-    from floodmark.transform.specs import Required as Required
-    from floodmark.transform.views.plan import ViewPlan as ViewPlan
-    from floodmark.transform.views.report import Refreshed as Refreshed
+    from floodmark.pipeline.run import PipelineReport as PipelineReport
+    from floodmark.rows.fold import FoldReport as FoldReport
+    from floodmark.rows.purge import PurgeReport as PurgeReport
+    from floodmark.sources.external_table import ExternalTable as ExternalTable
+    from floodmark.sources.generators import BatchGenerate as BatchGenerate
+    from floodmark.sources.update_external_table import UpdateExternalTable as UpdateExternalTable
+    from floodmark.spark_source.source import register as register
+    from floodmark.spark_source.writer import stream_sink as stream_sink
+    from floodmark.transforms.batch_transform import BatchTransform as BatchTransform
+    from floodmark.transforms.datatable_transform import DatatableTransform as DatatableTransform
+    from floodmark.transforms.plan import RunPlan as RunPlan
+    from floodmark.transforms.specs import InputSpec as InputSpec
+    from floodmark.transforms.specs import OutputSpec as OutputSpec
+    from floodmark.transforms.specs import Required as Required
+    from floodmark.transforms.step import RunReport as RunReport
+    from floodmark.transforms.step import StepStatus as StepStatus
+    from floodmark.view import View as View
+    from floodmark.views.plan import RefreshPlan as RefreshPlan
+    from floodmark.views.plan import RefreshReport as RefreshReport
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Backfill": "compute.backfill",
-    "BackfillPlan": "compute.survey",
-    "BadPipeline": "pipeline.errors",
-    "BatchGenerate": "transform.refresh.generate",
-    "BatchTransform": "transform.batch_transform",
-    "Column": "pipeline.declared",
-    "Commit": "ledger.commit",
-    "CommitConflict": "ledger.errors",
-    "CommitUnknown": "ledger.errors",
-    "Dataset": "pipeline.declared",
-    "DatasetId": "chain.ids",
-    "DatatableTransform": "transform.refresh.datatable",
-    "ExternalTable": "transform.external.table",
-    "FloodmarkError": "errors",
-    "Fold": "ledger.fold",
-    "InputSpec": "transform.specs",
+_MODULES = {
+    # Lake
     "Lake": "lake",
-    "LogEntry": "ledger.log",
-    "Multihash": "chain.hashes",
-    "NothingToWrite": "ledger.errors",
-    "OnError": "functions.on_error",
-    "OutputSpec": "transform.specs",
-    "Pipeline": "pipeline.pipeline",
-    "Purge": "ledger.purge",
-    "Purged": "ledger.errors",
-    "Ran": "pipeline.running",
-    "Refreshed": "transform.views.report",
-    "Required": "transform.specs",
+    "Dataset": "dataset",
+    "View": "view",
+    "Runtime": "engine.session",
+    # Functions
+    "udf": "functions.udf",
+    "Udf": "functions.udf",
     "Retry": "functions.on_error",
-    "RunReport": "transform.report",
-    "Runtime": "ledger.runtime",
     "Skip": "functions.on_error",
-    "Source": "pipeline.declared",
-    "StepStatus": "transform.report",
-    "TransformPlan": "transform.plan",
-    "Udf": "compute.functions.udf",
-    "UnknownDataset": "ledger.errors",
-    "UpdateExternalTable": "transform.external.update",
-    "Verification": "ledger.verify",
-    "View": "pipeline.declared",
-    "ViewPlan": "transform.views.plan",
-    "register": "spark_source.register",
-    "sink": "spark_source.sink",
-    "udf": "compute.functions.udf",
+    "OnError": "functions.on_error",
+    # Steps
+    "BatchTransform": "transforms.batch_transform",
+    "DatatableTransform": "transforms.datatable_transform",
+    "BatchGenerate": "sources.generators",
+    "UpdateExternalTable": "sources.update_external_table",
+    "ExternalTable": "sources.external_table",
+    "InputSpec": "transforms.specs",
+    "OutputSpec": "transforms.specs",
+    "Required": "transforms.specs",
+    # Pipelines
+    "Pipeline": "pipeline.pipeline",
+    "DatasetSpec": "pipeline.declarations",
+    "ColumnSpec": "pipeline.declarations",
+    "ViewSpec": "pipeline.declarations",
+    "Source": "pipeline.declarations",
+    # Spark
+    "register": "spark_source.source",
+    "stream_sink": "spark_source.writer",
+    # Answers
+    "Commit": "ledger.commit",
+    "LogEntry": "ledger.log",
+    "StepStatus": "transforms.step",
+    "BackfillPlan": "columns.survey",
+    "BackfillReport": "columns.backfill",
+    "RunPlan": "transforms.plan",
+    "RunReport": "transforms.step",
+    "RefreshPlan": "views.plan",
+    "RefreshReport": "views.plan",
+    "PipelineReport": "pipeline.run",
+    "FoldReport": "rows.fold",
+    "PurgeReport": "rows.purge",
+    "VerifyReport": "ledger.verify",
+    # Errors; all others are in floodmark.errors
+    "FloodmarkError": "errors",
+    "CommitConflict": "errors",
+    "CommitUnknown": "errors",
+    "NothingToWrite": "errors",
+    "RecordsPurged": "errors",
+    "UnknownDataset": "errors",
+    "BadPipeline": "errors",
 }
 
 __all__ = [
     "__version__",
-    *_HOMES,
+    *_MODULES,
 ]
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value
 

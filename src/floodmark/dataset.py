@@ -1,6 +1,6 @@
-"""A dataset as users have it: a ledger, its rows, its computed columns and its timeline.
+"""`Dataset`: a ledger, its rows, its computed columns and its timeline behind one interface.
 
-What computes columns is imported by the calls that need it: a command that only looks at datasets does not load it.
+The backfill code is imported by the calls that need it, so that a command that only reads datasets does not load it.
 """
 
 from __future__ import annotations
@@ -8,54 +8,53 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from floodmark.chain.events import DatasetKind, SourceState
-from floodmark.chain.hashes import Multihash
-from floodmark.chain.ids import DatasetId
-from floodmark.compute.columns import ColumnStatus, ComputedColumns
-from floodmark.compute.stored.catalog import Catalog, Column
-from floodmark.compute.stored.read import columns_beside
-from floodmark.ledger.attributes import PURGE_SOURCE
+from floodmark.chain.ids import DatasetId, Multihash
+from floodmark.columns.catalog import Catalog, ColumnDefinition
+from floodmark.columns.columns import ColumnStatus, ComputedColumns
+from floodmark.columns.snapshot import load_column_values
+from floodmark.errors import BadData, BadStep
+from floodmark.ledger.block_attributes import PURGE_SOURCE
 from floodmark.ledger.commit import Commit, to_datetime
-from floodmark.ledger.errors import ReservedSource
-from floodmark.ledger.fold import Fold
-from floodmark.ledger.incoming import Format, recognise
-from floodmark.ledger.layout import fields_from
+from floodmark.ledger.data_input import Format, recognise
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.log import LogEntry
-from floodmark.ledger.purge import Purge
-from floodmark.ledger.rows import Rows, SideColumns
 from floodmark.ledger.scan import Scan, Where
+from floodmark.ledger.schema import fields_from, vocabulary
 from floodmark.ledger.selection import AsOf
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.spark_read import ordered_frame, spark_frame
 from floodmark.ledger.strategy import Strategy, strategy_of
-from floodmark.ledger.verify import Verification
-from floodmark.timeline.change.fold import NOTHING, summed
-from floodmark.timeline.order.ranges import Moment, parse_range
-from floodmark.timeline.reading import spark_frame as ordered_by_time
-from floodmark.timeline.stored.root import LastUpdate, Root
+from floodmark.ledger.verify import VerifyReport
+from floodmark.rows.fold import FoldReport
+from floodmark.rows.purge import PurgeReport
+from floodmark.rows.rows import Rows, SideColumnsLoader
+from floodmark.timeline import read as ordered_by_time
+from floodmark.timeline.fold import EMPTY_REPORT, add_reports
+from floodmark.timeline.root import LastUpdate, Root
+from floodmark.timeline.sections import Moment, parse_range
 from floodmark.timeline.timeline import Timeline, TimelinePieces, TimelineStats
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
-    from floodmark.compute.backfill import Backfill
-    from floodmark.compute.checkpoints.store import CheckpointStore
-    from floodmark.compute.functions.udf import Udf
-    from floodmark.compute.stored.gc import Garbage
-    from floodmark.compute.survey import BackfillPlan
+    from floodmark.columns.backfill import BackfillReport
+    from floodmark.columns.checkpoint_store import CheckpointStore
+    from floodmark.columns.garbage import ColumnGarbage
+    from floodmark.columns.survey import BackfillPlan
+    from floodmark.functions.udf import Udf
 
 _SOURCE_KIND = "floodmark.dev/state"
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a dataset is composed of: columns and timeline use ledger and rows, and do not know each other."""
+class DatasetParts:
+    """The four parts of a dataset: columns and timeline use ledger and rows, but not each other."""
 
     ledger: Ledger
     rows: Rows
@@ -63,31 +62,44 @@ class Parts:
     timeline: Timeline
 
     @classmethod
-    def of(cls, ledger: Ledger, side_columns: SideColumns = columns_beside) -> Parts:
+    def of(cls, ledger: Ledger, side_columns: SideColumnsLoader = load_column_values) -> DatasetParts:
         """The parts of the dataset that has this ledger."""
         rows = Rows(ledger, side_columns)
         return cls(ledger, rows, ComputedColumns(ledger, rows), Timeline(ledger, rows))
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Update what follows writes, after a write that did not go through these parts and left this snapshot."""
+        """Update the timeline after a write that did not go through these parts and left this snapshot."""
         self.ledger.latest = snapshot
         self.timeline.follow()
 
 
 class Dataset:
-    """An append-only sequence of records numbered 0, 1, 2, …, its current rows, and what is derived from them.
+    """An append-only sequence of records numbered 0, 1, 2, …, with its current rows and the data derived from it.
 
-    Made by `Lake.create` or found by `lake["name"]`. Every call looks at the present head; what a dataset object
-    remembers only saves reading it again.
+    `Lake.create` creates one and `lake["name"]` opens one. Every call reads the current head; what the object caches
+    only avoids repeated reads.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.parts = Parts.of(ledger)
+    parts: DatasetParts
+
+    def __init__(self, *_: object, **__: object) -> None:
+        kind = type(self).__name__
+        raise BadStep(
+            f"floodmark.{kind} is not a declaration: only a lake returns it",
+            hint=f"declare floodmark.{kind}Spec(…) in a pipeline, or open an existing one: Lake('lake')['name']",
+        )
+
+    @classmethod
+    def open(cls, ledger: Ledger) -> Self:
+        """The dataset with this ledger."""
+        dataset = object.__new__(cls)
+        dataset.parts = DatasetParts.of(ledger)
+        return dataset
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.parts.ledger.objects.store.url!r})"
 
-    # What it is
+    # Identity and state
 
     @property
     def name(self) -> str:
@@ -96,31 +108,36 @@ class Dataset:
 
     @property
     def id(self) -> DatasetId:
-        """What stays when the name changes."""
+        """The dataset's permanent id. It does not change when the dataset is renamed."""
         found = self.snapshot().state.dataset_id
         assert found is not None  # every chain starts with a Seed
         return found
 
     @property
     def kind(self) -> DatasetKind:
-        """Whether it takes data from outside or is derived from other datasets."""
+        """Root (takes data from outside) or derivative (computed from other datasets)."""
         found = self.snapshot().state.dataset_kind
         assert found is not None
         return found
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The data columns, None before the first write."""
+        """The data columns; None before the first write."""
         layout = self.snapshot().layout
         return None if layout is None else layout.shown
 
     @property
     def event_time(self) -> str | None:
-        """The column that says when a record's event happened, None if that is when it was written."""
+        """The column with the event time of a record; None if the event time is the time of the write."""
         snapshot = self.snapshot()
         if snapshot.layout is not None:
             return snapshot.layout.event_time
         return snapshot.state.vocab.event_time_column if snapshot.state.vocab else None
+
+    @property
+    def system_columns(self) -> tuple[str, str, str]:
+        """The names of the columns with the offset, the operation and the system time; `vocab=` can change them."""
+        return vocabulary(self.snapshot().state.vocab).reserved
 
     @property
     def head(self) -> Multihash:
@@ -129,17 +146,17 @@ class Dataset:
 
     @property
     def last_offset(self) -> int | None:
-        """The offset of the newest record, None while there are none."""
+        """The offset of the newest record; None if the dataset has no records."""
         return self.snapshot().state.last_offset
 
     @property
     def watermark(self) -> datetime | None:
-        """The event time up to which the data is said to be complete."""
+        """The event time up to which the data is declared complete."""
         watermark = self.snapshot().state.watermark
         return None if watermark is None else to_datetime(watermark)
 
     def snapshot(self) -> Snapshot:
-        """The dataset as of its present head; read again only when the head has moved."""
+        """The dataset at its current head; read again only if the head has moved."""
         return self.parts.ledger.snapshot()
 
     # Write
@@ -149,9 +166,9 @@ class Dataset:
     ) -> Commit:
         """Write a frame (Spark, pandas, Polars, Arrow) or files (a path or glob of Parquet, CSV or JSON).
 
-        What becomes of the rows, the merge strategy says: without a key each is a new record, with one only real
-        changes are. All of it becomes visible at once. With `source` and `state` the write is idempotent: the same pair
-        again returns the first commit. `read` names the format of files whose names do not tell.
+        The merge strategy decides what happens to the rows: without a key, each becomes a new record; with a key, only
+        real changes become records. All rows become visible at once. With `source` and `state` the write is idempotent:
+        the same pair again returns the first commit. `read` names the file format where the file names do not show it.
         """
         source_state = _source_state(source, state)
         incoming = recognise(data, read)
@@ -169,44 +186,44 @@ class Dataset:
     ) -> Commit:
         """Upsert a frame; current rows that `processed_idx` names and the frame lacks are retracted.
 
-        `processed_idx` has the key columns, or some of them. `now` is noted on the chain and seen in the log; it moves
-        no offset and no system time, so one in the past loses nothing.
+        `processed_idx` has all or some of the key columns. `now` is recorded on the chain and shown in the log. It does
+        not change offsets or system times, so a `now` in the past loses no data.
         """
         return self._followed(self.parts.rows.store_chunk(data, processed_idx, now, _source_state(source, state)))
 
     def delete(self, keys: Any) -> Commit:
-        """Retract the current rows with these keys; keys that are not there are counted as `unknown`.
+        """Retract the current rows with these keys. Keys without a current row are counted as `unknown`.
 
-        A frame or dicts with the key columns, or with some of them to match several rows; with a key of one column also
-        its values alone.
+        `keys` is a frame or a list of dicts with all key columns, or with some of them to match several rows. For a key
+        of one column, a list of its values also works.
         """
         return self._followed(self.parts.rows.delete(keys))
 
     def _followed(self, commit: Commit) -> Commit:
-        """A commit, after what follows writes was done."""
+        """Do the work that follows a write (fold, timeline) and return the commit."""
         self.parts.rows.fold_if_due()
         self.parts.timeline.follow()
         return commit
 
     def advance_watermark(self, to: datetime | date | str) -> Commit | None:
-        """Say that the data is complete up to a time; None when the watermark is there already."""
+        """Declare the data complete up to a time; None if the watermark already has that time."""
         return self.parts.ledger.advance_watermark(to)
 
     def evolve(self, added: pa.Schema | Mapping[str, Any]) -> pa.Schema:
-        """Add optional columns, as a schema or as names and types; older records read as null there.
+        """Add optional columns, given as a schema or as names and types. They are null in older records.
 
-        A whole new schema is taken too: it may add and reorder columns, and nothing else.
+        A complete new schema is also accepted. It may add and reorder columns, and nothing else.
         """
         self.parts.columns.check_free([f.name for f in fields_from(added)])
         return self.parts.ledger.evolve(added)
 
-    def purge(self, before: int | str | date | datetime) -> Purge:
-        """Remove old slices for good: those whose records all lie before an offset or an event time.
+    def purge(self, before: int | str | date | datetime) -> PurgeReport:
+        """Permanently remove old slices: those whose records are all before an offset or an event time.
 
-        The chain and the offsets stay. Only whole slices go, so some older records may remain. What was computed from
-        them goes too.
+        The chain and the offsets stay. Only whole slices are removed, so some older records may remain. Values computed
+        from the removed records are removed too.
         """
-        dataset_id = str(self.id)  # before: what is purged is acknowledged, whatever happens after it
+        dataset_id = str(self.id)  # read first, so that a finished purge is always reported
         done = self.parts.rows.purge(before)
         self.parts.timeline.drop_purged()
         self.parts.columns.drop_purged(done.before, dataset_id)
@@ -215,19 +232,19 @@ class Dataset:
     # Read
 
     def read(self, *, as_of: AsOf = None, system: bool = False, columns: Sequence[str] | None = None) -> DataFrame:
-        """The data columns, or those named, as a Spark frame; `system=True` adds offset, op and system_time.
+        """The data columns, or the given `columns`, as a Spark frame.
 
-        `as_of` an offset, a block's hash or a time reads the past.
+        `system=True` adds offset, op and system_time. `as_of` reads the past: an offset, a block hash or a time.
         """
-        scan = self.parts.ledger.steadily(self.parts.rows.scan, as_of, columns)
+        scan = self.parts.ledger.retry_if_replaced(self.parts.rows.scan, as_of, columns)
         if system:
             scan = replace(scan, columns=tuple(dict.fromkeys([*scan.layout.vocab.reserved, *scan.columns])))
         frame: DataFrame = spark_frame(scan, self._spark())
         return frame
 
     def changes(self, since: int | None = None, until: int | None = None) -> DataFrame:
-        """The records with offsets after `since`, up to and with `until`, in offset order, with system columns."""
-        scan = self.parts.ledger.steadily(self.parts.ledger.changes, since, until)
+        """The records after offset `since`, up to and including `until`, in offset order, with system columns."""
+        scan = self.parts.ledger.retry_if_replaced(self.parts.ledger.changes, since, until)
         frame: DataFrame = ordered_frame(scan, self._spark())
         return frame
 
@@ -235,12 +252,12 @@ class Dataset:
         return self.parts.ledger.runtime.session.get()
 
     def changes_arrow(self, since: int | None = None, until: int | None = None) -> pa.Table:
-        """The same as `changes` as an Arrow table, without a JVM."""
-        return self.parts.ledger.steadily(self.parts.ledger.changes, since, until).to_table()
+        """Like `changes`, but as an Arrow table and without a JVM."""
+        return self.parts.ledger.retry_if_replaced(self.parts.ledger.changes, since, until).to_table()
 
     def to_arrow(self, *, as_of: AsOf = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The data as an Arrow table in offset order, without a JVM."""
-        return self.parts.ledger.steadily(self.parts.rows.scan, as_of, columns).to_table()
+        return self.parts.ledger.retry_if_replaced(self.parts.rows.scan, as_of, columns).to_table()
 
     def to_pandas(self, *, as_of: AsOf = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The data as a pandas frame in offset order, without a JVM."""
@@ -250,78 +267,78 @@ class Dataset:
     def to_batches(
         self, columns: Sequence[str] | None = None, where: Where = None, *, as_of: AsOf = None
     ) -> pa.RecordBatchReader:
-        """The data as a stream of record batches in offset order, without a JVM: what DuckDB and Polars take.
+        """The data as a stream of record batches in offset order, without a JVM. DuckDB and Polars accept it.
 
-        `columns` may name system columns too; `where` is the WHERE part of SQL or an Arrow expression.
+        `columns` may include system columns; `where` is a SQL WHERE condition or an Arrow expression.
         """
-        return self.parts.ledger.steadily(self.parts.rows.scan, as_of, columns).to_reader(where)
+        return self.parts.ledger.retry_if_replaced(self.parts.rows.scan, as_of, columns).to_reader(where)
 
     def scan(self, *, as_of: AsOf = None) -> Scan:
-        """All columns, system columns included, for those who push filters and columns down themselves."""
-        scan = self.parts.ledger.steadily(self.parts.rows.scan, as_of, None)
+        """A scan of all columns, including system columns, for callers that push filters and columns down."""
+        scan = self.parts.ledger.retry_if_replaced(self.parts.rows.scan, as_of, None)
         return replace(scan, columns=(*scan.layout.vocab.reserved, *scan.data_names))
 
     def count(self) -> int:
-        """How many rows there are: current ones of a dataset with a key, else records; reads no data."""
-        return self.parts.ledger.steadily(self.parts.rows.count)
+        """The number of current rows (with a key) or of records (without a key). Reads no data."""
+        return self.parts.ledger.retry_if_replaced(self.parts.rows.count)
 
-    def fold(self, partition: str | None = None) -> Fold:
-        """Copy the living rows of small or half-dead slices into large files, from which reading is quick.
+    def fold(self, partition: str | None = None) -> FoldReport:
+        """Copy the live rows of small or half-dead slices into large files, which are faster to read (compaction).
 
-        The ledger stays as it is; the copies are derived, and reading without them gives the same rows. It happens by
-        itself when many records are dead (`Runtime.fold_at`) or slices are many and small.
+        The ledger does not change. The copies are derived, and reading without them gives the same rows. A fold also
+        runs automatically when many records are dead (`Runtime.fold_at`) or when there are many small slices.
 
-        The timeline is folded along: what waits is merged, what is dead left out, small row groups put together. With
-        `partition`, such as "2026-11-01", only that is done, and only there.
+        The timeline is folded too: waiting rows are merged, dead rows are left out, and small row groups are combined.
+        With `partition`, such as "2026-11-01", only this partition of the timeline is folded.
         """
         parts = self.parts
         if partition is not None:
             return parts.timeline.fold(partition)
         if parts.timeline.settings() is None:
-            return parts.ledger.steadily(parts.rows.fold)
+            return parts.ledger.retry_if_replaced(parts.rows.fold)
         if self.schema is None:
-            return NOTHING
-        return summed(parts.ledger.steadily(parts.rows.fold), parts.timeline.fold())
+            return EMPTY_REPORT
+        return add_reports(parts.ledger.retry_if_replaced(parts.rows.fold), parts.timeline.fold())
 
     # By key
 
     def get(self, keys: Any) -> pa.Table:
-        """The current rows with these keys, without a JVM; those that are not there are left out.
+        """The current rows with these keys, without a JVM. Keys without a current row are left out.
 
-        A frame or dicts with the key columns, or with some of them to match several rows; with a key of one column also
-        its values alone.
+        `keys` is a frame or a list of dicts with all key columns, or with some of them to match several rows. For a key
+        of one column, a list of its values also works.
         """
-        return self.parts.ledger.steadily(self.parts.rows.get, keys)
+        return self.parts.ledger.retry_if_replaced(self.parts.rows.get, keys)
 
     def history(self, keys: Any) -> pa.Table:
-        """Every record with these keys in offset order: what became of a row, when, and by which operation."""
-        return self.parts.ledger.steadily(self.parts.rows.history, keys)
+        """Every record with these keys in offset order: each version of a row, its time and its operation."""
+        return self.parts.ledger.retry_if_replaced(self.parts.rows.history, keys)
 
     @property
     def strategy(self) -> Strategy:
-        """What a batch becomes here: the merge strategy and its columns."""
+        """The merge strategy and its columns."""
         return strategy_of(self.snapshot().state)
 
-    # Look closer
+    # Log and verification
 
     def log(self) -> Iterator[LogEntry]:
-        """The blocks, newest first, each with a sentence about what it did."""
+        """The blocks, newest first, each with a one-sentence summary."""
         return self.parts.ledger.log()
 
-    def verify(self) -> Verification:
-        """Check every block against the rules and every file against its hashes, those of derived things too."""
+    def verify(self) -> VerifyReport:
+        """Check every block against the rules and every file against its hashes, including derived files."""
         parts = self.parts
-        found = parts.ledger.verify()
-        rows = () if found.problems else parts.rows.problems()  # what they are checked against must be whole
-        problems = (*found.problems, *rows, *parts.timeline.problems(), *parts.columns.problems())
-        return replace(found, problems=problems)
+        report = parts.ledger.verify()
+        rows = () if report.problems else parts.rows.problems()  # checked against the ledger, which must be intact
+        problems = (*report.problems, *rows, *parts.timeline.problems(), *parts.columns.problems())
+        return replace(report, problems=problems)
 
     # Timeline
 
     def timeline(self, start: Moment = None, end: Moment = None, *, columns: Sequence[str] | None = None) -> DataFrame:
         """The current rows with event times in [start, end) as a Spark frame in event-time order.
 
-        Times are text, dates or datetimes, in UTC where they have no zone. `columns` may name system columns too.
+        Times are text, dates or datetimes, in UTC if they have no time zone. `columns` may include system columns.
         """
         reading = self.parts.timeline.reading(start, end, columns)
         frame: DataFrame = ordered_by_time.spark_frame(reading, self._spark())
@@ -330,25 +347,25 @@ class Dataset:
     def timeline_batches(
         self, start: Moment = None, end: Moment = None, *, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
-        """The same as a stream of record batches, without a JVM: what DuckDB, Polars and pandas take."""
+        """Like `timeline`, but a stream of record batches without a JVM. DuckDB, Polars and pandas accept it."""
         return self.parts.timeline.reading(start, end, columns).to_reader()
 
     def timeline_root(self) -> Root:
-        """How far the timeline has come, and what its last change did: one small read."""
+        """The timeline's root: how far it was updated, and what its last update did. One small read."""
         return self.parts.timeline.root()
 
     def timeline_pieces(self, start: Moment = None, end: Moment = None) -> TimelinePieces:
-        """What the timeline is made of: the partitions of a range, and where each of their pieces lies."""
+        """The partitions of a time range and the position of each of their pieces."""
         return self.parts.timeline.snapshot().pieces(parse_range(start, end))
 
     def timeline_stats(self) -> TimelineStats:
-        """Partition by partition: rows, pieces, row groups, what waits, what is dead, and what was written for it."""
+        """Statistics per partition: rows, pieces, row groups, waiting rows, dead rows, and bytes written."""
         return self.parts.timeline.snapshot().stats()
 
     def update_timeline(self) -> LastUpdate | None:
-        """Take in what was written since the last time; None when the timeline was up to date.
+        """Add the records written since the last update; None if the timeline was up to date.
 
-        Writes do this by themselves, unless the dataset was created with timeline="lazy".
+        Writes do this automatically, unless the dataset was created with timeline="lazy".
         """
         return self.parts.timeline.update()
 
@@ -363,55 +380,55 @@ class Dataset:
         fragment_rows: int | None = None,
         exist_ok: bool = False,
     ) -> None:
-        """Add a column that a function computes; it reads as null until `backfill` has computed it.
+        """Add a column that a function computes. It reads as null until `backfill` has computed it.
 
-        `inputs` are the columns that the function takes, by default those its parameters name; computed ones may be
-        among them, and (udf, inputs) in one is fine, too. `fragment_rows` can be chosen with the first column only: how
-        many records one file of values has. With `exist_ok` a column that has this very function already is left as it
-        is.
+        `inputs` are the columns that the function takes, by default the columns that its parameters name. They may
+        include computed columns. The pair (udf, inputs) also works. `fragment_rows`, the number of records per file of
+        values, can be set with the dataset's first computed column only. With `exist_ok`, a column that already has
+        this function stays unchanged.
         """
         self.parts.columns.add(name, udf, inputs, fragment_rows, exist_ok)
 
     def alter_column(
         self, name: str, udf: Udf | tuple[Udf, Sequence[str]], inputs: Sequence[str] | None = None
     ) -> None:
-        """Give a column another function of the same type; old values are shown until `backfill` replaces them."""
+        """Give a column another function of the same type. Old values are shown until `backfill` replaces them."""
         self.parts.columns.alter(name, udf, inputs)
 
     def drop_column(self, name: str) -> None:
-        """Remove a computed column; added again with the same function, its values come back without a call."""
+        """Remove a computed column. If it is added again with the same function, its values return without calls."""
         self.parts.columns.drop(name)
 
     def columns(self) -> list[ColumnStatus]:
-        """The computed columns: what computes them, and how much of each is there, fragment by fragment."""
+        """The computed columns: the function of each, and how much of it is computed, per fragment."""
         return self.parts.columns.status()
 
     @property
     def catalog(self) -> Catalog:
-        """The computed columns as they are defined: one small read, whatever the dataset's size."""
+        """The definitions of the computed columns. One small read for any dataset size."""
         return self.parts.columns.catalog
 
-    def column(self, name: str) -> Column:
-        """One computed column: its type, its inputs and what is known of its function."""
+    def column(self, name: str) -> ColumnDefinition:
+        """The definition of one computed column: its type, its inputs and its function."""
         return self.catalog.column(name)
 
     @property
     def checkpoints(self) -> CheckpointStore:
-        """What backfills have stored on their way; `list_keys()` is the truth about it."""
+        """The store of checkpoints that backfills wrote; `list_keys()` lists them."""
         return self.parts.columns.objects.checkpoints
 
-    def find_garbage(self) -> Garbage:
-        """Checkpoints and files that nothing needs any more and that are a week old: what gc removes."""
-        from floodmark.transform.views.defined.kept import used_by  # late: reading a dataset needs nothing of views
+    def find_garbage(self) -> ColumnGarbage:
+        """Checkpoints and files that are unused and at least a week old, which gc would remove."""
+        from floodmark.views.functions import used_checkpoints  # imported here: reading a dataset does not need views
 
-        found = self.parts.ledger.steadily(self.parts.columns.find_garbage, used_by)
+        found = self.parts.ledger.retry_if_replaced(self.parts.columns.find_garbage, used_checkpoints)
         return replace(found, files=(*found.files, *self.parts.timeline.find_garbage().objects))
 
-    def collect_garbage(self) -> Garbage:
-        """Remove what `find_garbage` finds; says what went."""
-        from floodmark.transform.views.defined.kept import used_by
+    def collect_garbage(self) -> ColumnGarbage:
+        """Remove the files that `find_garbage` finds, and return them."""
+        from floodmark.views.functions import used_checkpoints
 
-        removed = self.parts.columns.collect_garbage(used_by)
+        removed = self.parts.columns.collect_garbage(used_checkpoints)
         return replace(removed, files=(*removed.files, *self.parts.timeline.collect_garbage().objects))
 
     def column_errors(self, name: str) -> pa.Table:
@@ -419,7 +436,7 @@ class Dataset:
         return self.parts.columns.errors(name)
 
     def plan_backfill(self, name: str, where: Where = None, *, retry_errors: bool = False) -> BackfillPlan:
-        """What `backfill` would do: ranges and rows that are done, reusable or missing, and why. Calls nothing."""
+        """What `backfill` would do, and why: ranges and rows that are done, reusable or missing. Calls no function."""
         return self.parts.columns.plan_backfill(name, where, retry_errors=retry_errors)
 
     def backfill(
@@ -434,18 +451,18 @@ class Dataset:
         task_size: int | None = None,
         commit_granularity: int = 64,
         retry_errors: bool = False,
-    ) -> Backfill:
-        """Compute what is missing of a column, or of the rows that `where` keeps; what is stored is not computed again.
+    ) -> BackfillReport:
+        """Compute the missing values of a column, or of the rows that match `where`; stored values are kept.
 
-        Values given here win over those of the udf. Checkpoints have at most `checkpoint_size` rows and take about ten
-        seconds each; `min_checkpoint_size` and `max_checkpoint_size` bound them. A task has `task_size` rows,
-        and as many fragments as `commit_granularity` says become visible together. `retry_errors` also tries
-        rows again that were skipped. `udf` is needed only where the function is not defined or imported.
+        Values given here override those of the udf. Checkpoints have at most `checkpoint_size` rows and take about ten
+        seconds each; `min_checkpoint_size` and `max_checkpoint_size` bound their size. A task has `task_size` rows.
+        `commit_granularity` is the number of fragments that become visible together. `retry_errors` also tries skipped
+        rows again. `udf` is needed only where the function is neither defined nor imported.
         """
-        from floodmark.compute.options import Options
+        from floodmark.columns.plan import BackfillOptions
 
         runtime = self.parts.ledger.runtime
-        options = Options(
+        options = BackfillOptions(
             where=where,
             checkpoint_size=checkpoint_size,
             min_checkpoint_size=min_checkpoint_size,
@@ -459,15 +476,15 @@ class Dataset:
         return self.parts.columns.backfill(name, udf, options)
 
     def reset_column(self, name: str) -> None:
-        """Have the next backfill compute every row of a column once more; the values stay until it has."""
+        """Make the next backfill recompute every row of a column. The current values stay until then."""
         self.parts.columns.reset(name)
 
 
 def _source_state(source: str | None, state: str | None) -> SourceState | None:
     if (source is None) != (state is None):
-        raise TypeError("source= and state= go together: which source, and how far it was read")
+        raise TypeError("source= and state= must be given together: the name of the source, and how far it was read")
     if source is None or state is None:
         return None
     if source == PURGE_SOURCE:
-        raise ReservedSource(f"the source name {source!r} is how purges are recorded", hint="use another name")
+        raise BadData(f"the source name {source!r} is reserved for purges", hint="use another name")
     return SourceState(source_name=source, kind=_SOURCE_KIND, value=str(state))

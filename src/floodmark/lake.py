@@ -1,4 +1,4 @@
-"""The entry point: a lake is a folder or bucket of datasets."""
+"""`Lake`: a folder or bucket of datasets, and the entry point to Floodmark."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from floodmark.chain.events import SetTransform
-from floodmark.chain.hashes import Multihash
+from floodmark.chain.ids import Multihash
 from floodmark.dataset import Dataset
-from floodmark.engine import Session
+from floodmark.engine.session import Runtime, Session
+from floodmark.errors import BadName, CommitConflict, DatasetExists
 from floodmark.ledger import names
 from floodmark.ledger.create import create, create_derived, dataset_objects, remove
-from floodmark.ledger.errors import BadName, CommitConflict, DatasetExists
 from floodmark.ledger.ledger import Ledger
-from floodmark.ledger.query import query_duckdb, query_spark
-from floodmark.ledger.runtime import Runtime
+from floodmark.ledger.schema import declare_vocab, vocabulary
+from floodmark.ledger.sql import query_duckdb, query_spark
 from floodmark.ledger.strategy import Strategy, declare
 from floodmark.storage.opening import open_store
-from floodmark.storage.retry import MAX_RACES, races
+from floodmark.storage.pointer import MAX_RACES, attempt_numbers
 from floodmark.storage.store import Store
-from floodmark.timeline import settings as timelines
+from floodmark.timeline import settings as timeline_settings
 from floodmark.timeline.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from floodmark.compute.functions.udf import Udf
-    from floodmark.provenance.tree import Forward, Provenance
+    from floodmark.functions.udf import Udf
+    from floodmark.provenance.tree import ForwardProvenance, Provenance
     from floodmark.view import View
 
 
 class Lake:
     """A folder, or a bucket and prefix such as s3://bucket/prefix, that holds datasets.
 
-    `spark` is a session of yours to work with; without it the active one is used, or one is started when needed.
+    `spark` is the Spark session to use. Without it, the active session is used, or one is started when needed.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Lake:
 
     @property
     def store(self) -> Store:
-        """Where the objects of this lake are."""
+        """The store that holds the objects of this lake."""
         return self._store
 
     @property
     def runtime(self) -> Runtime:
-        """The clock, the session and what else the datasets of this lake work with."""
+        """The clock, the Spark session and the settings that the datasets of this lake use."""
         return self._runtime
 
     def create(
@@ -72,26 +72,28 @@ class Lake:
         row_group_size: int | None = None,
         late_merge: str | None = None,
         timeline: str | None = None,
+        vocab: Mapping[str, str] | None = None,
         exist_ok: bool = False,
     ) -> Dataset:
-        """Make a new dataset. Its columns are `schema`, or those of the first write.
+        """Create a dataset. Its columns are `schema`, or the columns of the first write.
 
-        `event_time` names the column that says when an event happened. `key` names the columns that identify a row and
-        `merge` says what a batch becomes: append (no key), ledger, snapshot, changelog or upsert (the default with a
-        key). `compare` are the columns whose change counts in a snapshot; `lookup` is a prefix of the key by which rows
-        are found together.
+        `event_time` names the column with the time of the event. `key` names the columns that identify a row. `merge`
+        decides how a batch is merged: append (no key), ledger, snapshot, changelog or upsert (the default with a key).
+        `compare` names the columns that a snapshot compares. `lookup` is a prefix of the key by which rows are looked
+        up.
+        With `partition_by` (hour, day, week, month or year) the dataset keeps a timeline: its rows in event-time order,
+        in row groups of about `row_group_size` rows (100,000). Late rows are merged in when that pays off
+        (`late_merge="auto"`) or at once ("always"). The timeline is updated by each write (`timeline="eager"`) or on
+        demand ("lazy").
+        `vocab` renames system columns, so that the data can have a column with such a name: {"offset": "_offset"}.
 
-        With `partition_by` (hour, day, week, month or year) it keeps a timeline, its rows in the order of their event
-        times: in row groups of about `row_group_size` rows (100,000), with late rows merged in when that pays
-        (`late_merge="auto"`) or at once ("always"), by each write (`timeline="eager"`) or on demand ("lazy").
-
-        With `exist_ok` an existing dataset of this name is opened instead.
+        With `exist_ok` an existing dataset with this name is opened instead.
         """
         strategy = declare(merge, key, compare, lookup)
         declared = strategy if key is not None or merge is not None else None
-        settings = timelines.declare(partition_by, row_group_size, late_merge, timeline, event_time)
+        settings = timeline_settings.declare(partition_by, row_group_size, late_merge, timeline, event_time)
         if exist_ok and name in self:
-            return self._existing(name, event_time, declared, settings)
+            return self._open_existing(name, event_time, declared, settings, vocab)
         try:
             objects = create(
                 self._store,
@@ -100,13 +102,14 @@ class Lake:
                 event_time=event_time,
                 schema=schema,
                 strategy=strategy,
-                notes={} if settings is None else timelines.note(settings),
+                notes={} if settings is None else timeline_settings.settings_note(settings),
+                vocab=vocab,
             )
         except DatasetExists:
             if exist_ok:
-                return self._existing(name, event_time, declared, settings)
+                return self._open_existing(name, event_time, declared, settings, vocab)
             raise
-        return Dataset(Ledger(name, objects, self._runtime))
+        return Dataset.open(Ledger(name, objects, self._runtime))
 
     def create_derived(
         self,
@@ -117,11 +120,12 @@ class Lake:
         event_time: str | None = None,
         schema: pa.Schema | Mapping[str, Any] | None = None,
         transform: SetTransform | None = None,
+        vocab: Mapping[str, str] | None = None,
     ) -> Dataset:
-        """Make a dataset that a step computes from others: nothing else writes to it.
+        """Create a dataset that only a step writes.
 
-        Rows of one result are found together by `lookup`, a prefix of the key (the transform keys); without it by the
-        whole key. Its columns are `schema`, or those of the first result.
+        `lookup` is a prefix of the key (the transform keys) by which the rows of one result are looked up; the default
+        is the whole key. Its columns are `schema`, or the columns of the first result.
         """
         strategy = declare("upsert", key, None, lookup)
         objects = create_derived(
@@ -132,8 +136,9 @@ class Lake:
             schema=schema,
             strategy=strategy,
             transform=transform,
+            vocab=vocab,
         )
-        return Dataset(Ledger(name, objects, self._runtime))
+        return Dataset.open(Ledger(name, objects, self._runtime))
 
     def view(
         self,
@@ -144,44 +149,49 @@ class Lake:
         where: str | None = None,
         sql: str | None = None,
     ) -> View:
-        """Declare a query whose result is kept as a dataset, and brought up to date by `refresh`; or open one.
+        """Declare a query whose result is stored as a dataset and updated by `refresh`; or open an existing view.
 
-        Either `sql`, a SELECT of Spark's over datasets of this lake, or a `source` with the columns to `select` (all
-        without it) and the rows to keep, those `where` holds. A column is SQL text, a udf, or (udf, [columns that it
-        takes]). The query is analysed, which starts Spark, unless this very definition is there already; nothing is
-        computed before `refresh`. Another definition for a view that is there is a new version of it. With the name
-        alone, the view of that name is opened.
+        The query is either `sql`, a Spark SELECT over datasets of this lake, or a `source` dataset with the columns to
+        `select` (default: all) and a `where` condition for its rows. A column is SQL text, a udf, or (udf, [columns
+        that it takes]). Declaring analyses the query, which starts Spark, unless the view already has this definition.
+        Nothing is computed before `refresh`. Another definition for an existing view is a new version of it. With only
+        a name, the existing view is opened.
         """
-        from floodmark import view  # late: whoever has no views need not wait for them
+        from floodmark import view as view_module  # imported here: lakes without views load faster
 
         if all(given is None for given in (source, select, where, sql)):
-            return view.opened(self, name)
-        return view.declared(self, name, source=source, select=select, where=where, sql=sql)
+            return view_module.open_view(self, name)
+        return view_module.declare_view(self, name, source=source, select=select, where=where, sql=sql)
 
     def views(self) -> list[View]:
         """All views in alphabetical order."""
-        from floodmark import view
+        from floodmark import view as view_module
 
-        return view.all_of(self)
+        return view_module.list_views(self)
 
     def why(self, name: str, record: int | Mapping[str, Any], *, rows: int = 10) -> Provenance:
-        """Where a record came from: the input rows that it was made of as they were then, down to the sources.
+        """Trace a record back to its sources, through the input rows that it was computed from.
 
-        `record` is an offset, or the key of a current row, {"id": 7}. At most so many `rows` of each input are followed
-        further; the others are counted.
+        `record` is an offset, or the key of a current row such as {"id": 7}. Inputs are read as they were when the
+        record was computed. At most `rows` rows of each input are traced further; the others are counted.
         """
         from floodmark.provenance.why import why
 
         return why(self, name, record, rows)
 
-    def why_forward(self, name: str, record: int | Mapping[str, Any]) -> Forward:
-        """What came of a record: the records of derived datasets that were made of it, and so on."""
-        from floodmark.provenance.forward import forward
+    def why_forward(self, name: str, record: int | Mapping[str, Any]) -> ForwardProvenance:
+        """The records of derived datasets that were computed from a record, directly or indirectly."""
+        from floodmark.provenance.why import forward
 
         return forward(self, name, record)
 
-    def _existing(
-        self, name: str, event_time: str | None, declared: Strategy | None, settings: Settings | None
+    def _open_existing(
+        self,
+        name: str,
+        event_time: str | None,
+        declared: Strategy | None,
+        settings: Settings | None,
+        vocab: Mapping[str, str] | None,
     ) -> Dataset:
         dataset = self[name]
         if declared is not None and dataset.strategy != declared:
@@ -196,20 +206,27 @@ class Lake:
                 hint="leave out event_time to open it, or choose another name",
                 name=name,
             )
-        if settings is not None and (kept := timelines.of(dataset.snapshot().state)) != settings:
+        if settings is not None and (kept := timeline_settings.read_settings(dataset.snapshot().state)) != settings:
             raise DatasetExists(
                 f"dataset {name!r} exists with {'no timeline' if kept is None else kept}, not {settings}",
-                hint="leave out partition_by= and what goes with it to open it, or choose another name",
+                hint="leave out partition_by= and the other timeline options to open it, or choose another name",
+                name=name,
+            )
+        if vocab is not None and (wanted := vocabulary(declare_vocab(vocab)).reserved) != dataset.system_columns:
+            raise DatasetExists(
+                f"dataset {name!r} exists with the system columns {', '.join(dataset.system_columns)}, "
+                f"not {', '.join(wanted)}",
+                hint="leave out vocab= to open it, or choose another name",
                 name=name,
             )
         return dataset
 
     def __getitem__(self, name: str) -> Dataset:
-        entry = names.find(self._store, name)
+        entry = names.require_entry(self._store, name)
         return self._opened(entry)
 
-    def _opened(self, entry: names.Entry) -> Dataset:
-        return Dataset(Ledger(entry.name, dataset_objects(self._store, entry.id), self._runtime))
+    def _opened(self, entry: names.NameEntry) -> Dataset:
+        return Dataset.open(Ledger(entry.name, dataset_objects(self._store, entry.id), self._runtime))
 
     def __contains__(self, name: object) -> bool:
         try:
@@ -226,37 +243,37 @@ class Lake:
         return list(self)
 
     def drop(self, name: str, *, head: Multihash | None = None) -> None:
-        """Remove a dataset for good: its name first, then everything it holds.
+        """Permanently remove a dataset: first its name, then all its objects.
 
-        With `head`, only if that still is its newest block; else `CommitConflict`.
+        With `head`, remove it only if this is still its newest block; otherwise raise `CommitConflict`.
         """
-        for _ in races(MAX_RACES):
-            entry = names.find(self._store, name)
+        for _ in attempt_numbers(MAX_RACES):
+            entry = names.require_entry(self._store, name)
             objects = dataset_objects(self._store, entry.id)
-            with objects.turn():  # a commit at the same time would leave objects behind
+            with objects.turn():  # a concurrent commit would leave objects behind
                 if head is not None and objects.read_head() != head:
                     break
                 if names.swap(self._store, entry, None):
-                    known = {one for other in names.entries(self._store) for one in (other.id, other.pending)}
+                    known = {i for other in names.entries(self._store) for i in (other.id, other.pending)}
                     for dataset_id in (entry.id, entry.pending):
-                        if dataset_id is not None and dataset_id not in known:  # a rename cut short leaves two names
+                        if dataset_id is not None and dataset_id not in known:  # an interrupted rename leaves two names
                             remove(dataset_objects(self._store, dataset_id))
                     return
-        raise CommitConflict(f"dataset {name!r} has moved on and was not dropped", hint="look at its log first")
+        raise CommitConflict(f"dataset {name!r} has a newer head and was not dropped", hint="check its log first")
 
     def rename(self, old: str, new: str) -> Dataset:
-        """Give a dataset another name; no data moves, and who has it open keeps on working."""
+        """Rename a dataset. No data moves, and objects that have it open keep working."""
         if not names.rename(self._store, old, new):
-            entry = names.find(self._store, new)
-            if dataset_objects(self._store, entry.id).read_head() is None:  # dropped under the old name meanwhile
+            entry = names.require_entry(self._store, new)
+            if dataset_objects(self._store, entry.id).read_head() is None:  # dropped during the rename
                 names.swap(self._store, entry, None)
         return self[new]
 
     def sql(self, query: str) -> pa.Table:
-        """The answer to an SQL query over the datasets, by DuckDB, without a JVM."""
+        """Run a SQL query over the datasets with DuckDB, without a JVM."""
         return query_duckdb(self, query)
 
     def sql_spark(self, query: str) -> DataFrame:
-        """The same as a Spark frame."""
+        """Run a SQL query over the datasets with Spark."""
         frame: DataFrame = query_spark(self, query, self._runtime.session.get())
         return frame

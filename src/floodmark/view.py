@@ -1,4 +1,4 @@
-"""A view as users have it: a dataset that holds the result of a query, and is brought up to date by `refresh`."""
+"""`View`: a dataset that holds the result of a query, kept up to date by `refresh`."""
 
 from __future__ import annotations
 
@@ -8,265 +8,270 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import pyarrow as pa
 
 from floodmark.chain.ids import DatasetId
-from floodmark.dataset import Dataset
-from floodmark.errors import FloodmarkError
+from floodmark.dataset import Dataset, DatasetParts
+from floodmark.derive.inputs import LakeLike
+from floodmark.errors import BadView, FloodmarkError, NotAView, UnknownDataset, ViewChanged, never_refreshed
 from floodmark.ledger import names
 from floodmark.ledger.create import dataset_objects
-from floodmark.ledger.errors import UnknownDataset
-from floodmark.ledger.layout import Layout
 from floodmark.ledger.ledger import Ledger
-from floodmark.ledger.names import Entry
+from floodmark.ledger.names import NameEntry
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.scan import Scan
+from floodmark.ledger.schema import Layout
 from floodmark.ledger.snapshot import Snapshot
-from floodmark.storage.retry import read_steadily
-from floodmark.transform.lakes import LakeLike
-from floodmark.transform.views.analysed.analysis import Analysis, Kind
-from floodmark.transform.views.defined.definition import Definition, define
-from floodmark.transform.views.defined.replacement import find, find_by
-from floodmark.transform.views.defined.stored import Stored, is_view, require_stored
-from floodmark.transform.views.errors import BadView, NotAView, ViewChanged, never_refreshed
+from floodmark.ledger.strategy import is_view
+from floodmark.storage.pointer import read_consistently
+from floodmark.views.analysis import Analysis, RefreshKind
+from floodmark.views.definition import ViewDefinition, define
+from floodmark.views.replacement import find_view, find_view_by
+from floodmark.views.stored_definition import StoredView, require_stored_view
 
 if TYPE_CHECKING:
-    from floodmark.compute.functions.udf import Udf
-    from floodmark.transform.views.plan import ViewPlan
-    from floodmark.transform.views.report import Refreshed
+    from floodmark.functions.udf import Udf
+    from floodmark.views.plan import RefreshPlan, RefreshReport
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class ViewLedger(Ledger):
-    """The ledger of a view, which continues with that of the dataset that takes the view's place."""
+    """The ledger of a view. When another dataset replaces the view's dataset, it switches to that one."""
 
     def __init__(self, name: str, dataset_id: DatasetId, lake: LakeLike) -> None:
         super().__init__(name, dataset_objects(lake.store, dataset_id), lake.runtime)
         self._store = lake.store
-        self.entry = Entry(name, dataset_id)  # of its name, as last read
+        self.entry = NameEntry(name, dataset_id)  # of the view's name, as last read
 
     def snapshot(self) -> Snapshot:
-        """The view as of its present head: of the dataset that replaced it, if it was made anew since."""
+        """The view at its current head; after a replacement, the head of the new dataset."""
         while True:
             entry = self.find_entry()
             try:
                 return super().snapshot()
-            except UnknownDataset:  # dropped: the view, or only its old rows
+            except UnknownDataset:  # the view was dropped, or only the dataset that was replaced
                 if self.find_entry() == entry:
                     raise
 
-    def find_entry(self) -> Entry:
-        """The entry of its present name; the view follows to the dataset that has the name now."""
-        found = names.find_place(self._store, self.entry.id, self.entry.name)
-        if found is None:
+    def find_entry(self) -> NameEntry:
+        """The entry of the view's current name. Switches to the dataset that has this name now."""
+        entry = names.find_entry_of(self._store, self.entry.id, self.entry.name)
+        if entry is None:
             raise self.gone()
-        if found.id != self.entry.id:
-            self.move_to(dataset_objects(self._store, found.id))
-        self.entry = found
-        return found
+        if entry.id != self.entry.id:
+            self.move_to(dataset_objects(self._store, entry.id))
+        self.entry = entry
+        return entry
 
-    def steadily(self, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Ask again when the view was made anew under the question: offsets and keys are others from then on."""
+    def retry_if_replaced(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Read again if the view was replaced during the read, because its offsets and keys are different then."""
 
         def moved(before: DatasetObjects) -> bool:
-            self.snapshot()  # follows, should what was asked have been old rows, dropped since
+            self.snapshot()  # switches datasets, in case the old one was replaced and dropped
             return self.objects is not before
 
-        found, _ = read_steadily(
+        answer, _ = read_consistently(
             lambda: self.objects,
-            lambda before: (ask(*args, **options), self.objects is before),
+            lambda before: (read(*args, **options), self.objects is before),
             moved,
             replaced=(FloodmarkError,),
-            doubted=lambda answer: not answer[1],
+            doubted=lambda pair: not pair[1],
         )
-        return found
+        return answer
 
     def layout(self, snapshot: Snapshot) -> Layout:
-        """The columns of the view; `NeverRefreshed` before its first refresh."""
+        """The columns of the view; `ViewError` before its first refresh."""
         if snapshot.layout is None:
             raise never_refreshed(self.name)
         return snapshot.layout
 
     def changes(self, since: int | None, until: int | None) -> Scan:
-        """The records with offsets after `since`, which has to be an offset of the view as it is now."""
-        found = super().changes(since, until)
+        """The records after offset `since`, which must be an offset of the view's current dataset."""
+        scan = super().changes(since, until)
         self._check_offset(since)
-        return found
+        return scan
 
     def _check_offset(self, since: int | None) -> None:
-        """Refuse an offset that was taken from the view before it was made anew, where it shows: nothing would come."""
+        """Refuse an offset from before a replacement if it is past the new end; no change would follow it."""
         last = self.snapshot().next_offset - 1
         if since is not None and since > last and self.entry.previous:
             raise ViewChanged(
                 f"view {self.name!r} has no offset {since} yet: it was replaced, and offsets begin at 0 again",
-                hint="read all of it once, then go on from its last offset; View.id is another one when this happens",
+                hint="read the whole view once, then continue from its last offset; a replaced view has a new View.id",
                 view=self.name,
                 offset=since,
             )
 
 
 class View(Dataset):
-    """A query over datasets and its result, which is read like any dataset's rows.
+    """A query over datasets together with its stored result, which is read like any dataset.
 
-    Made or found by `Lake.view`. What is read is the result as of the last `refresh`, whatever happens to the sources
-    and to the definition meanwhile.
+    `Lake.view` creates or opens one. Reads return the result as of the last `refresh`, even if the inputs or the
+    definition have changed since.
     """
 
-    def __init__(self, name: str, dataset_id: DatasetId, lake: LakeLike) -> None:
-        ledger = ViewLedger(name, dataset_id, lake)
-        super().__init__(ledger)
-        self._lake = lake
-        self._ledger = ledger
+    _lake: LakeLike
+    _ledger: ViewLedger
 
-    # What it is
+    @classmethod
+    def of_lake(cls, name: str, dataset_id: DatasetId, lake: LakeLike) -> View:
+        """The view with this name and id."""
+        view = object.__new__(cls)
+        view._lake = lake
+        view._ledger = ViewLedger(name, dataset_id, lake)
+        view.parts = DatasetParts.of(view._ledger)
+        return view
+
+    # Definition
 
     @property
-    def definition(self) -> Definition:
-        """The query as declared."""
+    def definition(self) -> ViewDefinition:
+        """The declared query."""
         return self._stored.definition
 
     @property
     def analysis(self) -> Analysis:
-        """What the query came to when it was analysed: how the view is refreshed, its key, and what it reads."""
+        """The result of analysing the query: how the view is refreshed, its key, and its inputs."""
         return self._stored.analysis
 
     @property
-    def way(self) -> Kind:
-        """How it is refreshed: by source rows, groups or join keys that changed, or the whole of it."""
+    def refresh_kind(self) -> RefreshKind:
+        """How it is refreshed: by changed input rows, groups or join keys, or as a whole."""
         return self.analysis.kind
 
     @property
-    def why(self) -> str | None:
-        """Why it can only be refreshed as a whole; None where it need not be."""
+    def whole_reason(self) -> str | None:
+        """Why it can only be refreshed as a whole; None if it can be refreshed in parts."""
         return self.analysis.why
 
     @property
-    def by(self) -> tuple[str, ...]:
-        """The columns that groups or join keys go by; none where everything is derived."""
+    def refresh_keys(self) -> tuple[str, ...]:
+        """The columns of the groups or join keys; empty if the view is refreshed as a whole."""
         return self.analysis.t
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        """The datasets that it is made from, by their present names; one that is gone by its name in the query."""
+    def inputs(self) -> tuple[str, ...]:
+        """The current names of its input datasets. A dropped one has the name that the query uses."""
         return tuple(self._called().values())
 
     @property
     def positions(self) -> dict[str, int]:
-        """By source the offset of the newest record that the view accounts for; -1 when there is none."""
-        from floodmark.derive.positions import NOTHING
-        from floodmark.transform.views.note import note_of
+        """Per input, the offset of the newest record that the view includes; -1 if there is none."""
+        from floodmark.derive.positions import NO_POSITION
+        from floodmark.views.snapshot import read_note
 
-        note = note_of(self.name, self.snapshot())
+        note = read_note(self.name, self.snapshot())
         seen = {} if note is None else note.positions
-        return {name: seen.get(dataset_id, NOTHING) for dataset_id, name in self._called().items()}
+        return {name: seen.get(dataset_id, NO_POSITION) for dataset_id, name in self._called().items()}
 
     @property
-    def _stored(self) -> Stored:
+    def _stored(self) -> StoredView:
         shown = self.snapshot()
         if self._ledger.entry.pending is not None:
-            shown = find_by(self._lake, self._ledger.find_entry).worked
-        return require_stored(self.name, shown.state)
+            shown = find_view_by(self._lake, self._ledger.find_entry).refreshed
+        return require_stored_view(self.name, shown.state)
 
     def _called(self) -> dict[str, str]:
-        """The names of the sources by dataset id."""
+        """The names of the inputs by dataset id."""
         uses = self.analysis.sources
         return {
-            use.dataset_id: names.find_source(self._lake.store, use.dataset_id, use.alias) or use.alias for use in uses
+            use.dataset_id: names.find_input_name(self._lake.store, use.dataset_id, use.alias) or use.alias
+            for use in uses
         }
 
-    # Bringing it up to date
+    # Refresh
 
-    def refresh(self, *, retry_errors: bool = False, udfs: Sequence[Udf] = ()) -> Refreshed:
-        """Bring the view up to date with its sources: only what changed is derived, and only what differs is written.
+    def refresh(self, *, retry_errors: bool = False, udfs: Sequence[Udf] = ()) -> RefreshReport:
+        """Bring the view up to date with its inputs: recompute only what changed, write only what differs.
 
-        Until it is done, readers see what was there before. A refresh that is cut short is simply begun again. `udfs`
-        are needed only where the functions of the view are not defined or imported; `retry_errors` also computes rows
-        again for which a function has failed.
+        Readers see the old result until the refresh is done. An interrupted refresh can be started again. `udfs` are
+        needed only where the functions of the view are neither defined nor imported; `retry_errors` also recomputes the
+        rows whose function failed.
         """
-        from floodmark.transform.views.refresh import refresh
+        from floodmark.views.refresh import refresh
 
         name, cache = self._ledger.find_entry().name, self.parts.rows.cache
         return refresh(self._lake, name, retry_errors=retry_errors, udfs=tuple(udfs), cache=cache)
 
     def reset(self) -> None:
-        """Have the next refresh derive everything, and call functions for every row; readers see no change until then.
+        """Make the next refresh recompute every row and call its functions again. Readers see no change until then.
 
-        Only what comes out different is written.
+        Only the differences are written.
         """
-        from floodmark.transform.views.refresh import reset
+        from floodmark.views.refresh import reset
 
         reset(self._lake, self._ledger.find_entry().name)
 
-    def plan_refresh(self) -> ViewPlan:
-        """What `refresh` would do now: which records, groups or keys it touches, and why. Starts no Spark."""
-        from floodmark.transform.views.plan import plan_refresh
+    def plan_refresh(self) -> RefreshPlan:
+        """What `refresh` would do now, and why: the records, groups or keys that it would process. Starts no Spark."""
+        from floodmark.views.plan import plan_refresh
 
         return plan_refresh(self._lake, self._ledger.find_entry().name)
 
     def errors(self) -> pa.Table:
-        """The rows for which a function of the view has failed and which have no value therefore."""
-        from floodmark.transform.views.failures import errors_of
+        """The rows that have no value because a function of the view failed for them."""
+        from floodmark.views.functions import read_errors
 
-        return errors_of(self.name, self.snapshot())
+        return read_errors(self.name, self.snapshot())
 
 
-def opened(lake: LakeLike, name: str) -> View:
-    """The view of this name; `NotAView` when that is a dataset that is none."""
+def open_view(lake: LakeLike, name: str) -> View:
+    """The view with this name; `NotAView` if the dataset is not a view."""
     try:
-        found = find(lake, name)
+        found = find_view(lake, name)
     except UnknownDataset as error:
         hint = f"{error.hint}; lake.view({name!r}, sql=…) declares a view"
         raise UnknownDataset(error.message, hint=hint, name=name) from error
     entry = found.entry
     if entry.rows_of is not None:
-        view = names.find_place(lake.store, entry.id, entry.rows_of)
-        if view is not None and view.id == entry.id:  # it is being replaced, and this name was claimed for its rows
-            return View(view.name, view.id, lake)
+        view = names.find_entry_of(lake.store, entry.id, entry.rows_of)
+        if view is not None and view.id == entry.id:  # an unfinished replacement reserved this name for the old rows
+            return View.of_lake(view.name, view.id, lake)
         now = "" if view is None else f"; the view is lake.view({view.name!r})"
         raise NotAView(
-            f"{entry.name!r} has the rows that view {entry.rows_of!r} had before it was made anew",
+            f"{entry.name!r} has the rows that view {entry.rows_of!r} had before it was replaced",
             hint=f"read it with lake[{entry.name!r}], or drop it{now}",
             view=entry.name,
         )
-    require_stored(entry.name, found.worked.state)
-    return View(entry.name, entry.id, lake)
+    require_stored_view(entry.name, found.refreshed.state)
+    return View.of_lake(entry.name, entry.id, lake)
 
 
-def all_of(lake: LakeLike) -> list[View]:
+def list_views(lake: LakeLike) -> list[View]:
     """The views of a lake in alphabetical order."""
     views: list[View] = []
     for entry in names.entries(lake.store):
         try:
-            found = find(lake, entry.name)
+            found = find_view(lake, entry.name)
         except UnknownDataset:
             if names.exists(lake.store, entry.name):
                 raise
             continue  # dropped since it was listed
-        if found.entry.rows_of is None and is_view(found.worked.state):
-            views.append(View(found.entry.name, found.entry.id, lake))
+        if found.entry.rows_of is None and is_view(found.refreshed.state):
+            views.append(View.of_lake(found.entry.name, found.entry.id, lake))
     return views
 
 
-def declared(lake: LakeLike, name: str, *, source: Any, select: Any, where: Any, sql: Any) -> View:
-    """The view of this name with this definition, made if it is not there yet."""
-    from floodmark.transform.views.defined.declare import declare
+def declare_view(lake: LakeLike, name: str, *, source: Any, select: Any, where: Any, sql: Any) -> View:
+    """The view with this name and definition; created if it does not exist."""
+    from floodmark.views.declare import declare
 
     names.check_name(name)
-    declare(lake, name, define(name, sql=sql, source=_source(lake, name, source), select=select, where=where))
-    return opened(lake, name)
+    declare(lake, name, define(name, sql=sql, source=_resolve_source(lake, name, source), select=select, where=where))
+    return open_view(lake, name)
 
 
-def _source(lake: LakeLike, name: str, given: Any) -> Any:
-    """The name of a source that was given as a dataset, which has to be one of this lake."""
+def _resolve_source(lake: LakeLike, name: str, given: Any) -> Any:
+    """The name of an input that was given as a dataset, which must be in this lake."""
     if not isinstance(given, Dataset):
         return given
-    wanted = given.id
-    if names.stands_for(lake.store, given.name, wanted):
+    dataset_id = given.id
+    if names.names_dataset(lake.store, given.name, dataset_id):
         return given.name
     for entry in names.entries(lake.store):
-        if entry.id == wanted:
+        if entry.id == dataset_id:
             return entry.name
     raise BadView(
-        f"view {name!r}: its source {given!r} is no dataset of {lake!r}",
-        hint="a view reads datasets of its own lake: write the data there first",
+        f"view {name!r}: its input {given!r} is not a dataset of {lake!r}",
+        hint="a view can only read datasets in the same lake: copy the data into this lake first",
         view=name,
     )

@@ -108,6 +108,6 @@ def test_a_page_gets_the_table_between_its_marks(tmp_path):
 def test_a_page_without_marks_is_left_alone(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("words\n")
-    with pytest.raises(SystemExit, match="it needs one line"):
+    with pytest.raises(SystemExit, match="add one line"):
         kept.write_page(page, [record("late_spread", bytes=1.0)])
     assert page.read_text() == "words\n"

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from floodmark.chain import schema as s
-from floodmark.chain.codec import encode
 from floodmark.chain.events import (
     AddData,
     AddPushSource,
@@ -33,9 +32,9 @@ from floodmark.chain.events import (
     TransformInput,
     TransformSql,
 )
-from floodmark.chain.hashes import LOGICAL, Multihash
-from floodmark.chain.ids import DatasetId
-from floodmark.chain.sources import FetchStepUrl, MergeStrategyAppend, ReadStepParquet
+from floodmark.chain.ids import LOGICAL, DatasetId, Multihash
+from floodmark.chain.source_steps import FetchStepUrl, MergeStrategyAppend, ReadStepParquet
+from floodmark.chain.wire import encode
 
 ROOT, DERIVATIVE = DatasetKind.ROOT, DatasetKind.DERIVATIVE
 

@@ -6,9 +6,9 @@ import pytest
 
 from chain.strategies import SCHEMA, a_hash
 from floodmark.chain import schema as s
-from floodmark.chain.codec import decode, encode
-from floodmark.chain.errors import UnencodableBlock, UnsupportedBlockVersion
 from floodmark.chain.events import AddData, MetadataBlock, SetDataSchema, SetInfo, SetLicense
+from floodmark.chain.wire import decode, encode
+from floodmark.errors import UnencodableBlock, UnsupportedBlockVersion
 
 BLOCK = MetadataBlock(system_time=0, prev_block_hash=a_hash(0), sequence_number=3, event=AddData(prev_offset=0))
 SECOND = 10**9

@@ -2,8 +2,8 @@
 
 import pytest
 
-from floodmark.chain.errors import BadDatasetId
 from floodmark.chain.ids import DatasetId
+from floodmark.errors import BadDatasetId
 
 # RFC 8032, section 7.1: secret and public keys of tests 1, 2, 3, 1024 and SHA(abc)
 RFC_8032 = [

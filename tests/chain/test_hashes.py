@@ -2,8 +2,8 @@
 
 import pytest
 
-from floodmark.chain.errors import BadHash
-from floodmark.chain.hashes import LOGICAL, SHA3_256, Multihash
+from floodmark.chain.ids import LOGICAL, SHA3_256, Multihash
+from floodmark.errors import BadHash
 
 TEXT = "f162008c3792b2a4deed1bd7ea2328fb5de5531eccf0fbfa04a7d800cdc267137c635"
 LOGICAL_TEXT = "f9680c001200b3483eecc3d5c6b50ee6b8cba11b51c08f89ea1f53d3a334c743199f5fe656e"

@@ -2,9 +2,8 @@
 
 import pytest
 
-from floodmark.chain.errors import BadHead
-from floodmark.chain.hashes import LOGICAL, Multihash
-from floodmark.chain.head import format_head, parse_head
+from floodmark.chain.ids import LOGICAL, Multihash, format_head, parse_head
+from floodmark.errors import BadHash
 
 HEAD = Multihash.sha3_256(b"multihash")
 
@@ -27,5 +26,5 @@ def test_head_is_the_hash_s_text_and_reads_back():
     ],
 )
 def test_anything_else_is_refused(data):
-    with pytest.raises(BadHead, match="refs/head"):
+    with pytest.raises(BadHash, match="refs/head"):
         parse_head(data)

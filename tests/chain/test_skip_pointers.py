@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.strategies import a_hash, models
-from floodmark.chain.errors import BadSkipPointers
 from floodmark.chain.events import kind
-from floodmark.chain.skips import SkipPointers, merge
-from floodmark.chain.state import BlockRef
+from floodmark.chain.ids import BlockRef
+from floodmark.chain.walk import SkipPointers, merge
+from floodmark.errors import CorruptBlock
 from profiles import examples
 
 
@@ -39,7 +39,7 @@ def test_pointers_are_the_same_however_the_chain_is_cut(model, data):
     spans = [SkipPointers.first(ref(0), kinds[0])]
     for number, name in enumerate(kinds[1:], start=1):
         if number in cuts:
-            spans.append(spans[-1].next_span(ref(number), name))
+            spans.append(spans[-1].start_next_span(ref(number), name))
         else:
             spans[-1] = spans[-1].extended(ref(number), name)
     assert spans[-1] == naive(kinds, max(cuts, default=0))
@@ -53,16 +53,16 @@ def test_pointers_are_the_same_however_the_chain_is_cut(model, data):
 def test_block_out_of_turn_is_refused():
     pointers = SkipPointers.first(ref(0), "Seed")
     for number in (0, 2):
-        with pytest.raises(BadSkipPointers, match="does not follow"):
+        with pytest.raises(CorruptBlock, match="does not follow"):
             pointers.extended(ref(number), "AddData")
-        with pytest.raises(BadSkipPointers, match="does not follow"):
-            pointers.next_span(ref(number), "AddData")
+        with pytest.raises(CorruptBlock, match="does not follow"):
+            pointers.start_next_span(ref(number), "AddData")
 
 
 def test_spans_in_the_wrong_order_are_refused():
     older = SkipPointers.first(ref(0), "Seed")
-    newer = older.next_span(ref(1), "AddData")
-    with pytest.raises(BadSkipPointers, match="not newer"):
+    newer = older.start_next_span(ref(1), "AddData")
+    with pytest.raises(CorruptBlock, match="not newer"):
         merge(newer, older)
 
 
@@ -82,5 +82,5 @@ def test_spans_in_the_wrong_order_are_refused():
     ],
 )
 def test_damaged_pointers_are_refused(damage):
-    with pytest.raises(BadSkipPointers, match="not skip pointers"):
+    with pytest.raises(CorruptBlock, match="not skip pointers"):
         SkipPointers.from_json(damage)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from chain.strategies import DERIVATIVE, Model, an_id, models
 from floodmark.chain import rules
 from floodmark.chain.events import kind
-from floodmark.chain.state import EMPTY, ChainState, InputPosition, advance
+from floodmark.chain.state import EMPTY, ChainState, InputPosition, apply_block
 from floodmark.chain.walk import check_chain
 
 quick = settings(max_examples=60, deadline=None)
@@ -14,7 +14,7 @@ quick = settings(max_examples=60, deadline=None)
 def folded(model: Model) -> ChainState:
     state = EMPTY
     for hash_, block in model.blocks:
-        state = advance(state, hash_, block)
+        state = apply_block(state, hash_, block)
     return state
 
 

@@ -5,18 +5,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from chain.refusals import refused
 from chain.strategies import ROOT, Model, a_hash, models
-from floodmark.chain.codec import encode
-from floodmark.chain.errors import (
-    BlockHashMismatch,
-    CorruptBlock,
-    PrevBlockMismatch,
-    SeedMissing,
-    SequenceBroken,
-)
 from floodmark.chain.events import MetadataBlock, SetInfo
-from floodmark.chain.hashes import Multihash
+from floodmark.chain.ids import Multihash
 from floodmark.chain.walk import walk_back
+from floodmark.chain.wire import encode
+from floodmark.errors import CorruptBlock, Rule
 from profiles import examples
 
 
@@ -48,7 +43,7 @@ def test_damaged_block_is_named_after_the_sound_ones_were_given(model):
     objects[damaged] = objects[damaged][:-1] + b"x"
     walk = walk_back(objects.__getitem__, model.blocks[-1][0])
     assert [next(walk)[2].sequence_number, next(walk)[2].sequence_number] == [2, 1]
-    with pytest.raises(BlockHashMismatch, match=str(damaged)) as raised:
+    with pytest.raises(CorruptBlock, match=str(damaged)) as raised:
         next(walk)
     assert raised.value.expected == damaged
     assert raised.value.actual == Multihash.sha3_256(objects[damaged])
@@ -64,18 +59,18 @@ def test_number_that_does_not_go_down_by_one_ends_the_walk(model):
     (first, _), (_, second), *_ = model.blocks
     wrong = replace(second, sequence_number=2, prev_block_hash=first)
     objects = stored(model.blocks[0][1], wrong)
-    with pytest.raises(SequenceBroken) as raised:
+    with refused(Rule.SEQUENCE_BROKEN) as raised:
         list(walk_back(objects.__getitem__, Multihash.sha3_256(encode(wrong))))
     assert (raised.value.expected, raised.value.actual) == (1, 0)
 
 
 @pytest.mark.parametrize(
-    ("number", "prev", "error"),
-    [(0, None, SeedMissing), (0, a_hash(1), PrevBlockMismatch), (5, None, PrevBlockMismatch)],
+    ("number", "prev", "rule"),
+    [(0, None, Rule.SEED_MISSING), (0, a_hash(1), Rule.PREV_BLOCK_MISMATCH), (5, None, Rule.PREV_BLOCK_MISMATCH)],
 )
-def test_chain_that_does_not_end_in_a_seed_is_refused(number, prev, error):
+def test_chain_that_does_not_end_in_a_seed_is_refused(number, prev, rule):
     block = MetadataBlock(system_time=0, prev_block_hash=prev, sequence_number=number, event=SetInfo())
-    with pytest.raises(error):
+    with refused(rule):
         list(walk_back(stored(block).__getitem__, Multihash.sha3_256(encode(block))))
 
 

@@ -21,10 +21,10 @@ from click.testing import CliRunner
 
 from floodmark import Lake
 from floodmark.cli.app import floodmark
-from floodmark.compute import columns
+from floodmark.columns import columns as columns_module
 from floodmark.dataset import Dataset
-from floodmark.transform.views.defined import functions
-from transform.worlds import in_this_process
+from floodmark.views import definition
+from transforms.worlds import in_this_process
 
 VISION = """\
 import pyarrow as pa
@@ -177,8 +177,8 @@ class Modules:
         """As if nothing had been imported: the functions that this process knows are gone, too."""
         for name in self._names:
             sys.modules.pop(name, None)
-        columns._used.clear()
-        functions._declared.clear()
+        columns_module._added_udfs.clear()
+        definition._remembered_udfs.clear()
         importlib.invalidate_caches()
         gc.collect()
 

@@ -123,10 +123,10 @@ def test_options_reach_the_library(run, images, monkeypatch):
     given = {}
 
     def backfill(self, name, where, **options):
-        from floodmark import Backfill
+        from floodmark import BackfillReport
 
         given.update(options, name=name, where=where)
-        return Backfill(name)
+        return BackfillReport(name)
 
     monkeypatch.setattr(Dataset, "backfill", backfill)
     sizes = ["--checkpoint-size", "9", "--min-checkpoint-size", "2", "--max-checkpoint-size", "8", "--task-size", "7"]
@@ -241,7 +241,7 @@ def test_function_that_has_moved_is_named(run, images, modules, folder):
     modules.write("features", modules.vision)
     answer = run("backfill", "images", "brightness")
     assert (answer.code, answer.out) == (1, "")
-    assert "the module 'vision', which has the function of column 'brightness', is not found" in answer.err
+    assert "the module 'vision', which has the function of column 'brightness', cannot be found" in answer.err
     assert "--udf MODULE:NAME" in answer.err
     assert run("backfill", "images", "brightness", "--udf", "features:brightness").code == 0
 
@@ -252,7 +252,7 @@ def test_module_that_lies_in_the_lake_is_not_run(run, images, modules, folder, m
     monkeypatch.syspath_prepend(folder / "lake")
     answer = run("backfill", "images", "brightness")
     assert (answer.code, answer.out) == (1, "")
-    assert "the module 'vision' that the lake names for column 'brightness' lies in the lake itself" in answer.err
+    assert "the module 'vision' that the lake names for column 'brightness' is a file of the lake" in answer.err
     assert "vision" not in sys.modules
 
 
@@ -285,7 +285,7 @@ def test_function_that_has_changed_is_refused_with_a_way_out(run, images, module
     modules.write("vision", modules.vision.replace("100)", "255)"))
     answer = run("backfill", "images", "brightness")
     assert (answer.code, answer.out) == (1, "")
-    assert "vision.brightness is another function now than the one that column 'brightness' was given" in answer.err
+    assert "the function vision.brightness changed since column 'brightness' was added" in answer.err
     assert "lake['images'].alter_column('brightness', vision.brightness)" in answer.err
     assert images.columns()[0].done == 0
     images.alter_column("brightness", modules.load("vision").brightness)
@@ -296,17 +296,17 @@ def test_function_that_is_gone_is_refused_with_those_that_are_there(run, images,
     modules.write("vision", modules.vision.replace("def brightness", "def light"))
     answer = run("backfill", "images", "brightness")
     assert answer.code == 1
-    assert "the module 'vision' has no udf 'brightness' any more" in answer.err
+    assert "the module 'vision' no longer has the udf 'brightness'" in answer.err
     assert "its udfs are light, label" in answer.err
 
 
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("vision:label", "vision.label is another function now than the one that column 'brightness' was given"),
-        ("vision:pc", "vision:pc is no udf"),
+        ("vision:label", "the function vision.label changed since column 'brightness' was added"),
+        ("vision:pc", "vision:pc is not a udf"),
         ("vision:nothing", "the module 'vision' has no 'nothing'"),
-        ("nowhere:brightness", "the module 'nowhere', which has the function of column 'brightness', is not found"),
+        ("nowhere:brightness", "the module 'nowhere', which has the function of column 'brightness', cannot be found"),
     ],
 )
 def test_udf_that_cannot_be_used_is_refused(run, images, named, said):
@@ -432,7 +432,7 @@ def test_ctrl_c_exits_130_and_the_same_command_goes_on(run, images, modules, fol
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
-    said = "interrupted: what is computed is stored, and the same command again goes on from there"
+    said = "interrupted: results are stored; run the same command again to continue"
     # On a slow machine there are lines with the progress, too.
     rest = [line for line in err.splitlines() if not re.fullmatch(PROGRESS, line)]
     assert (out, rest) == ("", [f"error: {said}"])

@@ -6,14 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.cli.bars import DRAWN, PLAIN, Part, bar, marks_for, per_mark, percent
+from floodmark.cli.columns import (
+    ASCII_BAR_MARKS,
+    BLOCK_BAR_MARKS,
+    BarPart,
+    draw_bar,
+    fragments_per_mark,
+    marks_for,
+    percent,
+)
 
 
 @st.composite
 def parts(draw):
     rows = draw(st.integers(0, 50))
     done = draw(st.integers(0, rows))
-    return Part(rows, done, draw(st.integers(0, rows - done)))
+    return BarPart(rows, done, draw(st.integers(0, rows - done)))
 
 
 FRAGMENTS = st.lists(parts(), max_size=60)
@@ -22,72 +30,83 @@ WIDTHS = st.integers(1, 100)
 
 @given(FRAGMENTS, WIDTHS)
 def test_bar_is_no_wider_than_there_is_room(fragments, width):
-    assert len(bar(fragments, width, PLAIN)) <= width
+    assert len(draw_bar(fragments, width, ASCII_BAR_MARKS)) <= width
 
 
 @given(st.lists(parts(), min_size=1, max_size=60), WIDTHS)
 def test_every_fragment_is_in_the_bar(fragments, width):
-    shown = bar(fragments, width, PLAIN)
-    if together := per_mark(len(fragments), width):
+    shown = draw_bar(fragments, width, ASCII_BAR_MARKS)
+    if together := fragments_per_mark(len(fragments), width):
         assert (len(shown) - 1) * together < len(fragments) <= len(shown) * together
     else:
-        bars = shown.split(PLAIN.border)
+        bars = shown.split(ASCII_BAR_MARKS.border)
         assert (len(bars), len(set(map(len, bars)))) == (len(fragments), 1)
 
 
 @given(FRAGMENTS, WIDTHS)
 def test_only_a_fragment_that_is_done_looks_done(fragments, width):
-    if not per_mark(len(fragments), width):
-        looks = [set(one) for one in bar(fragments, width, PLAIN).split(PLAIN.border)] if fragments else []
-        assert [one == {PLAIN.done} for one in looks] == [f.done == f.rows for f in fragments]
+    if not fragments_per_mark(len(fragments), width):
+        looks = (
+            [set(one) for one in draw_bar(fragments, width, ASCII_BAR_MARKS).split(ASCII_BAR_MARKS.border)]
+            if fragments
+            else []
+        )
+        assert [one == {ASCII_BAR_MARKS.done} for one in looks] == [f.done == f.rows for f in fragments]
 
 
 @given(FRAGMENTS, WIDTHS)
 def test_a_fragment_with_a_computed_row_never_looks_empty(fragments, width):
-    if not per_mark(len(fragments), width):
-        looks = bar(fragments, width, PLAIN).split(PLAIN.border) if fragments else []
-        assert [bool(set(one) & {PLAIN.done, PLAIN.partly}) for one in looks] == [
+    if not fragments_per_mark(len(fragments), width):
+        looks = draw_bar(fragments, width, ASCII_BAR_MARKS).split(ASCII_BAR_MARKS.border) if fragments else []
+        assert [bool(set(one) & {ASCII_BAR_MARKS.done, ASCII_BAR_MARKS.partly}) for one in looks] == [
             f.done > 0 or f.rows == 0 for f in fragments
         ]
 
 
 @given(FRAGMENTS, WIDTHS)
 def test_a_character_for_several_fragments_says_what_holds_for_all_of_them(fragments, width):
-    if together := per_mark(len(fragments), width):
-        for i, mark in enumerate(bar(fragments, width, PLAIN)):
+    if together := fragments_per_mark(len(fragments), width):
+        for i, mark in enumerate(draw_bar(fragments, width, ASCII_BAR_MARKS)):
             some = fragments[i * together : (i + 1) * together]
-            assert (mark == PLAIN.done) is all(f.done == f.rows for f in some)
-            assert (mark in (PLAIN.kept, PLAIN.nothing)) is (
+            assert (mark == ASCII_BAR_MARKS.done) is all(f.done == f.rows for f in some)
+            assert (mark in (ASCII_BAR_MARKS.kept, ASCII_BAR_MARKS.nothing)) is (
                 not any(f.done for f in some) and any(f.rows for f in some)
             )
 
 
 def test_few_fragments_have_a_bar_each():
-    fragments = [Part(10, 10, 0), Part(10, 5, 0), Part(10, 1, 9), Part(10, 0, 0)]
-    assert bar(fragments, 43, PLAIN) == "##########|#####.....|#ooooooooo|.........."
+    fragments = [BarPart(10, 10, 0), BarPart(10, 5, 0), BarPart(10, 1, 9), BarPart(10, 0, 0)]
+    assert draw_bar(fragments, 43, ASCII_BAR_MARKS) == "##########|#####.....|#ooooooooo|.........."
 
 
 def test_fragments_without_room_have_a_character_each_or_share_one():
-    fragments = [Part(4, 4, 0)] * 6 + [Part(4, 1, 0)] + [Part(4, 0, 4)] * 2 + [Part(4, 0, 0)] * 3
-    assert bar(fragments, 12, PLAIN) == "######+oo..."
-    assert bar(fragments, 6, PLAIN) == "###+o."
-    assert bar(fragments, 3, PLAIN) == "#+o"
+    fragments = [BarPart(4, 4, 0)] * 6 + [BarPart(4, 1, 0)] + [BarPart(4, 0, 4)] * 2 + [BarPart(4, 0, 0)] * 3
+    assert draw_bar(fragments, 12, ASCII_BAR_MARKS) == "######+oo..."
+    assert draw_bar(fragments, 6, ASCII_BAR_MARKS) == "###+o."
+    assert draw_bar(fragments, 3, ASCII_BAR_MARKS) == "#+o"
 
 
 def test_rows_that_are_all_dead_leave_nothing_to_do():
-    assert bar([Part(0, 0, 0)], 5, PLAIN) == "#####"
+    assert draw_bar([BarPart(0, 0, 0)], 5, ASCII_BAR_MARKS) == "#####"
 
 
 @pytest.mark.parametrize(
-    ("encoding", "marks"), [("utf-8", DRAWN), ("cp437", DRAWN), ("latin-1", PLAIN), ("ascii", PLAIN), (None, PLAIN)]
+    ("encoding", "marks"),
+    [
+        ("utf-8", BLOCK_BAR_MARKS),
+        ("cp437", BLOCK_BAR_MARKS),
+        ("latin-1", ASCII_BAR_MARKS),
+        ("ascii", ASCII_BAR_MARKS),
+        (None, ASCII_BAR_MARKS),
+    ],
 )
 def test_characters_that_the_output_lacks_are_replaced(encoding, marks):
     assert marks_for(encoding) == marks
 
 
 def test_legend_names_what_is_shown_and_nothing_else():
-    assert PLAIN.legend(["##..", "#+.."]) == "# computed, + in part, . not yet"
-    assert PLAIN.legend(["####"]) == "# computed"
+    assert ASCII_BAR_MARKS.legend(["##..", "#+.."]) == "# computed, + partly computed, . not computed"
+    assert ASCII_BAR_MARKS.legend(["####"]) == "# computed"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from floodmark.compute.checkpoints.keys import Prefix, hash_text, range_key
+from floodmark.derive.checkpoint_key import CheckpointPrefix, hash_text, range_key
 
 DAY = 86_400
 
@@ -109,7 +109,7 @@ def test_state_says_that_the_inputs_are_others_now(run, filled, modules):
 
 
 def test_checkpoints_of_older_formats_are_listed_too(run, images):
-    prefix = Prefix("brightness", "1", "brightness", *[hash_text(None)] * 3)
+    prefix = CheckpointPrefix("brightness", "1", "brightness", *[hash_text(None)] * 3)
     batch = pa.record_batch({"_rowaddr": pa.array([0], pa.int64())})
     images.checkpoints.put(range_key(prefix.text.removeprefix("fmt-1_"), 0, 0, 1), batch)
     images.checkpoints.put("a" * 64, batch)

@@ -33,7 +33,7 @@ def test_bars_show_each_fragment(run, images, monkeypatch):
         "",
         f"brightness  {'█' * 21}│{'█' * 10}▒{'·' * 10}│{'·' * 21}",
         f"label       {'·' * 21}│{'·' * 21}│{'·' * 21}",
-        "3 fragments: █ computed, ▒ in part, · not yet",
+        "3 fragments: █ computed, ▒ partly computed, · not computed",
     ]
 
 
@@ -45,7 +45,7 @@ def test_older_values_are_shown_as_such(run, images, modules):
     lines = run("columns", "images").lines
     full, older, rest = lines[-3].removeprefix("brightness  ").split("│")
     assert (set(full), set(older), set(rest)) == ({"█"}, {"░"}, {"░"})
-    assert lines[-1] == "3 fragments: █ computed, ░ an older value, · not yet"
+    assert lines[-1] == "3 fragments: █ computed, ░ an older value, · not computed"
     found = run("columns", "images", "--json").json["columns"][0]
     assert (found["rows"], found["done"], found["kept"]) == (10, 4, 6)
 

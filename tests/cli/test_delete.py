@@ -40,7 +40,7 @@ def test_several_keys_go_in_one_commit(run, prices):
 
 def test_key_that_is_not_there_is_counted(run, prices):
     keys = ["shop=1", "item=a", "shop=9", "item=z"]
-    assert "1 retracted, 1 not there to retract (" in run("delete", "prices", *keys).out
+    assert "1 retracted, 1 not found (" in run("delete", "prices", *keys).out
     found = run("delete", "prices", *keys, "--json")
     assert (found.code, found.json["retracted"], found.json["unknown"]) == (0, 0, 2)
 
@@ -63,7 +63,7 @@ def test_ledger_keeps_its_rows(run, folder):
     Lake("lake").create("facts", key="id", merge="ledger").write(pa.table({"id": [1]}))
     answer = run("delete", "facts", "id=1")
     assert answer.code == 1
-    assert "does not go with merge ledger" in answer.err
+    assert "is not supported with merge ledger" in answer.err
 
 
 def test_dataset_without_a_key_is_refused(run, trips):

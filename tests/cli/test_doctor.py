@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Run
-from floodmark.doctor import versions
+from floodmark.maintenance import checks
 
 
 def test_a_line_per_check(run: Run, trips: str):
@@ -26,11 +26,11 @@ def test_what_is_bad_comes_with_what_to_do_and_exit_code_one(run: Run, trips: st
     answer = run("doctor", "--no-spark")
     assert answer.code == 1
     at = next(i for i, line in enumerate(answer.lines) if line.startswith("bad   dataset trips: "))
-    assert answer.lines[at + 1].startswith("      Put the hash of the newest block there")
+    assert answer.lines[at + 1].startswith("      Write the hash of the newest block to it")
 
 
 def test_json_has_every_check(run: Run, trips: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(versions, "NEEDED", {"pandas": ("999", None)})
+    monkeypatch.setattr(checks, "NEEDED", {"pandas": ("999", None)})
     answer = run("doctor", "--no-spark", "--json")
     assert answer.code == 1
     assert answer.json["ok"] is False

@@ -71,14 +71,14 @@ def test_a_dataset_that_cannot_be_read_is_said_and_the_rest_is_collected(run: Ru
     head.write_bytes(b"no hash")
     answer = run("gc")
     assert answer.code == 1
-    assert answer.err.count("error: people: refs/head does not hold a block hash") == 1
+    assert answer.err.count("error: people: refs/head does not contain a block hash") == 1
     assert not (old / ".staging/part").exists()
     assert run("gc", "--json").json["failed"][0]["dataset"] == "people"
 
 
 def test_a_dataset_without_a_name_goes_by_its_id(run: Run, old: Path):
     people = Lake("lake")["people"].id
-    assert "stays: it has a name" in run("gc", str(people)).err
+    assert "was not removed: it has a name" in run("gc", str(people)).err
     name = old / "names/people"
     content = name.read_bytes()
     Lake("lake").create("other")

@@ -25,7 +25,7 @@ def test_graph_can_be_drawn_before_there_is_a_lake(run, orders):
 
 def test_graph_as_a_picture(run, orders, folder):
     answer = run("graph", "--svg", "flow.svg")
-    assert (answer.code, answer.out) == (0, "drawn into flow.svg\n")
+    assert (answer.code, answer.out) == (0, "drawn to flow.svg\n")
     root = ET.fromstring((folder / "flow.svg").read_text("utf-8"))
     texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"goods", "prices", "total", "orders"} <= set(texts)

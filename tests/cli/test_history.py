@@ -132,7 +132,7 @@ def test_dataset_without_a_key_is_refused_with_a_way_out(run, trips):
 def test_column_that_is_not_of_the_key_is_refused(run, people):
     answer = run("history", "people", "city=Rome")
     assert answer.code == 1
-    assert "'city' is no column of the key of 'people'" in answer.err
+    assert "'city' is not a key column of 'people'" in answer.err
     assert "give id=…" in answer.err
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.engine import LineProgress
+from floodmark.engine.progress import LineProgress
 
 
 def names(run):
@@ -24,7 +24,7 @@ def test_first_ingest_makes_the_dataset(run, trips_file):
 def test_second_ingest_appends(run, trips, trips_file):
     answer = run("ingest", trips, str(trips_file))
     assert "+3 records, offsets 3–5" in answer.out
-    assert "made" not in answer.out
+    assert "created" not in answer.out
 
 
 def test_several_files_are_one_commit(run, folder):
@@ -56,7 +56,7 @@ def test_same_source_and_state_are_written_once(run, trips, trips_file):
 def test_source_and_state_go_together(run, trips, trips_file, half):
     answer = run("ingest", trips, str(trips_file), *half)
     assert answer.code == 2
-    assert "go together" in answer.err
+    assert "must be given together" in answer.err
 
 
 def test_other_event_time_is_refused(run, trips, trips_file):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark.dataset import Dataset
-from floodmark.ledger.strategy import KINDS
+from floodmark.ledger.strategy import MERGE_KINDS
 
 FIRST = "id,name,city\n1,Ada,London\n2,Bob,Paris\n3,Cyd,Rome\n"
 SECOND = "id,name,city\n1,Ada,London\n2,Bob,Berlin\n4,Dee,Oslo\n"
@@ -39,7 +39,7 @@ def state(run):
 def test_first_ingest_with_a_key_makes_an_upsert_dataset(run, ingest):
     answer = ingest(FIRST, "--key", "id")
     assert answer.code == 0
-    assert answer.out.startswith("people: made the dataset, +3 new (offsets 0–2, ")
+    assert answer.out.startswith("people: created the dataset, +3 new (offsets 0–2, ")
     found = run("schema", "people", "--json").json
     assert (found["merge"], found["key"]) == ("upsert", ["id"])
 
@@ -109,7 +109,7 @@ def test_delivery_that_changes_nothing_is_remembered_all_the_same(ingest):
     pair = ["--source", "files", "--state", "17"]
     ingest(FIRST, "--key", "id")
     assert ingest(FIRST, *pair).out == "people: nothing changed (3 unchanged)\n"
-    assert ingest(SECOND, *pair).out == "people: files 17 was written before (it changed nothing); nothing to do\n"
+    assert ingest(SECOND, *pair).out == "people: files 17 was written before (no changes); nothing to do\n"
 
 
 @pytest.mark.parametrize("options", [["--key", "id", "--key", "city"], ["--key", "id,city"]], ids=["again", "commas"])
@@ -154,12 +154,12 @@ def test_other_options_than_a_dataset_was_made_with_are_refused(run, ingest, opt
     ingest(FIRST, "--key", "id")
     answer = ingest(SECOND, option, value)
     assert answer.code == 1
-    assert f"'people' was made with --merge upsert --key id, not {option} {value}\n" in answer.err
+    assert f"'people' was created with --merge upsert --key id, not {option} {value}\n" in answer.err
     assert f"leave out {option}" in answer.err
     assert len(state(run)) == 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MERGE_KINDS)
 def test_every_merge_strategy_can_be_asked_for(run, ingest, kind):
     key = [] if kind == "append" else ["--key", "id"]
     text = "id,op\n1,0\n" if kind == "changelog" else "id\n1\n"
@@ -171,7 +171,7 @@ def test_key_for_a_dataset_without_one_is_refused(ingest):
     ingest(FIRST)
     answer = ingest(FIRST, "--key", "id")
     assert answer.code == 1
-    assert "was made with --merge append, not --key id" in answer.err
+    assert "was created with --merge append, not --key id" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_key_for_a_dataset_without_one_is_refused(ingest):
         (["--merge", "upsert"], "needs a key"),
         (["--merge", "append", "--key", "id"], "has no key"),
         (["--key", "id", "--compare", "name"], "takes no compare"),
-        (["--key", "id,name", "--lookup", "name"], "is no prefix of the key"),
-        (["--key", ""], "a column has no name"),
-        (["--key", "id,"], "a column has no name"),
+        (["--key", "id,name", "--lookup", "name"], "is not a prefix of the key"),
+        (["--key", ""], "a column name is empty"),
+        (["--key", "id,"], "a column name is empty"),
         (["--key", "id", "--merge", "replace"], "is not one of"),
     ],
 )
@@ -201,7 +201,7 @@ def test_options_that_do_not_go_together_are_a_usage_error(run, ingest, options,
         ("id,name\n1,a\n1,b\n", ["--key", "id", "--merge", "ledger"], "id=1"),
         ("id,name\n1,a\n1,b\n", ["--key", "id", "--merge", "snapshot"], "id=1"),
         ("id,op\n1,7\n", ["--key", "id"], "operation 7"),
-        ("id,op\n1,1\n", ["--key", "id", "--merge", "changelog"], "not there"),
+        ("id,op\n1,1\n", ["--key", "id", "--merge", "changelog"], "does not exist"),
     ],
     ids=["no such column", "null key", "twice in a ledger", "twice in a snapshot", "no such op", "nothing to retract"],
 )
@@ -237,3 +237,43 @@ def test_warnings_of_the_library_do_not_disturb_json(ingest, folder):
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "a later row of the same key replaced" in shown.stderr
     assert subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stderr == ""
+
+
+CLICKS = "offset,value\n100,a\n107,b\n"
+
+
+def test_files_with_a_column_offset_come_in_with_another_name_for_the_system_column(run, ingest):
+    refused = ingest(CLICKS, name="clicks")
+    assert refused.code == 1
+    assert "column name 'offset' is reserved" in refused.err
+    assert ingest(CLICKS, "--vocab", "offset=_offset", "--key", "offset", name="clicks").code == 0
+    ingest("offset,value\n107,c\n", "--vocab", "offset=_offset", name="clicks")
+    assert [row["_offset"] for row in run("tail", "clicks", "--json").json["records"]] == [0, 1, 2, 3]
+    lines = run("changes", "clicks", "--since", "1").lines
+    assert lines[0].split() == ["_offset", "op", "system_time", "offset", "value"]
+    assert [line.split()[1] for line in lines[1:]] == ["2", "3"]
+    assert run("sql", 'select max("offset") as newest from clicks', "--json").json["rows"] == [{"newest": 107}]
+    history = run("history", "clicks", "offset=107", "--json").json["records"]
+    assert [(row["_offset"], row["op"]) for row in history] == [(1, "+A"), (2, "-C"), (3, "+C")]
+    assert run("verify", "clicks").code == 0
+
+
+@pytest.mark.parametrize(
+    ("vocab", "said"),
+    [
+        ("offset", "--vocab offset is not COLUMN=NAME, such as offset=_offset."),
+        ("offsets=_offset", "'offsets', which is not a system column"),
+        ("offset=op", "gives the name 'op' to two columns"),
+    ],
+)
+def test_a_vocabulary_that_does_not_fit_is_a_usage_error(ingest, vocab, said):
+    answer = ingest(CLICKS, "--vocab", vocab)
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_another_vocabulary_for_an_existing_dataset_is_refused(ingest):
+    ingest(CLICKS, "--vocab", "offset=_offset")
+    answer = ingest(CLICKS, "--vocab", "offset=_o")
+    assert answer.code == 1
+    assert "has the system columns _offset,op,system_time, not _o,op,system_time" in answer.err

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from floodmark.cli import call
+from floodmark.cli import command
 from floodmark.dataset import Dataset
 
 
@@ -44,7 +44,7 @@ def test_same_error_without_ctrl_c_is_a_defect(run, trips, monkeypatch):
 
 
 def test_swallowed_interrupt_stops_the_command_before_it_does_anything(run, trips, monkeypatch):
-    open_lake = call.open_lake
+    open_lake = command.open_lake
 
     def swallowing(place, runtime):
         with suppress(KeyboardInterrupt):
@@ -52,7 +52,7 @@ def test_swallowed_interrupt_stops_the_command_before_it_does_anything(run, trip
         return open_lake(place, runtime)
 
     with monkeypatch.context() as patched:
-        patched.setattr(call, "open_lake", swallowing)
+        patched.setattr(command, "open_lake", swallowing)
         assert run("drop", trips, "--yes").code == 130
     assert [d["name"] for d in run("list", "--json").json["datasets"]] == [trips]
 
@@ -61,11 +61,11 @@ def test_swallowed_interrupt_stops_the_command_before_it_does_anything(run, trip
 def test_interrupted_command_does_not_wait_for_threads(folder):
     program = (
         "import threading, time\n"
-        "from floodmark.cli import call, main\n"
+        "from floodmark.cli import command, main\n"
         "def stuck(place, runtime):\n"
         "    threading.Thread(target=time.sleep, args=(1000,)).start()\n"
         "    raise KeyboardInterrupt\n"
-        "call.open_lake = stuck\n"
+        "command.open_lake = stuck\n"
         "main()"
     )
     found = subprocess.run([sys.executable, "-c", program, "list"], capture_output=True, text=True, timeout=240)
@@ -78,7 +78,7 @@ import floodmark.cli
 
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name == "floodmark.cli.verbs":
+        if name == "floodmark.cli.columns":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())

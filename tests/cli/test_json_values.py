@@ -9,7 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from floodmark.cli import document
+from floodmark.cli import output
 
 VALUES = [
     ("12.50::decimal(9, 2)", "12.50"),
@@ -87,11 +87,11 @@ def test_stored_values_survive(run, folder):
     ],
 )
 def test_times_are_iso(value, expected):
-    assert document.jsonable(value) == expected
+    assert output.jsonable(value) == expected
 
 
 def test_document_streams_its_lists(capsys):
-    document.emit(name="x", empty=[], items=iter([{"a": 1}, {"a": "é"}]))
+    output.emit(name="x", empty=[], items=iter([{"a": 1}, {"a": "é"}]))
     out = capsys.readouterr().out
     assert json.loads(out) == {"name": "x", "empty": [], "items": [{"a": 1}, {"a": "é"}]}
     assert out.isascii()

@@ -55,7 +55,7 @@ def test_what_is_there_is_not_touched(run, folder, taken):
         (folder / "shop" / "pipeline.py").write_text("mine")
     answer = run("new", "shop")
     assert answer.code == 1
-    assert "is there already" in answer.err
+    assert "already exists" in answer.err
     assert [path.name for path in folder.iterdir()] == ["shop"]
 
 

@@ -16,9 +16,9 @@ def test_plan_before_the_first_run_has_everything_and_makes_nothing(run, orders)
         "prices: 3 keys to process (3 new)",
         "input   done up to  head  new records  keys  to be read",
         "orders           -     2            3     3  3 records, 0 to 2",
-        "map: rows as they lie in the changed slices",
+        "map: the rows of the changed slices, in order",
     ]
-    assert answer.lines[4] == "changelist v2: only records beyond the offsets"
+    assert answer.lines[4] == "changelist v2: only records after the offsets"
     assert "prices" not in Lake("lake")
 
 
@@ -58,7 +58,7 @@ def test_plan_of_a_step_that_looks_at_all_keys_says_so(run, orders, folder):
         pipeline.read_text().replace('["prices"], lab', '["prices"], use_offset_optimization=False, lab')
     )
     lines = run("plan", "prices").lines
-    assert "changelist v1: all keys, whatever the offsets say" in lines
+    assert "changelist v1: all keys, independent of the offsets" in lines
     assert lines[2].endswith("all 3 records")
 
 
@@ -67,16 +67,16 @@ def test_plan_of_a_changed_function_says_why_everything_is_processed(run, orders
     pipeline = folder / "pipeline.py"
     pipeline.write_text(pipeline.read_text().replace("round(100 *", "round(1000 *"))
     answer = run("plan", "prices")
-    assert answer.lines[0] == "prices: 3 keys to process, which is everything, because its function changed"
+    assert answer.lines[0] == "prices: 3 keys to process: all keys, because its function changed"
     assert not any("changelist" in line for line in answer.lines)
 
 
 def test_plan_of_other_kinds_of_steps(run, orders):
     run("run", "prices")
     assert run("plan", "goods", "total").lines == [
-        "goods: calls its function, and writes what changed to goods",
+        "goods: calls its function, and writes changes to goods",
         "",
-        "total: computes everything, because 'total' is not made yet",
+        "total: computes everything, because 'total' has no results yet",
         "input   done up to  head  new records",
         "prices           -     1            2",
     ]

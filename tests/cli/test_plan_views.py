@@ -85,5 +85,5 @@ def test_views_are_planned_without_a_pipeline(run, views):
 def test_name_that_is_neither_is_a_did_you_mean_over_both(run, views, orders):
     answer = run("plan", "dialy")
     assert (answer.code, answer.out) == (1, "")
-    assert "there is no step and no view 'dialy'" in answer.err
+    assert "there is no step or view 'dialy'" in answer.err
     assert "did you mean 'daily'?" in answer.err

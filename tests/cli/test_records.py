@@ -67,7 +67,7 @@ def test_changes_that_are_purged_are_refused(run, nine):
     run("purge", nine, "--before", "3")
     answer = run("changes", nine, "--since", "0", "--json")
     assert answer.code == 1
-    assert answer.json["error"]["type"] == "Purged"
+    assert answer.json["error"]["type"] == "RecordsPurged"
 
 
 def test_until_of_one_answer_is_the_since_of_the_next(run, nine):

@@ -10,7 +10,7 @@ import pytest
 
 from cli.conftest import DAILY, TOP, WINDY
 from floodmark import Lake
-from floodmark.cli.call import Call
+from floodmark.cli.command import Invocation
 from floodmark.view import View
 from limits import set_limit
 
@@ -139,7 +139,7 @@ def test_json_has_every_count(run, views, flights):
 def test_view_with_another_key_is_made_anew_and_says_where_the_old_rows_are(run, views):
     run("refresh", "daily")
     run("view", "daily", "--sql", "select day, count(*) n from flights group by day")
-    assert run("view", "daily").lines[-1].startswith("everything is to be computed: its key changed")
+    assert run("view", "daily").lines[-1].startswith("must compute everything: its key changed")
     assert len(rows("daily", "day")) == 3
     answer = run("refresh", "daily")
     assert untimed(answer.out).endswith("; rows: 2 new; the old rows are in daily-old-1")
@@ -154,14 +154,14 @@ def test_ctrl_c_says_that_the_view_is_as_it_was(run, views, monkeypatch):
     monkeypatch.setattr(View, "refresh", interrupted)
     answer = run("refresh", "--all")
     assert (answer.code, answer.out) == (130, "")
-    assert answer.err == "error: interrupted: daily is as it was; the same command goes on\n"
+    assert answer.err == "error: interrupted: daily is unchanged; run the same command again\n"
 
 
 @pytest.mark.parametrize(("little", "opened"), [(0, 1), (1 << 20, 0)])
 def test_much_data_gets_the_spark_that_works_faster(run, views, monkeypatch, little, opened):
     full = []
     set_limit(monkeypatch, "refresh.little", little)
-    monkeypatch.setattr(Call, "lake", lambda call, given=Call.lake: full.append(given(call)) or full[-1])
+    monkeypatch.setattr(Invocation, "lake", lambda call, given=Invocation.lake: full.append(given(call)) or full[-1])
     assert run("refresh", "windy").code == 0
     assert len(full) == opened
     assert len(rows("windy", "id")) == 4

@@ -49,7 +49,7 @@ def test_function_is_imported_and_called_for_what_changed(run, rated, images, mo
         "rated: everything was computed, because it was never refreshed;"
         " functions called for 5 rows, 1 failed; rows: 5 new"
     )
-    assert "rows that failed have null: `floodmark view rated --errors` says why" in answer.err
+    assert "rows that failed have null: `floodmark view rated --errors` shows why" in answer.err
     assert stars() == {0: 0, 1: 1, 2: 2, 3: None, 4: 4}
     images.write(pa.table({"id": [1, 7], "pixels": [99, 99]}))
     modules.forget()
@@ -78,14 +78,16 @@ def test_changed_function_is_refused_with_what_to_do(run, rated, modules):
     modules.write("rating", STARS.replace("// 10", "// 5"))
     answer = run("refresh", "rated")
     assert (answer.code, answer.out) == (1, "")
-    assert "rating.stars is another function now than the one that column 'stars' was given" in answer.err
+    assert "the function rating.stars changed since column 'stars' was added" in answer.err
     assert "lake.view('rated', …) with rating.stars in it" in answer.err
 
 
 def test_function_that_has_moved_can_be_named(run, rated, modules, folder):
     (folder / "rating.py").unlink()
     modules.write("elsewhere", STARS)
-    assert "the module 'rating', which has the function of column 'stars', is not found" in run("refresh", "rated").err
+    assert (
+        "the module 'rating', which has the function of column 'stars', cannot be found" in run("refresh", "rated").err
+    )
     assert run("refresh", "rated", "--udf", "elsewhere:stars").code == 0
     assert len(stars()) == 5
 
@@ -93,7 +95,7 @@ def test_function_that_has_moved_can_be_named(run, rated, modules, folder):
 def test_place_of_a_function_that_no_view_has_is_refused(run, rated):
     answer = run("refresh", "rated", "--udf", "rating:start")
     assert (answer.code, answer.out) == (2, "")
-    assert "--udf rating:start is for a function that the views do not have: they have stars." in answer.err
+    assert "--udf rating:start is not a function of the views: their functions are stars." in answer.err
 
 
 def test_records_that_wait_for_a_computed_column_are_counted(run, rated, images, modules):
@@ -108,7 +110,7 @@ def test_records_that_wait_for_a_computed_column_are_counted(run, rated, images,
     assert lines[0] == "light: nothing to do"
     assert lines[1].split() == ["source", "done", "up", "to", "head", "new", "records", "waiting"]
     assert lines[2].split() == ["images", "9", "9", "0", "1"]
-    assert lines[3] == "waiting: records for which a computed column that the view reads is not computed yet"
+    assert lines[3] == "waiting: records without a value yet in a computed column that the view reads"
     modules.forget()
     run("backfill", "images", "brightness")
     assert untimed(run("refresh", "light").out) == "light: 1 new record; rows: 1 new"

@@ -48,7 +48,7 @@ def test_drop_with_yes_removes_the_dataset(run, trips):
 def test_damaged_dataset_can_be_dropped(run, trips, folder):
     (head,) = (folder / "lake" / "datasets").glob("*/refs/head")
     head.write_text("nonsense")
-    assert "not known" in run("drop", trips).err
+    assert "size unknown" in run("drop", trips).err
     assert run("drop", trips, "--yes").code == 0
     assert names(run) == []
 

@@ -33,7 +33,7 @@ def test_reset_forgets_failures(run, orders):
 
 
 def test_step_that_was_never_run_has_nothing_to_reset(run, orders):
-    assert run("reset", "prices").out == "prices: nothing to reset, for it has not been run\n"
+    assert run("reset", "prices").out == "prices: nothing to reset, because it has not run yet\n"
 
 
 def test_whole_dataset_step_is_computed_again(run, orders):
@@ -45,7 +45,7 @@ def test_whole_dataset_step_is_computed_again(run, orders):
 def test_source_has_nothing_to_reset(run, orders):
     answer = run("reset", "goods")
     assert answer.code == 1
-    assert "every `floodmark run goods` computes everything" in answer.err
+    assert "run `floodmark run goods`: it always computes everything" in answer.err
 
 
 def test_json_counts_the_keys_that_are_forgotten(run, orders):

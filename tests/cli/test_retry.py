@@ -40,7 +40,7 @@ def test_key_that_fails_again_is_one_attempt_more(run, orders):
 def test_retry_of_a_step_that_works_as_a_whole_is_refused(run, orders):
     answer = run("retry", "goods")
     assert answer.code == 1
-    assert "`floodmark run goods` tries again" in answer.err
+    assert "run `floodmark run goods` to try again" in answer.err
 
 
 def test_without_a_step_all_that_failed_is_tried_again(run, orders, folder):

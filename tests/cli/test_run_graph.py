@@ -15,16 +15,16 @@ import pytest
 
 from cli.user import PATIENCE
 from floodmark import Lake
-from floodmark.pipeline.lock import running
+from floodmark.pipeline.run_lock import hold_run_lock
 
 FLOW = """\
 from pathlib import Path
 
 import pyarrow as pa
 
-from floodmark import Dataset, Pipeline, Source
+from floodmark import DatasetSpec, Pipeline, Source
 
-orders = Dataset("orders", key="id")
+orders = DatasetSpec("orders", key="id")
 pipeline = Pipeline([orders, Source(orders, files="data/*.csv", labels={"stage": "in"})])
 
 
@@ -33,14 +33,14 @@ def to_cents(orders: pa.Table) -> pa.Table:
     return pa.table({"id": orders["id"], "cents": [round(100 * p) for p in orders["price"].to_pylist()]})
 
 
-@pipeline.table(["orders"], [Dataset("broken", key="id")])
+@pipeline.table(["orders"], [DatasetSpec("broken", key="id")])
 def breaks(orders: pa.Table) -> pa.Table:
     if not Path("mended").exists():
         raise ValueError("no good")
     return orders
 
 
-@pipeline.table(["broken"], [Dataset("after", key="id")])
+@pipeline.table(["broken"], [DatasetSpec("after", key="id")])
 def follows(broken: pa.Table) -> pa.Table:
     return broken
 
@@ -116,7 +116,7 @@ def test_json_has_every_node_with_what_became_of_it(run, flow):
         "orders.double": "done",
         "follows": "skipped",
     }
-    assert found["breaks"]["error"]["type"] == "FunctionFailed"
+    assert found["breaks"]["error"]["type"] == "StepFailed"
     assert found["follows"]["why"] == "breaks failed"
     assert (found["orders.double"]["kind"], found["orders.double"]["computed"]) == ("column", 2)
     assert all(one["seconds"] >= 0 for one in found.values())
@@ -147,11 +147,11 @@ def test_where_keeps_some_keys_of_a_step_and_some_rows_of_a_column(run, flow):
 def test_where_that_means_nothing_is_refused_before_anything_runs(run, flow):
     answer = run("run", "ingest_orders", "to_cents", "--where", "id = 2")
     assert (answer.code, answer.out) == (1, "")
-    assert "--where means nothing to step 'ingest_orders'" in answer.err
+    assert "--where does not apply to step 'ingest_orders'" in answer.err
     run("run", "ingest_orders")
     answer = run("run", "to_cents", "--where", "price > 1")
     assert answer.code == 1
-    assert "it is a condition on the transform keys: id" in answer.err
+    assert "a condition on the transform keys: id" in answer.err
 
 
 def test_dry_run_says_what_would_be_done_and_does_nothing(run, flow):
@@ -159,10 +159,10 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(run, flow):
     assert answer.code == 0
     assert answer.lines == [
         "ingest_orders: 1 new file",
-        "to_cents: what ingest_orders brings",
-        "breaks: what ingest_orders brings",
-        "orders.double: what ingest_orders brings",
-        "follows: what breaks brings",
+        "to_cents: the changes of ingest_orders",
+        "breaks: the changes of ingest_orders",
+        "orders.double: the changes of ingest_orders",
+        "follows: the changes of breaks",
     ]
     assert list(Lake("lake")) == []
     run("run", "ingest_orders")
@@ -170,8 +170,8 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(run, flow):
         "ingest_orders: nothing to do",
         "to_cents: 2 new records",
         "breaks: 2 new records",
-        "orders.double: is added, and computed for 2 rows",
-        "follows: what breaks brings",
+        "orders.double: add the column, and compute 2 rows",
+        "follows: the changes of breaks",
     ]
     assert run("run", "follows", "--dry-run").lines == ["follows: waits: there is no 'broken' yet"]
     (flow / "mended").touch()
@@ -181,10 +181,10 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(run, flow):
 
 
 def test_second_run_at_once_says_who_is_running(run, flow):
-    with running(Lake("lake").store, time.time_ns):
+    with hold_run_lock(Lake("lake").store, time.time_ns):
         answer = run("run")
         assert (answer.code, answer.out) == (1, "")
-        assert f"is being run by process {os.getpid()} on " in answer.err
+        assert f": process {os.getpid()} on " in answer.err
         assert run("run", "--json").json["error"]["type"] == "Busy"
         assert run("run", "--dry-run").code == 0
     assert list(Lake("lake")) == []
@@ -195,7 +195,7 @@ def test_wrong_pipeline_is_one_error_with_file_and_line_before_anything_runs(run
     pipeline.write_text(pipeline.read_text().replace('["broken"], [D', '["brokn"], [D'))
     answer = run("run")
     assert (answer.code, answer.out) == (1, "")
-    line = pipeline.read_text().splitlines().index('@pipeline.table(["brokn"], [Dataset("after", key="id")])') + 1
+    line = pipeline.read_text().splitlines().index('@pipeline.table(["brokn"], [DatasetSpec("after", key="id")])') + 1
     assert f"{pipeline}, line {line}: there is no dataset 'brokn', which step 'follows' reads" in answer.err
     assert "did you mean 'broken'?" in answer.err
     assert list(Lake("lake")) == []
@@ -203,7 +203,9 @@ def test_wrong_pipeline_is_one_error_with_file_and_line_before_anything_runs(run
 
 def test_circle_is_one_error_that_names_it(run, flow):
     pipeline = flow / "pipeline.py"
-    pipeline.write_text(pipeline.read_text().replace('(["orders"], [Dataset("broken"', '(["after"], [Dataset("broken"'))
+    pipeline.write_text(
+        pipeline.read_text().replace('(["orders"], [DatasetSpec("broken"', '(["after"], [DatasetSpec("broken"')
+    )
     answer = run("run", "--json")
     assert (answer.code, answer.json["error"]["type"]) == (1, "BadPipeline")
     assert "→ broken →" in answer.json["error"]["message"]

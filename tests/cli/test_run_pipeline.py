@@ -22,7 +22,7 @@ def test_without_a_pipeline_a_verb_says_what_to_write(run, folder, command):
     run("init")
     answer = run(*command)
     assert (answer.code, answer.out) == (1, "")
-    assert f"there is no pipeline for {folder}" in answer.err
+    assert f"no pipeline found for {folder}" in answer.err
     assert 'pipeline = "pipeline.py"' in answer.err
     assert "pipeline = Pipeline([BatchTransform(" in answer.err
     assert "--pipeline FILE" in answer.err
@@ -88,7 +88,7 @@ def test_pipeline_beside_a_lake_elsewhere_is_not_run(run, orders, folder, tmp_pa
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     answer = run("status", "--lake", str(folder / "lake"))
     assert answer.code == 1
-    assert "there is no pipeline" in answer.err
+    assert "no pipeline found" in answer.err
 
 
 def test_without_a_lake_a_verb_says_how_to_make_one(run, orders):

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from floodmark.cli.verbs.run import _Bad
-from floodmark.pipeline import watching
-from floodmark.pipeline.graph import Node
-from floodmark.pipeline.running import Outcome, Ran
-from floodmark.pipeline.work import Done
+from floodmark.cli.run import _FailedSteps
+from floodmark.pipeline import run as watching
+from floodmark.pipeline.graph import PipelineNode
+from floodmark.pipeline.nodes import NodeResult
+from floodmark.pipeline.run import NodeOutcome, PipelineReport
 
 ONCE = ["run", "--watch", "--watch-seconds", "0"]
-A, B = Node("a", "step", (), ("x",)), Node("b", "step", ("x",), ("y",))
-WELL, FAILED_KEYS = Done(False, rows=1), Done(False, rows=1, failed=2)
+A, B = PipelineNode("a", "step", (), ("x",)), PipelineNode("b", "step", ("x",), ("y",))
+WELL, FAILED_KEYS = NodeResult(False, rows=1), NodeResult(False, rows=1, failed=2)
 
 
 @pytest.fixture
@@ -46,15 +46,15 @@ def test_watch_in_which_keys_failed_exits_1_if_it_is_strict(run, orders, folder)
 
 
 def test_last_time_that_a_step_did_something_decides():
-    bad = _Bad()
+    bad = _FailedSteps()
     for outcomes, failed, with_failures in [
-        ([Outcome(A, "failed", "no"), Outcome(B, "skipped", "a failed")], {"a", "b"}, set()),
-        ([Outcome(A, "done", done=FAILED_KEYS)], {"b"}, {"a"}),
-        ([Outcome(A, "nothing"), Outcome(B, "done", done=WELL)], set(), {"a"}),
-        ([Outcome(A, "done", done=WELL)], set(), set()),
+        ([NodeOutcome(A, "failed", "no"), NodeOutcome(B, "skipped", "a failed")], {"a", "b"}, set()),
+        ([NodeOutcome(A, "done", done=FAILED_KEYS)], {"b"}, {"a"}),
+        ([NodeOutcome(A, "nothing"), NodeOutcome(B, "done", done=WELL)], set(), {"a"}),
+        ([NodeOutcome(A, "done", done=WELL)], set(), set()),
     ]:
-        bad.learn(Ran(tuple(outcomes), 0.0))
-        assert (bad.failed, bad.with_failures) == (failed, with_failures)
+        bad.update(PipelineReport(tuple(outcomes), 0.0))
+        assert (bad.failed, bad.with_failed_records) == (failed, with_failures)
 
 
 def test_workers_of_the_project_are_those_of_a_watch(run, orders, folder, asked):
@@ -74,9 +74,9 @@ class Weighty(ValueError):
 def test_watch_forgets_what_went_wrong_when_it_has_said_it(run, orders, asked):
     run(*ONCE)
     error = Weighty("no good")
-    outcome = Outcome(A, "failed", "no good", error=error)
+    outcome = NodeOutcome(A, "failed", "no good", error=error)
     asked["watcher"].ended(outcome)
-    asked["show"](Ran((outcome,), 0.0))
+    asked["show"](PipelineReport((outcome,), 0.0))
     there = weakref.ref(error)
     del error, outcome
     gc.collect()

@@ -28,6 +28,7 @@ def test_dataset_without_columns_says_so(run, folder):
         "key": [],
         "compare": None,
         "lookup": [],
+        "system_columns": ["offset", "op", "system_time"],
         "columns": [],
         "computed": [],
     }
@@ -38,3 +39,11 @@ def test_dataset_without_event_time_says_what_counts_instead(run, folder):
     (folder / "a.csv").write_text("x\n1\n")
     run("ingest", "numbers", "a.csv")
     assert "time of writing" in run("schema", "numbers").err
+
+
+def test_system_columns_with_other_names_are_shown(run, folder):
+    run("init")
+    (folder / "clicks.csv").write_text("offset,value\n100,a\n")
+    assert run("ingest", "clicks", "clicks.csv", "--vocab", "offset=_offset,op=_op").code == 0
+    assert "The system columns are _offset, _op, system_time." in run("schema", "clicks").err
+    assert run("schema", "clicks", "--json").json["system_columns"] == ["_offset", "_op", "system_time"]

@@ -56,7 +56,7 @@ def test_failed_skipped_and_exhausted_keys_are_kept_apart(run, orders, folder, h
     pipeline.write_text(pipeline.read_text().replace('["prices"], lab', f'["prices"], on_error={handling}, lab'))
     answer = run("run", "prices")
     assert table(run("status"))["prices"][0][2:] == counts
-    assert ("`floodmark retry prices` tries again" in answer.err) is (handling != "'retry'")
+    assert ("`floodmark retry prices` retries" in answer.err) is (handling != "'retry'")
 
 
 def test_one_step_comes_with_its_inputs(run, orders):
@@ -72,7 +72,7 @@ def test_changed_function_makes_everything_stale_and_status_says_why(run, orders
     run("run", "prices")
     pipeline = folder / "pipeline.py"
     pipeline.write_text(pipeline.read_text().replace("round(100 *", "round(1000 *"))
-    assert table(run("status"))["prices"][2] == "everything is to be processed: its function changed"
+    assert table(run("status"))["prices"][2] == "must process everything: its function changed"
 
 
 def test_label_chooses_steps(run, orders):

@@ -12,10 +12,10 @@ from floodmark import Lake
 FLOW = """\
 import pyarrow as pa
 
-from floodmark import Dataset, Pipeline, Source, View
+from floodmark import DatasetSpec, Pipeline, Source, ViewSpec
 
-orders = Dataset("orders", key="id", event_time="at")
-pipeline = Pipeline([Source(orders, files="data/*.csv"), View("daily", sql="select count(*) as n from orders")])
+orders = DatasetSpec("orders", key="id", event_time="at")
+pipeline = Pipeline([Source(orders, files="data/*.csv"), ViewSpec("daily", sql="select count(*) as n from orders")])
 
 
 @pipeline.column(orders, returns="float64")

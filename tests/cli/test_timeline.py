@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.cli.verbs.timeline import _earliest
+from floodmark.cli.timeline import _first_rows
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 HOURS_OF_TWO_DAYS = range(48)
@@ -89,7 +89,7 @@ def test_limit_reads_no_further_than_it_must(limit):
             yield pa.record_batch({"n": list(range(start, start + 3))})
 
     reader = pa.RecordBatchReader.from_batches(pa.schema({"n": pa.int64()}), batches())
-    table, more = _earliest(reader, limit)
+    table, more = _first_rows(reader, limit)
     assert (table["n"].to_pylist(), more) == (list(range(limit)), True)
     assert read == [0, 3, 6][: limit // 3 + 1]
 
@@ -138,7 +138,7 @@ def test_picture_goes_to_a_file(run, ticks, folder):
     answer = run("timeline", ticks, "--output", "ticks.svg")
     assert answer.code == 0
     assert answer.out.startswith("ticks: drew ")
-    assert answer.out.endswith(" pieces into ticks.svg\n")
+    assert answer.out.endswith(" pieces to ticks.svg\n")
     root = ElementTree.fromstring((folder / "ticks.svg").read_text())
     assert "ticks by day" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     found = run("timeline", ticks, "--output", "ticks.SVG", "--json").json
@@ -150,7 +150,7 @@ def test_picture_goes_to_a_file(run, ticks, folder):
 def test_output_of_another_kind_is_refused(run, ticks, folder):
     answer = run("timeline", ticks, "--output", "ticks.png")
     assert answer.code == 2
-    assert "ends in .svg" in answer.err
+    assert "must end in .svg" in answer.err
     assert not (folder / "ticks.png").exists()
 
 
@@ -170,7 +170,7 @@ def test_range_that_cannot_be_is_refused_kindly(run, ticks):
     answer = run("timeline", ticks, "2026-11-03", "2026-11-01")
     assert answer.code == 1
     assert "ends before it starts" in answer.err
-    assert "'yesterday' is no time" in run("timeline", ticks, "yesterday").err
+    assert "'yesterday' is not a time" in run("timeline", ticks, "yesterday").err
 
 
 def test_dataset_without_a_timeline_is_told_how_to_have_one(run, trips):
@@ -189,10 +189,10 @@ def test_column_that_is_not_there_is_named(run, ticks):
 
 def test_ingest_says_what_its_timeline_did(run, ticks, file):
     answer = run("ingest", ticks, file("later", [48, 49]))
-    assert answer.lines[1].startswith("  timeline: no row late, ")
+    assert answer.lines[1].startswith("  timeline: no late rows, ")
     answer = run("ingest", ticks, file("late", [5.5]))
-    assert answer.lines[1].startswith("  timeline: 1 row late, ")
-    assert answer.lines[1].endswith(" × what came in)")
+    assert answer.lines[1].startswith("  timeline: 1 late row, ")
+    assert answer.lines[1].endswith(" × the new rows)")
     found = run("ingest", ticks, file("late", [6.5, 7.5]), "--json").json["timeline"]
     assert (found["rows"], found["late_rows"], found["behind"]) == (2, 2, 0)
     assert found["amplification"] == found["bytes_written"] / found["bytes_in"]
@@ -212,7 +212,7 @@ def test_lazy_timeline_is_behind_and_read_all_the_same(run, file):
     assert answer.lines[1] == "  timeline: 2 records behind"
     run("ingest", "slow", file("late", [1]))
     assert ids(run("timeline", "slow", "--json")) == [60, 180, 240]
-    assert "slow: without 3 newer records, not put in order yet" in run("timeline", "slow", "--pieces").err
+    assert "slow: 3 newer records not in the timeline files yet" in run("timeline", "slow", "--pieces").err
     assert run("timeline", "slow", "--pieces", "--json").json["behind"] == 3
 
 
@@ -241,9 +241,9 @@ def test_timeline_for_a_dataset_that_has_none_is_refused(run, trips, trips_file)
     ("options", "said"),
     [
         (("--partition-by", "day"), "--partition-by needs --event-time"),
-        (("--event-time", "at", "--row-group-size", "8"), "say --partition-by too"),
-        (("--event-time", "at", "--late-merge", "always"), "say --partition-by too"),
-        (("--event-time", "at", "--timeline", "lazy"), "say --partition-by too"),
+        (("--event-time", "at", "--row-group-size", "8"), "add --partition-by"),
+        (("--event-time", "at", "--late-merge", "always"), "add --partition-by"),
+        (("--event-time", "at", "--timeline", "lazy"), "add --partition-by"),
         (("--event-time", "at", "--partition-by", "fortnight"), "fortnight"),
         (("--event-time", "at", "--partition-by", "day", "--row-group-size", "0"), "--row-group-size"),
     ],
@@ -259,14 +259,13 @@ def test_settings_that_make_no_timeline_are_refused(run, file, options, said):
 def test_choices_are_those_of_the_library():
     from typing import get_args
 
-    from floodmark.cli.verbs import ingest
-    from floodmark.timeline import settings
-    from floodmark.timeline.order import partitions
+    from floodmark.cli import ingest as ingest_module
+    from floodmark.timeline import settings as settings_module
 
-    assert ingest.UNITS == partitions.UNITS
-    assert get_args(settings.LateMerge) == ingest.LATE_MERGES
-    assert get_args(settings.Mode) == ingest.MODES
-    assert ingest.LARGEST_ROW_GROUP_SIZE == settings.LARGEST_ROW_GROUP_SIZE
+    assert ingest_module.UNITS == settings_module.UNITS
+    assert get_args(settings_module.LateMerge) == ingest_module.LATE_MERGES
+    assert get_args(settings_module.Mode) == ingest_module.MODES
+    assert ingest_module.LARGEST_ROW_GROUP_SIZE == settings_module.LARGEST_ROW_GROUP_SIZE
 
 
 def test_fold_merges_what_waits(run, ticks):

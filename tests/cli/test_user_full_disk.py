@@ -9,7 +9,7 @@ import pytest
 
 from cli.conftest import project
 from cli.user import in_pipe
-from transform.worlds import in_this_process
+from transforms.worlds import in_this_process
 
 
 def no_room() -> None:

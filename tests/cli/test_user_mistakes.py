@@ -10,17 +10,17 @@ import pytest
 
 from cli.conftest import invoke, project
 from cli.user import objects
-from transform.worlds import in_this_process
+from transforms.worlds import in_this_process
 
 REFUSED = 1
 
 GOOD = """\
 import pyarrow as pa
 
-from floodmark import BatchTransform, Dataset, Pipeline, Source
+from floodmark import BatchTransform, DatasetSpec, Pipeline, Source
 
-sales = Dataset("sales", key="id")
-copies = Dataset("copies", key="id")
+sales = DatasetSpec("sales", key="id")
+copies = DatasetSpec("copies", key="id")
 
 
 def copy(sales: pa.Table) -> pa.Table:
@@ -49,16 +49,20 @@ class Mistake:
 STEP = "BatchTransform(copy, [sales], [copies]),"
 UNDONE = "BatchTransform(copy, ['back'], [copies]),\n        BatchTransform(copy, [copies], ['back'], name='undo'),"
 TWICE = f"{STEP}\n        BatchTransform(copy, [sales], [copies], name='again'),"
-SALES, COPIES = 'Dataset("sales", key="id")', 'Dataset("copies", key="id")'
+SALES, COPIES = 'DatasetSpec("sales", key="id")', 'DatasetSpec("copies", key="id")'
 MISTAKES = {
-    "cycle": Mistake(STEP, UNDONE, 16, "what it writes: copy → copies → undo → back → copy"),
+    "cycle": Mistake(STEP, UNDONE, 16, "a cycle: copy → copies → undo → back → copy"),
     "unknown dataset": Mistake(
         "[sales], [", "['slaes'], [", 16, "there is no dataset 'slaes', which step 'copy' reads"
     ),
     "two writers": Mistake(STEP, TWICE, 17, "'copies'"),
-    "changed key": Mistake(SALES, 'Dataset("sales", key="shop")', 5, "dataset 'sales' exists with"),
-    "changed key of a step": Mistake(COPIES, 'Dataset("copies", key="price")', 6, "is price, and was id"),
-    "changed merge": Mistake(SALES, 'Dataset("sales", key="id", merge="snapshot")', 5, "dataset 'sales' exists with"),
+    "changed key": Mistake(SALES, 'DatasetSpec("sales", key="shop")', 5, "dataset 'sales' exists with"),
+    "changed key of a step": Mistake(
+        COPIES, 'DatasetSpec("copies", key="price")', 6, "exists with the key id, not price"
+    ),
+    "changed merge": Mistake(
+        SALES, 'DatasetSpec("sales", key="id", merge="snapshot")', 5, "dataset 'sales' exists with"
+    ),
     "syntax": Mistake("pipeline = Pipeline(", "pipeline = = Pipeline(", 13, "invalid syntax"),
     "import": Mistake("import pyarrow as pa", "import pyarow as pa", 1, "No module named 'pyarow'"),
     "error": Mistake("sales = Dataset", "print(1 / 0)\nsales = Dataset", 5, "ZeroDivisionError: division by zero"),

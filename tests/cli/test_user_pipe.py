@@ -10,7 +10,7 @@ import pytest
 
 from cli.conftest import invoke, project
 from cli.user import COMMAND, PATIENCE, environment, in_pipe
-from transform.worlds import in_this_process
+from transforms.worlds import in_this_process
 
 LOOKING = {
     "status": ["status"],
@@ -31,7 +31,7 @@ def made(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("user")
     with project(folder), in_this_process():
         new = invoke("new", "shop")
-    assert (new.code, new.out.split()[:2]) == (0, ["made", "shop"])
+    assert (new.code, new.out.split()[:2]) == (0, ["created", "shop"])
     assert new.err == "next: cd shop; floodmark run\n"
     with project(folder / "shop"), in_this_process():
         first = invoke("run")

@@ -11,10 +11,10 @@ import pytest
 from cli.conftest import invoke, project
 from cli.user import in_pipe, screen, wait_for
 from cli.user import on_terminal as in_terminal
-from transform.worlds import in_this_process
+from transforms.worlds import in_this_process
 
 SLOW = '''
-    """Called with the sales that are new or changed, and with no others."""
+    """Called with new and changed sales only."""
     import time
     from pathlib import Path
 
@@ -32,7 +32,7 @@ def new(tmp_path_factory) -> Path:
         assert invoke("new", "shop").code == 0
     pipeline = folder / "shop" / "pipeline.py"
     text = pipeline.read_text()
-    docstring = '\n    """Called with the sales that are new or changed, and with no others."""\n'
+    docstring = '\n    """Called with new and changed sales only."""\n'
     assert docstring in text
     pipeline.write_text(text.replace(docstring, SLOW).replace("\nRATES", '\nHERE = __file__.rpartition("/")[0]\nRATES'))
     return folder / "shop"
@@ -100,7 +100,7 @@ def test_ctrl_c_ends_a_run_and_the_next_one_goes_on(run, shop):
 
         second = in_pipe(shop, "run")
         assert (second.code, second.out) == (1, "")
-        assert f" is being run by process {terminal.process.pid} on " in second.err
+        assert f": process {terminal.process.pid} on " in second.err
         assert second.err.count("error: ") == 1
 
         terminal.type("\x03")
@@ -110,7 +110,7 @@ def test_ctrl_c_ends_a_run_and_the_next_one_goes_on(run, shop):
     shown = "\n".join(terminal.screen())
     assert shown.splitlines()[-1].startswith("error: interrupted: ")
     assert "ingest_sales" in shown
-    assert "the same command goes on" in shown
+    assert "run the same command again" in shown
     assert "Traceback" not in shown
     assert "━" not in shown
     assert terminal.received.rindex("\x1b[?25h") > terminal.received.rindex("\x1b[?25l")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 def test_declared_view_says_what_a_refresh_goes_by_and_computes_nothing(run, flights, spark):
     answer = run("view", "daily", "--sql", DAILY)
     assert answer.code == 0
-    assert answer.out == "daily: declared; a refresh goes by groups (carrier, day) of flights\n"
+    assert answer.out == "daily: declared; a refresh computes changed groups (carrier, day) of flights\n"
     assert "it has no rows yet: `floodmark refresh daily` computes them" in answer.err
     assert Lake("lake")["daily"].snapshot().records == 0
 
@@ -33,7 +33,7 @@ def test_same_declaration_again_writes_nothing(run, flights, spark):
     run("view", "daily", "--sql", DAILY)
     head = Lake("lake")["daily"].snapshot().head
     answer = run("view", "daily", "--sql", DAILY)
-    assert answer.out.startswith("daily: was declared so before; ")
+    assert answer.out.startswith("daily: unchanged; ")
     assert "it has no rows yet" in answer.err
     assert Lake("lake")["daily"].snapshot().head == head
 
@@ -43,9 +43,9 @@ def test_other_declaration_says_that_readers_have_the_old_rows(run, flights, spa
     run("refresh", "daily")
     assert "rows" not in run("view", "daily", "--sql", DAILY).err
     answer = run("view", "daily", "--sql", DAILY.replace("sum", "max"))
-    assert answer.out.startswith("daily: declared anew; ")
-    assert "readers have the old rows until `floodmark refresh daily`" in answer.err
-    assert run("view", "daily").lines[-1] == "everything is to be computed: its definition changed"
+    assert answer.out.startswith("daily: redefined; ")
+    assert "readers see the old rows until `floodmark refresh daily`" in answer.err
+    assert run("view", "daily").lines[-1] == "must compute everything: its definition changed"
 
 
 def test_view_that_is_computed_as_a_whole_says_why(run, flights, spark):
@@ -58,7 +58,7 @@ def test_view_that_is_computed_as_a_whole_says_why(run, flights, spark):
 def test_view_is_described_with_its_query_and_how_far_it_is(run, flights, spark):
     run("view", "daily", "--sql", "select day,\n  count(*) n\nfrom flights group by day")
     assert run("view", "daily").lines == [
-        "daily: a refresh goes by groups (day) of flights",
+        "daily: a refresh computes changed groups (day) of flights",
         "  select day,",
         "    count(*) n",
         "  from flights group by day",
@@ -87,7 +87,7 @@ def test_views_are_listed_with_how_far_they_are_behind(run, flights, spark):
 
 def test_list_and_schema_call_a_view_a_view(run, flights, spark):
     run("view", "late", "--sql", "select delay / 60 hours from flights where delay > 0")
-    assert "a refresh goes by records of flights" in run("schema", "late").err
+    assert "a refresh computes changed records of flights" in run("schema", "late").err
     assert "the first refresh sets them" in run("schema", "late").err
     run("refresh", "late")
     late = next(line for line in run("list").lines if line.startswith("late"))

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from floodmark.cli.views import in_order
-from floodmark.transform.views.defined import declare
-from floodmark.transform.views.defined.definition import Definition
-from floodmark.transform.views.errors import BadView
+from floodmark.cli.targets import sort_by_dependency
+from floodmark.errors import BadView
+from floodmark.views import declare
+from floodmark.views.definition import ViewDefinition
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Declared:
     """A view as far as its order goes."""
 
     name: str
-    sources: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
 
 
 def ordered(*views: Declared) -> list[str]:
-    return [view.name for view in in_order(cast(Any, views))]
+    return [view.name for view in sort_by_dependency(cast(Any, views))]
 
 
 def test_view_comes_after_those_that_it_is_made_from():
@@ -56,17 +56,17 @@ def test_unknown_view_without_any_says_how_to_declare_one(run, flights, command)
 def test_dataset_that_is_no_view_is_said_to_be_none(run, flights, command):
     answer = run(*command)
     assert (answer.code, answer.out) == (1, "")
-    assert "'flights' is a dataset, but no view" in answer.err
+    assert "'flights' is a dataset, not a view" in answer.err
     assert "lake[" not in answer.err
 
 
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["refresh"], "Name the views, or give --all."),
-        (["refresh", "daily", "--all"], "Name views or give --all, not both."),
+        (["refresh"], "Name the views, or add --all."),
+        (["refresh", "daily", "--all"], "Name views or use --all, not both."),
         (["view", "--sql", "select 1"], "--sql needs the NAME of a view."),
-        (["view", "daily", "--sql", "select 1", "--errors"], "--sql and --errors do not go together."),
+        (["view", "daily", "--sql", "select 1", "--errors"], "--sql and --errors cannot be combined."),
         (["view", "daily", "--file", "nowhere.sql"], "nowhere.sql"),
         (["refresh", "daily", "--udf", "vision.py:brightness"], "vision:brightness"),
     ],
@@ -101,11 +101,11 @@ def test_file_with_a_byte_order_mark_is_read_without_it(run, flights, folder, mo
     """Editors on Windows write one. What would go to Spark is looked at here."""
     asked = []
 
-    def analyse(_: object, definition: Definition, **__: object) -> None:
+    def analyse(_: object, definition: ViewDefinition, **__: object) -> None:
         asked.append(definition.sql)
         raise BadView("enough", hint="")
 
-    monkeypatch.setattr(declare, "analyse_in", analyse)
+    monkeypatch.setattr(declare, "analyse_for_lake", analyse)
     (folder / "daily.sql").write_bytes("select 'größe' s from flights".encode("utf-8-sig"))
     run("view", "daily", "--file", "daily.sql")
     assert asked == ["select 'größe' s from flights"]
@@ -115,5 +115,5 @@ def test_file_that_is_no_utf_8_is_said_to_be_none(run, flights, folder):
     (folder / "daily.sql").write_bytes("select * from flights".encode("utf-16"))
     answer = run("view", "daily", "--file", "daily.sql")
     assert (answer.code, answer.out) == (2, "")
-    assert "daily.sql is no text in UTF-8" in answer.err
+    assert "daily.sql is not UTF-8 text" in answer.err
     assert "Traceback" not in answer.err

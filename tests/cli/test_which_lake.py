@@ -92,7 +92,11 @@ def test_toml_whose_lake_is_no_address_is_refused(run, folder, value):
 
 @pytest.mark.parametrize(
     ("entry", "hint"),
-    [('lak = "mine"', "did you mean 'lake'?"), ('Lake = "mine"', "did you mean 'lake'?"), ("[x]", "there are lake, ")],
+    [
+        ('lak = "mine"', "did you mean 'lake'?"),
+        ('Lake = "mine"', "did you mean 'lake'?"),
+        ("[x]", "the entries are lake, "),
+    ],
 )
 def test_toml_with_an_entry_that_nobody_reads_is_refused(run, folder, entry, hint):
     """Passed over, a mistyped lake would be another one."""
@@ -125,7 +129,7 @@ def test_folder_that_is_no_lake_stays_as_it_is(run, folder):
     (folder / "lake" / "photo.jpg").touch()
     answer = run("ingest", "trips", "file.csv")
     assert answer.code == 1
-    assert "is no lake" in answer.err
+    assert "is not a lake" in answer.err
     assert [p.name for p in (folder / "lake").iterdir()] == ["photo.jpg"]
 
 

@@ -64,9 +64,9 @@ def test_forward_shows_what_was_made_of_it(run, project):
     ("asked", "said"),
     [
         (("totals", "9"), "no record 9"),
-        (("people", "id=99"), "no row with id=99"),
+        (("people", "id=99"), "no current row with id=99"),
         (("nothing", "0"), "nothing"),
-        (("totals", "v=3"), "no column of the key"),
+        (("totals", "v=3"), "is not a key column of"),
     ],
 )
 def test_what_is_not_there_is_refused(run, project, asked, said):
@@ -92,7 +92,7 @@ def test_replay_never_passes_code_that_is_gone(run, project):
     answer = run("verify", "totals", "--replay")
 
     assert answer.code == 3
-    assert "not replayable, its code is gone" in answer.lines[-1]
+    assert "not replayable, its code is not available" in answer.lines[-1]
     assert run("verify", "totals").code == 0
     found = run("verify", "totals", "--replay", "--json").json
     assert (found["ok"], [one["outcome"] for one in found["replayed"]]) == (False, ["not replayable"])
@@ -140,7 +140,7 @@ def test_replay_names_rows_that_were_never_written_though_the_step_is_behind(run
 
     assert answer.code == 3
     assert answer.lines[-2].endswith(": differs in 1 row")
-    assert answer.lines[-1] == "  g=c: is not there, and should be {'g': 'c', 'v': 5}"
+    assert answer.lines[-1] == "  g=c: is missing, should be {'g': 'c', 'v': 5}"
     found = run("verify", "totals", "--replay", "--json").json
     assert (found["ok"], found["replayed"][-1]["outcome"]) == (False, "differs")
     assert found["replayed"][-1]["differences"][0]["key"] == {"g": "c"}

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from floodmark.cli import words
+from floodmark.cli import output
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
     ],
 )
 def test_how_long_ago(seconds, expected):
-    assert words.ago(NOW - timedelta(seconds=seconds), NOW) == expected
+    assert output.format_age(NOW - timedelta(seconds=seconds), NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,4 +43,4 @@ def test_how_long_ago(seconds, expected):
     ],
 )
 def test_size(count, expected):
-    assert words.size(count) == expected
+    assert output.format_bytes(count) == expected

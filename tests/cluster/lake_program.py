@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import floodmark as fm
-from floodmark.engine import ArchiveUse, Profile, Session
-from floodmark.ledger import parts, spark_read, stage
-from floodmark.ledger.merge import buckets, intake
+from floodmark.engine.session import ArchiveUse, Session
+from floodmark.engine.spark_launch import Profile
+from floodmark.ledger import data_input, spark_read, staging
 
 
 def main(folder: Path, settings: dict[str, str]) -> None:
     """Print what came of it, as JSON."""
-    stage.HERE_BYTES = 0  # all files are work for the cluster
-    parts.PART_BYTES = intake.PART_BYTES = 1 << 13
-    buckets.PART_BYTES = 1 << 15  # few slices: each is a task
+    staging.HERE_BYTES = 0  # all files are work for the cluster
+    data_input.PART_BYTES = data_input.PART_BYTES = 1 << 13
+    data_input.PART_BYTES = 1 << 15  # few slices: each is a task
     with Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE) as session:
         lake = fm.Lake(folder / "lake", runtime=fm.Runtime(session=session))
         spark = session.get()

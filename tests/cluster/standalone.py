@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floodmark.engine.java import find_java, spark_java_home
-from floodmark.engine.launch import spark_home
+from floodmark.engine.spark_launch import spark_home
 from floodmark.storage.file_cache import user_cache
 
 _PATIENCE = 240.0

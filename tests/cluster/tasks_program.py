@@ -10,7 +10,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from floodmark.engine import ArchiveUse, Profile, Session, run
+from floodmark.engine.run import run_on_spark
+from floodmark.engine.session import ArchiveUse, Session
+from floodmark.engine.spark_launch import Profile
 from floodmark.errors import FloodmarkError
 
 
@@ -40,9 +42,9 @@ def refuse(task: Numbered) -> None:
 def main(settings: dict[str, str], meeting: Path) -> None:
     """Print what the tasks saw, as JSON."""
     with Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE) as session:
-        seen = run([Numbered(n, meeting) for n in range(2)], where, session=session)
+        seen = run_on_spark([Numbered(n, meeting) for n in range(2)], where, session=session)
         try:
-            run([Numbered(5, meeting)], refuse, session=session)
+            run_on_spark([Numbered(5, meeting)], refuse, session=session)
         except Refused as error:
             refused = error.number
         print(json.dumps({"seen": seen, "refused": refused, "pid": os.getpid()}))

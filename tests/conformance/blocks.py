@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from conformance.wire import ENUMS, FIELDS, MEMBERS, dataclass_of
 from floodmark.chain.events import MetadataBlock, SetDataSchema, SetPollingSource
-from floodmark.chain.hashes import LOGICAL, SHA3_256, Multihash
-from floodmark.chain.ids import DatasetId
+from floodmark.chain.ids import LOGICAL, SHA3_256, DatasetId, Multihash
 from floodmark.chain.schema import DataField, DataSchema
-from floodmark.chain.sources import FetchStepUrl, MergeStrategyAppend, PrepStepWrapper, ReadStepParquet
+from floodmark.chain.source_steps import FetchStepUrl, MergeStrategyAppend, PrepStepWrapper, ReadStepParquet
 
 YEAR_1, YEAR_10000 = -62_135_596_800 * 10**9, 253_402_300_800 * 10**9
 MAX_DEPTH = 3

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from conformance import vectors
-from floodmark.chain.codec import decode, encode
+from floodmark.chain.wire import decode, encode
 
 VECTORS = vectors.load()
 all_vectors = pytest.mark.parametrize("vector", VECTORS, ids=lambda v: f"case {v.case} v{v.version}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from floodmark.timeline.plan.planner import Action, Bounds, CopyLate, CopyRowGroup, Merge, plan, split
+from floodmark.timeline.planner import Action, CopyLate, CopyRowGroup, MergeLate, RowGroupBounds, plan, split
 
 HERE = Path(__file__).parent
 
@@ -26,7 +26,7 @@ def late_times(items: list[int | dict[str, int]]) -> np.ndarray[Any, np.dtype[np
 def closed(action: Action) -> list[Any]:
     """An action as the vectors write it."""
     match action:
-        case Merge(first, last, row_lo, row_hi, late_lo, late_hi):
+        case MergeLate(first, last, row_lo, row_hi, late_lo, late_hi):
             groups = first if first == last else f"{first}..{last}"
             return ["MERGE", groups, row_lo, row_hi - 1, late_lo, late_hi - 1]
         case CopyRowGroup(index, row_lo, row_hi):
@@ -37,7 +37,7 @@ def closed(action: Action) -> list[Any]:
 
 @pytest.mark.parametrize("vector", vectors("o3-planner-vectors.jsonl"), ids=lambda v: v["test"])
 def test_the_planner_does_what_the_vector_says(vector: Any):
-    groups = [Bounds(*group) for group in vector["rgs"]]
+    groups = [RowGroupBounds(*group) for group in vector["rgs"]]
     late = late_times(vector["o3"])
     actions = plan(groups, late, small=vector["small"], most=vector["max"], dedup=vector["coalesce"])
     assert [closed(action) for action in actions] == vector["expect"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from conformance import reference
 from conformance.blocks import blocks_around, blocks_with
 from conformance.wire import FIELDS, MEMBERS
-from floodmark.chain.codec import decode, encode
+from floodmark.chain.wire import decode, encode
 from profiles import examples
 
 every_event = pytest.mark.parametrize("event", MEMBERS["MetadataEvent"])

@@ -8,10 +8,9 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
-from floodmark.chain import events, schema, sources
+from floodmark.chain import events, schema, source_steps
 from floodmark.chain.events import MetadataBlock
-from floodmark.chain.hashes import Multihash
-from floodmark.chain.ids import DatasetId
+from floodmark.chain.ids import DatasetId, Multihash
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def _built(cls, values):
 def _value(hint, value):
     match value:
         case {"$union": name, "value": members}:
-            module = next(m for m in (events, schema, sources) if hasattr(m, name))
+            module = next(m for m in (events, schema, source_steps) if hasattr(m, name))
             return _built(getattr(module, name), members)
         case {"$hex": digits}:
             return (DatasetId if DatasetId in _alternatives(hint) else Multihash).from_bytes(bytes.fromhex(digits))

@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass
 
-from floodmark.chain import events, schema, sources
+from floodmark.chain import events, schema, source_steps
 
 SCALARS = {"bool": "Bool", "i16": "Int16", "i32": "Int32", "u32": "Uint32", "u64": "Uint64"}
 ENUMS = {
@@ -135,4 +135,4 @@ MEMBERS = {union: tuple(_member(union, name) for name in names.split()) for unio
 
 def dataclass_of(name: str):
     """The product's class (or enum) of this name."""
-    return next(vars(module)[name] for module in (events, schema, sources) if name in vars(module))
+    return next(vars(module)[name] for module in (events, schema, source_steps) if name in vars(module))

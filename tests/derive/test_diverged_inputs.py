@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.derive.positions import InputDiverged, Position
-from floodmark.storage.counting import CountingStore
+from floodmark.derive.positions import InputDiverged, StoredPosition
 from floodmark.storage.local import LocalStore
-from transform.views.refresh_worlds import Answers, lake_without_spark, orders, view_of, write
+from floodmark.storage.memory import CountingStore
+from views.refresh_worlds import Answers, lake_without_spark, orders, view_of, write
 
 
 def same(rows: pd.DataFrame) -> pd.DataFrame:
@@ -117,7 +117,9 @@ def test_an_input_brought_back_from_a_copy_and_written_again_is_an_error(lake: f
     write(restored["orders"], {14: 14, 15: 15})
 
     for act in (thing.run, thing.plan):
-        with pytest.raises(InputDiverged, match="has read 'orders' up to record 2, which is another one now") as error:
+        with pytest.raises(
+            InputDiverged, match="has read 'orders' up to record 2, which is a different record now"
+        ) as error:
             act(restored)
     assert "reset" in error.value.hint
 
@@ -184,7 +186,7 @@ def test_an_idle_run_reads_no_object_for_the_check(tmp_path: Path, monkeypatch: 
         return store.counts.reads - before
 
     checked = reads()
-    monkeypatch.setattr(Position, "is_on", lambda *_: True)
+    monkeypatch.setattr(StoredPosition, "is_on", lambda *_: True)
     assert reads() == checked
 
 
@@ -200,7 +202,7 @@ def test_a_limited_run_is_bound_to_what_it_could_see_beyond_its_position(tmp_pat
     restored = with_older_head(lake, go_on)
     write(restored["orders"], {12: 14})
 
-    with pytest.raises(InputDiverged, match="is another one now"):
+    with pytest.raises(InputDiverged, match="is a different record now"):
         STEP.run(restored)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.chain.hashes import Multihash
+from floodmark.chain.ids import Multihash
 from floodmark.derive import notes
 from floodmark.derive.notes import BadNote, CommitNote, NoteGone
 from floodmark.ledger.objects import DatasetObjects
@@ -39,7 +39,7 @@ def test_a_note_is_found_by_the_checkpoint_of_its_commit(objects: DatasetObjects
     note = Copied("a", 3)
     note.put(objects)
 
-    facts = notes.read(objects, note.checkpoint.physical_hash)
+    facts = notes.load_note(objects, note.checkpoint.physical_hash)
 
     assert facts.kind == "test.copied"
     assert facts.read_as(Copied) == note
@@ -50,17 +50,17 @@ def test_a_note_is_found_by_the_checkpoint_of_its_commit(objects: DatasetObjects
 def test_a_note_that_is_gone_is_told_apart_from_a_damaged_one(objects: DatasetObjects) -> None:
     note = Copied("a")
     with pytest.raises(NoteGone, match="is gone"):
-        notes.read(objects, note.checkpoint.physical_hash)
+        notes.load_note(objects, note.checkpoint.physical_hash)
 
     key = objects.checkpoint_key(note.checkpoint.physical_hash)
     objects.store.put_if_absent(key, Copied("b").to_bytes())
     with pytest.raises(BadNote, match="was changed or damaged") as caught:
-        notes.read(objects, note.checkpoint.physical_hash)
+        notes.load_note(objects, note.checkpoint.physical_hash)
     assert not isinstance(caught.value, NoteGone)
 
 
 def test_a_note_of_another_format_is_refused() -> None:
-    facts = notes.parse(b'{"kind": "test.copied", "columns": 3}', "n")
+    facts = notes.parse_note(b'{"kind": "test.copied", "columns": 3}', "n")
 
     with pytest.raises(BadNote, match="is of another format"):
         facts.read_as(Copied)
@@ -68,4 +68,4 @@ def test_a_note_of_another_format_is_refused() -> None:
 
 @given(st.one_of(st.binary(), st.sampled_from([b"[]", b"1", b"{}", b'{"kind": 1}', b'"kind"', b"\xff"])))
 def test_what_others_have_written_is_of_no_kind(data: bytes) -> None:
-    assert notes.parse(data, Multihash.sha3_256(data).text).kind is None
+    assert notes.parse_note(data, Multihash.sha3_256(data).text).kind is None

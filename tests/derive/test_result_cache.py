@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.derive.result_cache import ResultCache, seal, unseal
-from floodmark.storage.document import Damaged
-from floodmark.storage.errors import ObjectNotFound
+from floodmark.derive.result_cache import ResultCache, decode_result, encode_result
+from floodmark.errors import ObjectNotFound
+from floodmark.storage.document import DamagedDocument
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.store import Store
@@ -69,18 +69,18 @@ def test_listing_is_what_was_put_and_not_deleted(steps: list[tuple[str, str]]):
 
 
 def test_no_byte_of_a_result_can_change_or_go_missing_unnoticed():
-    sealed = seal("key", BATCH, {"n": 1}, {"file": (3, 4)})
+    sealed = encode_result("key", BATCH, {"n": 1}, {"file": (3, 4)})
     for at in range(len(sealed)):
         flipped = bytearray(sealed)
         flipped[at] ^= 1
         for damaged in (bytes(flipped), sealed[:at]):
-            with pytest.raises(Damaged):
-                unseal("key", pa.py_buffer(damaged))
+            with pytest.raises(DamagedDocument):
+                decode_result("key", pa.py_buffer(damaged))
 
 
 def test_result_of_another_key_is_refused(cache: ResultCache):
     cache.put("name", "mine", BATCH)
-    with pytest.raises(Damaged, match="'mine'"):
+    with pytest.raises(DamagedDocument, match="'mine'"):
         cache.get("name", "yours")
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from floodmark.derive.run import Derivation, run
-from floodmark.errors import FloodmarkError, LostRace, Unreadable
-from floodmark.storage.errors import StorageError
+from floodmark.derive.run import Derivation, run_derivation
+from floodmark.errors import FloodmarkError, LostRace, StorageError, Unreadable
 
 
 @dataclass
@@ -86,21 +85,21 @@ def raising(error: Exception) -> Callable[[Pinned], None]:
 def test_an_idle_run_takes_no_turn() -> None:
     copying = Copying(World(3, 3))
 
-    assert run(copying) == "done with 3"
+    assert run_derivation(copying) == "done with 3"
     assert copying.log == ["pin"]
 
 
 def test_a_run_pins_once_and_attempts_under_the_turn() -> None:
     copying = Copying(World(3, 1))
 
-    assert run(copying) == "copied 3"
+    assert run_derivation(copying) == "copied 3"
     assert copying.log == ["pin", "turn", "attempt 1→3", "end of turn"]
 
 
 def test_what_is_created_is_pinned_before_the_attempt() -> None:
     copying = Copying(World(3))
 
-    assert run(copying) == "copied 3"
+    assert run_derivation(copying) == "copied 3"
     assert copying.log == ["pin", "create", "pin", "turn", "attempt 0→3", "end of turn"]
 
 
@@ -108,7 +107,7 @@ def test_a_run_that_waited_finds_the_work_done() -> None:
     world = World(3, 1)
     copying = Copying(world, while_waiting=lambda: world.change(3))
 
-    assert run(copying) == "done with 3"
+    assert run_derivation(copying) == "done with 3"
     assert copying.log == ["pin", "turn", "pin", "end of turn"]
 
 
@@ -121,7 +120,7 @@ def test_a_lost_race_pins_again() -> None:
 
     copying = Copying(world, [lose])
 
-    assert run(copying) == "copied 3"
+    assert run_derivation(copying) == "copied 3"
     assert copying.log == ["pin", "turn", "attempt 1→3", "pin", "attempt 2→3", "end of turn"]
 
 
@@ -132,7 +131,7 @@ def test_a_run_that_loses_to_one_that_did_the_work_is_done() -> None:
         world.change(3)
         raise LostRace("another run was first")
 
-    assert run(Copying(world, [lose])) == "done with 3"
+    assert run_derivation(Copying(world, [lose])) == "done with 3"
 
 
 def test_what_was_committed_before_a_lost_race_is_reported_although_nothing_is_left() -> None:
@@ -151,14 +150,14 @@ def test_what_was_committed_before_a_lost_race_is_reported_although_nothing_is_l
             world.change(3)  # by another run
             raise LostRace("another run was first")
 
-    assert run(Counting(world)) == "1 commits"
+    assert run_derivation(Counting(world)) == "1 commits"
 
 
 def test_the_last_lost_race_is_raised_when_the_tries_are_used_up() -> None:
     copying = Copying(World(3, 1), [raising(LostRace(f"race {number}")) for number in range(9)])
 
     with pytest.raises(LostRace, match="race 3"):
-        run(copying, tries=4)
+        run_derivation(copying, tries=4)
     assert copying.log.count("attempt 1→3") == 4
 
 
@@ -166,7 +165,7 @@ def test_what_cannot_be_read_is_repaired_once_then_raised() -> None:
     copying = Copying(World(3, 1), [raising(Unreadable("damaged")) for _ in range(9)])
 
     with pytest.raises(Unreadable, match="damaged"):
-        run(copying)
+        run_derivation(copying)
     assert copying.log.count("attempt 1→3") == 2
 
 
@@ -177,7 +176,7 @@ def test_what_was_replaced_while_it_was_read_needs_no_repair() -> None:
         world.source += 1
         raise Unreadable("an input was replaced")
 
-    assert run(Copying(world, [replace] * 5)) == "copied 8"
+    assert run_derivation(Copying(world, [replace] * 5)) == "copied 8"
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), OSError("gone")])
@@ -185,7 +184,7 @@ def test_a_storage_error_is_raised_at_once(error: Exception) -> None:
     copying = Copying(World(3, 1), [raising(error)])
 
     with pytest.raises(type(error)):
-        run(copying)
+        run_derivation(copying)
     assert copying.log.count("attempt 1→3") == 1
 
 
@@ -196,7 +195,7 @@ def test_a_storage_error_counts_only_while_the_thing_has_not_moved() -> None:
         world.change(2)
         raise StorageError("another run removed stored results")
 
-    assert run(Copying(world, [remove])) == "copied 3"
+    assert run_derivation(Copying(world, [remove])) == "copied 3"
 
 
 @pytest.mark.parametrize("error", [FloodmarkError("a bad function"), ValueError(), KeyboardInterrupt()])
@@ -209,7 +208,7 @@ def test_other_errors_are_not_retried(error: BaseException) -> None:
 
     copying = Copying(world, [fail])
     with pytest.raises(type(error)):
-        run(copying)
+        run_derivation(copying)
     assert copying.log.count("attempt 1→3") == 1
 
 
@@ -219,6 +218,6 @@ def test_a_run_pins_again_under_the_turn_if_it_is_stale_although_nothing_was_com
             return True
 
     thing = Careful(World(source=3, copy=0))
-    run(thing)
+    run_derivation(thing)
     assert thing.log[:2] == ["pin", "turn"]
     assert thing.log.count("pin") == 2

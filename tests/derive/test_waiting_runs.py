@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.compute import backfill
-from floodmark.transform.refresh import datatable
+from floodmark.columns import backfill
+from floodmark.derive import run
+from floodmark.transforms import datatable_transform
 
 CALLED: list[int] = []
 FAILING: list[int] = []
@@ -34,7 +35,7 @@ def test_backfill_that_waited_computes_no_finished_fragment_again(tmp_path: Path
     table = fm.Lake(tmp_path / "lake").create("t")
     table.write(pa.table({"x": pa.array(range(200), pa.int64())}))
     table.add_column("y", plus_one, fragment_rows=64)
-    take_turn, first = backfill.turn_of, [True]
+    take_turn, first = backfill.take_column_turn, [True]
 
     @contextmanager
     def after_another(*arguments: Any) -> Iterator[None]:
@@ -46,7 +47,7 @@ def test_backfill_that_waited_computes_no_finished_fragment_again(tmp_path: Path
         with take_turn(*arguments):
             yield
 
-    monkeypatch.setattr(backfill, "turn_of", after_another)
+    monkeypatch.setattr(backfill, "take_column_turn", after_another)
     table.backfill("y")
     assert table.to_arrow()["y"].to_pylist() == list(range(1, 201))
     twice = [x for x, calls in Counter(CALLED).items() if calls > 1]
@@ -68,7 +69,7 @@ def test_step_that_waited_for_one_that_stopped_between_its_outputs_calls_its_fun
     step.run(lake)
     lake["a"].write(pd.DataFrame({"id": [3]}))
     calls.clear()
-    take_turn, commit, first = datatable.take_dataset_turn, datatable._Call._commit, [True]
+    take_turn, commit, first = run.take_dataset_turn, datatable_transform._Call._commit, [True]
 
     def stopped_before_the_first_output(call: Any, number: int, *arguments: Any) -> Any:
         if number == 0:
@@ -80,12 +81,12 @@ def test_step_that_waited_for_one_that_stopped_between_its_outputs_calls_its_fun
         if first:
             first.clear()
             with monkeypatch.context() as patch:
-                patch.setattr(datatable._Call, "_commit", stopped_before_the_first_output)
+                patch.setattr(datatable_transform._Call, "_commit", stopped_before_the_first_output)
                 with pytest.raises(InterruptedError):
                     step.run(lake)
         with take_turn(*arguments):
             yield
 
-    monkeypatch.setattr(datatable, "take_dataset_turn", after_another)
+    monkeypatch.setattr(datatable_transform, "take_dataset_turn", after_another)
     step.run(lake)
     assert calls == [3, 3]

@@ -33,10 +33,10 @@ def test_pipelines_page(folder: Path):
 
 
 def test_the_toml_of_the_page_is_taken(folder: Path):
-    from floodmark.pipeline.project import project_of
+    from floodmark.pipeline.project import load_settings
 
     (toml,) = [block.text for block in blocks(PAGE) if block.language == "toml"]
     (folder / "floodmark.toml").write_text(toml)
     assert tomllib.loads(toml)["lake"] == "lake"
-    assert project_of(folder).defaults.workers == 4
-    assert project_of(folder).spark == {"spark.master": "local[4]"}
+    assert load_settings(folder).defaults.workers == 4
+    assert load_settings(folder).spark == {"spark.master": "local[4]"}

@@ -63,7 +63,7 @@ def test_what_is_fetched_from_elsewhere_is_found(tmp_path: Path):
 
 def test_a_link_that_leads_nowhere_ends_it(tmp_path: Path):
     stage = docs_site.Stage(tmp_path)
-    with pytest.raises(SystemExit, match=r"docs/ledger\.md: the link 'nowhere\.md' leads nowhere"):
+    with pytest.raises(SystemExit, match=r"docs/ledger\.md: the link 'nowhere\.md' has no target"):
         stage.place_of(ROOT / "docs" / "ledger.md", "nowhere.md")
 
 

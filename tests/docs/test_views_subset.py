@@ -75,5 +75,5 @@ def lake(tmp_path_factory: pytest.TempPathFactory, spark) -> Lake:
 )
 def test_query_is_refreshed_as_the_page_says(lake: Lake, way: str, query: str):
     view = lake.view("v", sql=query)  # never refreshed, so that it can be declared otherwise
-    assert view.way == way
-    assert (view.why is not None) is (way == "whole")
+    assert view.refresh_kind == way
+    assert (view.whole_reason is not None) is (way == "whole")

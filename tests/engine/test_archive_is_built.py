@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-from floodmark.engine import find_java
-from floodmark.engine.archive import Archive
-from floodmark.engine.launch import spark_home
+from floodmark.engine.java import find_java
+from floodmark.engine.spark_launch import spark_home
+from floodmark.engine.startup_archive import Archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(900)]
 
 SESSION = """
-from floodmark.engine import ArchiveUse, Profile, Session
+from floodmark.engine.session import ArchiveUse, Session; from floodmark.engine.spark_launch import Profile
 log = "-Xlog:class+load:file=classes.txt"
 settings = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": log}
 session = Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE)
@@ -47,14 +47,14 @@ def commands_of_group(number: int) -> str:
 
 def test_archive_is_built_by_one_process_that_ends_with_the_one_it_works_for(tmp_path):
     archive = Archive.of(find_java(), spark_home(), tmp_path / "floodmark")
-    builder = ("-m", "floodmark.engine.cds")
+    builder = ("-m", "floodmark.engine.startup_archive")
 
     first = start(tmp_path, *builder, "--beside", stdin=subprocess.PIPE)
     while "SparkSubmit" not in commands_of_group(first.pid):
         assert first.poll() is None, first.communicate()
         time.sleep(0.05)
     second = start(tmp_path, *builder)
-    assert "Another process is making" in second.communicate()[1]
+    assert "Another process is building" in second.communicate()[1]
     assert second.returncode == 1
 
     first.communicate()  # closes its stdin, as the end of this process would

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from floodmark.engine.archive import Archive
 from floodmark.engine.java import Java
+from floodmark.engine.startup_archive import Archive
 
 
 @pytest.fixture

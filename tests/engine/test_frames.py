@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.engine.frames import make_empty_frame, make_frame
+from floodmark.engine.session import make_empty_frame, make_frame
 
 pytestmark = pytest.mark.spark
 

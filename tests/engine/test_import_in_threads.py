@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import sys, threading
-from floodmark.engine import launch, shipping
+from floodmark.engine import spark_launch, task
 
 def slowed(*_):  # so that the other thread is in the middle of it, too
     import time; time.sleep(0.002)
@@ -25,7 +25,7 @@ def attempt(work):
     except BaseException as error:
         errors.append(error)
 
-threads = [threading.Thread(target=attempt, args=(work,)) for work in (launch.active, shipping.cloudpickle)]
+threads = [threading.Thread(target=attempt, args=(work,)) for work in (spark_launch.active, task.cloudpickle)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(errors)

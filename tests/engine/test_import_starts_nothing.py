@@ -10,9 +10,10 @@ def test_importing_the_engine_imports_no_spark():
 
 def test_session_that_is_not_asked_for_starts_nothing():
     code = (
-        "import sys; from floodmark.engine import Session, run, run_here\n"
+        "import sys; from floodmark.engine.run import run_on_spark, run_in_threads\n"
+        "from floodmark.engine.session import Session\n"
         "with Session() as session:\n"
-        "    assert run([], str, session=session) == [] and run_here([1], str) == ['1']\n"
+        "    assert run_on_spark([], str, session=session) == [] and run_in_threads([1], str) == ['1']\n"
         "    assert not session.started\n"
         "print('pyspark' in sys.modules)"
     )

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.engine import JavaNotFound, find_java
-from floodmark.engine.java import parse_version
+from floodmark.engine.java import find_java, parse_version
+from floodmark.errors import JavaNotFound
 
 VERSIONS = {
     Path("/opt/jdk21/bin/java"): (21, "21.0.2"),

@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.engine import TaskFailed
-from floodmark.engine.attempts import Attempt, Attempts
+from floodmark.engine.attempts import TaskAttempt, TaskAttempts
 from floodmark.engine.run import next_job, next_size
+from floodmark.errors import TaskFailed
 
 
 def waiting(*tasks):
-    return deque(Attempt((n,), task, 1) for n, task in enumerate(tasks))
+    return deque(TaskAttempt((n,), task, 1) for n, task in enumerate(tasks))
 
 
 def taken(job):
@@ -39,28 +39,28 @@ def test_suspect_is_in_a_job_by_itself():
 
 
 def test_death_among_many_makes_each_a_suspect_and_blames_none():
-    attempts = Attempts(["a", "b"], retries=0, halve=None, weight=None)
+    attempts = TaskAttempts(["a", "b"], retries=0, halve=None, weight=None)
     job = [attempts.waiting.popleft(), attempts.waiting.popleft()]
-    attempts.job_died(job, "worker exited")
+    attempts.record_job_death(job, "worker exited")
     assert [(a.task, a.alone, a.failures) for a in attempts.waiting] == [("a", True, 0), ("b", True, 0)]
 
 
 def test_death_of_a_job_of_one_is_its_tasks_fault():
-    attempts = Attempts(["a"], retries=0, halve=None, weight=None)
+    attempts = TaskAttempts(["a"], retries=0, halve=None, weight=None)
     with pytest.raises(TaskFailed, match="The task a failed 1 times: WorkerDied: worker exited"):
-        attempts.job_died([attempts.waiting.popleft()], "worker exited")
+        attempts.record_job_death([attempts.waiting.popleft()], "worker exited")
 
 
 def test_halves_of_a_task_that_killed_its_worker_are_jobs_of_their_own():
-    attempts = Attempts(["ab"], retries=0, halve=lambda text: (text[:1], text[1:]), weight=None)
-    attempts.job_died([attempts.waiting.popleft()], "worker exited")
+    attempts = TaskAttempts(["ab"], retries=0, halve=lambda text: (text[:1], text[1:]), weight=None)
+    attempts.record_job_death([attempts.waiting.popleft()], "worker exited")
     assert [(a.task, a.alone) for a in attempts.waiting] == [("a", True), ("b", True)]
 
 
 def test_worker_without_floodmark_is_explained():
-    attempts = Attempts(["a"], retries=0, halve=None, weight=None)
+    attempts = TaskAttempts(["a"], retries=0, halve=None, weight=None)
     with pytest.raises(TaskFailed, match="Install floodmark"):
-        attempts.job_died(
+        attempts.record_job_death(
             [attempts.waiting.popleft()],
             "…\nModuleNotFoundError: No module named 'floodmark.engine'",
         )
@@ -79,6 +79,6 @@ def test_what_spark_wraps_around_the_reason_is_left_out():
         "An error occurred while calling o1.getResult.\n: org.apache.spark.SparkException: thrown in awaitResult:\n"
         "Caused by: Job aborted: Task 0 failed 3 times, most recent failure: Lost task 0.2: Python worker exited\n"
     )
-    attempts = Attempts(["a"], retries=0, halve=None, weight=None)
+    attempts = TaskAttempts(["a"], retries=0, halve=None, weight=None)
     with pytest.raises(TaskFailed, match=r"WorkerDied: Lost task 0\.2: Python worker exited\n"):
-        attempts.job_died([attempts.waiting.popleft()], said)
+        attempts.record_job_death([attempts.waiting.popleft()], said)

@@ -9,7 +9,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.soak(only=True
 CODE = """
 import pyarrow as pa
 from pyspark.sql.functions import arrow_udf
-from floodmark.engine import Session, Profile, ArchiveUse, find_java, run
+from floodmark.engine.session import Session, ArchiveUse
+from floodmark.engine.spark_launch import Profile
+from floodmark.engine.java import find_java
+from floodmark.engine.run import run_on_spark
 session = Session(settings={"spark.driver.memory": "1g"}, profile=Profile.SHORT, archive=ArchiveUse.IGNORE)
 spark = session.get()
 
@@ -22,7 +25,7 @@ frame = spark.range(0, 10, 1, 2)
 print(find_java().source, spark._jvm.java.lang.System.getProperty("java.home"))
 print(frame.mapInArrow(lambda batches: batches, "id long").count())
 print(frame.select(plus_one("id").alias("n")).selectExpr("sum(n)").collect()[0][0])
-print(run([1, 2], lambda n: n * 2, session=session))
+print(run_on_spark([1, 2], lambda n: n * 2, session=session))
 """
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.engine import Cancel, Cancelled, NotShippable, Raised, TaskFailed, WorkersNotStarted, run_in_processes
-from floodmark.engine.pool import POOL
-from floodmark.errors import FloodmarkError
+from floodmark.engine.attempts import CancelSwitch
+from floodmark.engine.run import run_in_processes
+from floodmark.engine.task import NotShippable, TaskRaised
+from floodmark.engine.worker_pool import POOL
+from floodmark.errors import Cancelled, FloodmarkError, TaskFailed, WorkersNotStarted
 
 pytestmark = pytest.mark.process
 
@@ -93,9 +95,9 @@ def test_results_come_in_the_order_of_the_tasks_from_other_processes(tmp_path):
 def test_no_tasks_start_nothing():
     code = (
         "import sys\n"
-        "from floodmark.engine import run_in_processes\n"
+        "from floodmark.engine.run import run_in_processes\n"
         "assert run_in_processes([], str) == []\n"
-        "print([m for m in ('floodmark.engine.pool', 'multiprocessing') if m in sys.modules])"
+        "print([m for m in ('floodmark.engine.worker_pool', 'multiprocessing') if m in sys.modules])"
     )
     assert script(code).stdout.strip() == "[]"
 
@@ -309,7 +311,7 @@ def workers_seen(folder):
 
 
 def test_cancelled_run_ends_the_workers_that_are_at_work(tmp_path):
-    cancel = Cancel()
+    cancel = CancelSwitch()
     watcher = when_under_way(tmp_path, cancel.cancel)
     with pytest.raises(Cancelled) as caught:
         run_in_processes(range(40), slow_in(tmp_path), cancel=cancel)
@@ -351,7 +353,7 @@ def test_error_of_one_task_ends_the_others(tmp_path):
 def test_ctrl_c_at_a_terminal_is_for_the_driver_alone(tmp_path):
     code = f"""
 import pathlib, time
-from floodmark.engine import run_in_processes
+from floodmark.engine.run import run_in_processes
 def work(n):
     pathlib.Path({str(tmp_path)!r}, str(n)).touch()
     time.sleep(600)
@@ -370,7 +372,7 @@ except KeyboardInterrupt:
 
 KILLED = """
 import os, time
-from floodmark.engine import run_in_processes
+from floodmark.engine.run import run_in_processes
 
 def work(n):
     os.write(2, f"{os.getpid()}\\n".encode())  # one write: print would let the other's number in before the newline
@@ -393,7 +395,7 @@ def test_workers_end_when_the_driver_is_killed(body):
 def test_workers_end_with_the_driver_and_may_tidy_up(tmp_path):
     code = f"""
 import atexit, os, pathlib
-from floodmark.engine import run_in_processes
+from floodmark.engine.run import run_in_processes
 def work(n):
     atexit.register(lambda: pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch())
     return os.getpid()
@@ -409,7 +411,7 @@ print(*run_in_processes([1], work))
 
 def test_functions_of_a_program_given_on_the_command_line_travel():
     code = """
-from floodmark.engine import run_in_processes
+from floodmark.engine.run import run_in_processes
 BASE = 40
 class Answer:
     def __init__(self, n): self.n = n
@@ -429,7 +431,7 @@ def test_script_needs_no_guard_and_may_use_modules_beside_it(tmp_path):
     )
     program = tmp_path / "program.py"
     program.write_text(
-        "import beside\nfrom floodmark.engine import run_in_processes\n"
+        "import beside\nfrom floodmark.engine.run import run_in_processes\n"
         "print(run_in_processes([1, 2], lambda n: beside.f(n) * 2))\n"
     )
     answer = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True, cwd="/")
@@ -439,7 +441,7 @@ def test_script_needs_no_guard_and_may_use_modules_beside_it(tmp_path):
 def test_what_a_function_prints_goes_to_stderr():
     code = """
 import os, sys
-from floodmark.engine import run_in_processes
+from floodmark.engine.run import run_in_processes
 def work(n):
     print("printed"); os.write(1, b"written\\n"); print("complained", file=sys.stderr); os.system("echo echoed")
     assert sys.stdin.read() == ""
@@ -501,7 +503,7 @@ def test_warm_worker_sees_the_folder_and_the_environment_of_its_driver(monkeypat
 def test_forked_process_has_workers_of_its_own():
     code = """
 import os
-from floodmark.engine import run_in_processes
+from floodmark.engine.run import run_in_processes
 def where(_): return os.getpid()
 (ours,) = run_in_processes([1], where, processes=1)
 child = os.fork()
@@ -525,7 +527,7 @@ def dies_at_5(span: Span) -> tuple[int, int] | str:
 def test_task_that_kills_every_worker_is_given_up_and_the_others_are_done():
     given_up: list[tuple[Span, str]] = []
 
-    def give_up(span: Span, failure: Raised) -> Span | None:
+    def give_up(span: Span, failure: TaskRaised) -> Span | None:
         given_up.append((span, str(failure.error)))
         return Span(-span.start, 0)
 

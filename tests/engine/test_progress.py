@@ -2,8 +2,7 @@ import io
 
 import pytest
 
-from floodmark.engine import LineProgress, TerminalProgress, progress_for
-from floodmark.engine.progress import duration, summary
+from floodmark.engine.progress import LineProgress, TerminalProgress, duration, progress_for, summary
 
 
 class Clock:

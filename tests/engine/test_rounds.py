@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.engine import Session, SilentProgress
-from floodmark.engine.rounds import PROBING, Pace, Runner, share
+from floodmark.engine.call_size import CallTimes
+from floodmark.engine.progress import SilentProgress
+from floodmark.engine.rounds import PROBE_FRACTION, TaskPace, TaskRunner, run_rounds
+from floodmark.engine.session import Session
 
 TARGET = 10.0
 
@@ -35,6 +37,7 @@ class Applied:
     left: tuple[int, ...]
     seconds: float
     failed: int = 0
+    times: CallTimes = CallTimes()  # noqa: RUF009  it is frozen
 
     @property
     def done(self) -> int:
@@ -45,7 +48,7 @@ class Applied:
         return self.done
 
 
-class Here(Runner):
+class Here(TaskRunner):
     """Calls the function at once, and notes what it was asked for."""
 
     def __init__(self) -> None:
@@ -75,18 +78,20 @@ class Cut:
     """Cuts rows into tasks, and notes the pace of each round."""
 
     unknown: int
-    paces: list[Pace] = field(default_factory=list)
+    paces: list[TaskPace] = field(default_factory=list)
 
-    def __call__(self, units: Sequence[int], pace: Pace) -> list[Task]:
+    def __call__(self, units: Sequence[int], pace: TaskPace) -> list[Task]:
         self.paces.append(pace)
         each = max(1, self.unknown if pace.rows is None else pace.rows)
         return [Task(tuple(units[at : at + each])) for at in range(0, len(units), each)]
 
 
-def shared(rows: int, cut: Cut, function: Callable[[Task], Applied], runner: Runner, progress: Any = None) -> Any:
+def shared(rows: int, cut: Cut, function: Callable[[Task], Applied], runner: TaskRunner, progress: Any = None) -> Any:
     """What came of each round."""
     told = progress or SilentProgress()
-    return list(share(range(rows), cut, lambda: function, runner, target_seconds=TARGET, progress=told, halve=never))
+    return list(
+        run_rounds(range(rows), cut, lambda: function, runner, target_seconds=TARGET, progress=told, halve=never)
+    )
 
 
 def never(task: Task) -> None:
@@ -117,14 +122,14 @@ def test_tasks_are_cut_by_the_speed_of_the_round_before():
     shared(16, cut, function, runner)
     assert [sizes for sizes, _ in runner.rounds][:3] == [[8, 8], [5, 5, 2], [5, 1]]  # half a row each second
     assert [pace.is_first for pace in cut.paces][:3] == [True, False, False]
-    assert [pace.patience for pace in cut.paces][:3] == [TARGET * PROBING, TARGET, TARGET]
+    assert [pace.patience for pace in cut.paces][:3] == [TARGET * PROBE_FRACTION, TARGET, TARGET]
 
 
 def test_round_in_which_nothing_was_timed_leaves_the_pace_as_it_was():
     nothing = [Applied((), (1,), 0.0)]
-    assert Pace(TARGET).after(nothing) == Pace(TARGET, None, is_first=False)
-    assert Pace(TARGET, 3.0).after(nothing) == Pace(TARGET, 3.0, is_first=False)
-    assert Pace(TARGET, 3.0).after([Applied((1, 2), (), 0.5), Applied((3,), (), 1.0)]).rate == 2.0
+    assert TaskPace(TARGET).after(nothing) == TaskPace(TARGET, None, is_first=False)
+    assert TaskPace(TARGET, 3.0).after(nothing) == TaskPace(TARGET, 3.0, is_first=False)
+    assert TaskPace(TARGET, 3.0).after([Applied((1, 2), (), 0.5), Applied((3,), (), 1.0)]).rate == 2.0
 
 
 def test_next_round_has_the_function_that_knows_what_was_learnt():
@@ -135,7 +140,7 @@ def test_next_round_has_the_function_that_knows_what_was_learnt():
         known.append(tuple(learnt))
         return lambda task: Applied(task.rows_of[:1], task.rows_of[1:], 1.0)
 
-    steps = share(range(3), Cut(9), function, Here(), target_seconds=9.0, progress=SilentProgress(), halve=never)
+    steps = run_rounds(range(3), Cut(9), function, Here(), target_seconds=9.0, progress=SilentProgress(), halve=never)
     for round_ in steps:
         learnt += [row for applied in round_ for row in applied.rows_done]
     assert known == [(), (0,), (0, 1)]
@@ -150,6 +155,7 @@ def test_progress_is_told_of_what_failed():
 def test_nothing_to_do_asks_for_nothing():
     runner = Here()
     assert (
-        list(share([], Cut(1), pytest.fail, runner, target_seconds=1.0, progress=SilentProgress(), halve=never)) == []
+        list(run_rounds([], Cut(1), pytest.fail, runner, target_seconds=1.0, progress=SilentProgress(), halve=never))
+        == []
     )
     assert runner.rounds == []

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from floodmark.engine import Cancel, Cancelled, TaskFailed, run
-from floodmark.errors import FloodmarkError
+from floodmark.engine.attempts import CancelSwitch
+from floodmark.engine.run import run_on_spark
+from floodmark.errors import Cancelled, FloodmarkError, TaskFailed
 
 pytestmark = pytest.mark.spark
 
@@ -46,13 +47,13 @@ def times_called(folder, name):
 
 
 def test_results_come_in_the_order_of_the_tasks_from_other_processes(session):
-    results = run(range(20), lambda n: (n * n, os.getpid()), session=session)
+    results = run_on_spark(range(20), lambda n: (n * n, os.getpid()), session=session)
     assert [square for square, _ in results] == [n * n for n in range(20)]
     assert os.getpid() not in {process for _, process in results}
 
 
 def test_class_of_this_file_comes_back_as_itself(session):
-    assert run([Span(0, 4)], lambda span: span.halves(), session=session) == [(Span(0, 2), Span(2, 4))]
+    assert run_on_spark([Span(0, 4)], lambda span: span.halves(), session=session) == [(Span(0, 2), Span(2, 4))]
 
 
 def test_task_that_raises_is_tried_again_and_the_others_are_not(session, tmp_path):
@@ -61,7 +62,7 @@ def test_task_that_raises_is_tried_again_and_the_others_are_not(session, tmp_pat
             raise OSError("busy")
         return n
 
-    assert run(range(4), flaky, session=session) == [0, 1, 2, 3]
+    assert run_on_spark(range(4), flaky, session=session) == [0, 1, 2, 3]
     assert [len(list(tmp_path.glob(f"{n}-*"))) for n in range(4)] == [1, 3, 1, 1]
 
 
@@ -70,7 +71,7 @@ def test_task_that_always_raises_is_named_with_its_trace(session):
         raise ValueError("no good")
 
     with pytest.raises(TaskFailed, match=r"Span\(start=3, end=4\) failed 2 times: ValueError: no good") as caught:
-        run([Span(3, 4)], fails, session=session, retries=1)
+        run_on_spark([Span(3, 4)], fails, session=session, retries=1)
     assert "in fails" in caught.value.trace
     assert isinstance(caught.value.__cause__, ValueError)
 
@@ -81,7 +82,7 @@ def test_floodmark_error_is_raised_at_once_with_its_type_and_facts(session, tmp_
         raise BadRow("a bad row", hint="fix it", offset=41)
 
     with pytest.raises(BadRow) as caught:
-        run([1], refuse, session=session)
+        run_on_spark([1], refuse, session=session)
     assert (caught.value.offset, caught.value.hint) == (41, "fix it")
     assert "in refuse" in caught.value.__notes__[0]
     assert len(list(tmp_path.iterdir())) == 1
@@ -94,7 +95,7 @@ def test_task_out_of_memory_is_halved_in_place(session):
         return (span.start, span.end)
 
     tasks = [Span(0, 2), Span(2, 7), Span(7, 8)]
-    assert run(tasks, hungry, session=session, halve=Span.halves) == [(0, 2), (2, 4), (4, 5), (5, 7), (7, 8)]
+    assert run_on_spark(tasks, hungry, session=session, halve=Span.halves) == [(0, 2), (2, 4), (4, 5), (5, 7), (7, 8)]
 
 
 def test_worker_killed_once_is_replaced(session, tmp_path):
@@ -103,7 +104,7 @@ def test_worker_killed_once_is_replaced(session, tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         return n
 
-    assert run(range(4), dies_once, session=session) == [0, 1, 2, 3]
+    assert run_on_spark(range(4), dies_once, session=session) == [0, 1, 2, 3]
 
 
 def test_job_that_died_is_run_again_task_by_task(session, tmp_path):
@@ -113,7 +114,7 @@ def test_job_that_died_is_run_again_task_by_task(session, tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         return n
 
-    assert run(range(4), dies_until_spark_gives_up, session=session) == [0, 1, 2, 3]
+    assert run_on_spark(range(4), dies_until_spark_gives_up, session=session) == [0, 1, 2, 3]
     assert len(list(tmp_path.iterdir())) == 4
 
 
@@ -123,7 +124,7 @@ def test_task_whose_worker_dies_is_halved(session):
             os.kill(os.getpid(), signal.SIGKILL)
         return (span.start, span.end)
 
-    assert run([Span(0, 4)], dies_when_large, session=session, halve=Span.halves) == [(0, 2), (2, 4)]
+    assert run_on_spark([Span(0, 4)], dies_when_large, session=session, halve=Span.halves) == [(0, 2), (2, 4)]
 
 
 def test_task_that_always_kills_its_worker_is_named(session):
@@ -132,7 +133,7 @@ def test_task_that_always_kills_its_worker_is_named(session):
             os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(TaskFailed, match="The task 1 failed 1 times: WorkerDied") as caught:
-        run(range(2), dies, session=session, retries=0)
+        run_on_spark(range(2), dies, session=session, retries=0)
     assert caught.value.task == "1"
 
 
@@ -147,7 +148,7 @@ def test_progress_is_shown_while_tasks_finish_and_adds_up(session, tmp_path):
             time.sleep(0.02)
 
     count = Noting()
-    run([0, 1], work, session=session, progress=count, weight=lambda _: 30)
+    run_on_spark([0, 1], work, session=session, progress=count, weight=lambda _: 30)
     assert count.steps == [30, 30]
 
 
@@ -174,24 +175,24 @@ def nothing_runs(spark):
 
 
 def test_cancelled_run_stops_the_spark_job(session, spark, tmp_path):
-    cancel = Cancel()
+    cancel = CancelSwitch()
     slow, watcher = cancelled_soon(session, tmp_path, cancel.cancel)
     with pytest.raises(Cancelled) as caught:
-        run(range(40), slow, session=session, cancel=cancel)
+        run_on_spark(range(40), slow, session=session, cancel=cancel)
     watcher.join()
     assert caught.value.total == 40
     assert nothing_runs(spark)
     assert len(list(tmp_path.iterdir())) <= 2
-    assert run([1], str, session=session) == ["1"]
+    assert run_on_spark([1], str, session=session) == ["1"]
 
 
 def test_ctrl_c_stops_the_spark_job_and_reaches_the_caller(session, spark, tmp_path):
     slow, watcher = cancelled_soon(session, tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        run(range(40), slow, session=session)
+        run_on_spark(range(40), slow, session=session)
     watcher.join()
     assert nothing_runs(spark)
-    assert run([1], str, session=session) == ["1"]
+    assert run_on_spark([1], str, session=session) == ["1"]
 
 
 def test_error_of_one_task_stops_the_others(session, spark, tmp_path):
@@ -205,5 +206,5 @@ def test_error_of_one_task_stops_the_others(session, spark, tmp_path):
             time.sleep(600)
 
     with pytest.raises(BadRow):
-        run(range(12), work, session=session)
+        run_on_spark(range(12), work, session=session)
     assert nothing_runs(spark)

@@ -2,8 +2,9 @@ import threading
 
 import pytest
 
-from floodmark.engine import Cancel, Cancelled, TaskFailed, run_here
-from floodmark.errors import FloodmarkError
+from floodmark.engine.attempts import CancelSwitch
+from floodmark.engine.run import run_in_threads
+from floodmark.errors import Cancelled, FloodmarkError, TaskFailed
 
 
 class BadRow(FloodmarkError):
@@ -40,11 +41,11 @@ def test_results_come_in_the_order_of_the_tasks():
             last.wait()
         return n * 10
 
-    assert run_here(range(6), first_ends_last, threads=3) == [0, 10, 20, 30, 40, 50]
+    assert run_in_threads(range(6), first_ends_last, threads=3) == [0, 10, 20, 30, 40, 50]
 
 
 def test_no_tasks_give_no_results():
-    assert run_here([], str) == []
+    assert run_in_threads([], str) == []
 
 
 def test_task_that_raises_is_tried_again_and_the_others_are_not():
@@ -56,7 +57,7 @@ def test_task_that_raises_is_tried_again_and_the_others_are_not():
             raise OSError("busy")
         return n
 
-    assert run_here(range(3), flaky, retries=2) == [0, 1, 2]
+    assert run_in_threads(range(3), flaky, retries=2) == [0, 1, 2]
     assert sorted(calls) == [0, 1, 1, 1, 2]
 
 
@@ -65,7 +66,7 @@ def test_task_that_always_raises_is_named():
         raise ValueError(f"no {n}")
 
     with pytest.raises(TaskFailed, match="The task 7 failed 3 times: ValueError: no 7") as caught:
-        run_here([7], bad, retries=2)
+        run_in_threads([7], bad, retries=2)
     assert caught.value.task == "7"
     assert caught.value.attempts == 3
     assert "in bad" in caught.value.trace
@@ -80,7 +81,7 @@ def test_floodmark_error_is_not_retried_and_keeps_its_facts():
         raise BadRow("a bad row", hint="fix it", offset=41)
 
     with pytest.raises(BadRow) as caught:
-        run_here([1], refuse)
+        run_in_threads([1], refuse)
     assert calls == [1]
     assert caught.value.offset == 41
     assert "in refuse" in caught.value.__notes__[0]
@@ -92,7 +93,7 @@ def test_task_out_of_memory_is_halved_in_place():
             raise MemoryError
         return list(range(*span))
 
-    results = run_here([(0, 2), (2, 9), (9, 11)], hungry, halve=halve)
+    results = run_in_threads([(0, 2), (2, 9), (9, 11)], hungry, halve=halve)
     assert results == [[0, 1], [2], [3, 4], [5, 6], [7, 8], [9, 10]]
 
 
@@ -104,7 +105,7 @@ def test_memory_error_of_a_task_that_cannot_be_halved_is_retried_then_named():
         raise MemoryError
 
     with pytest.raises(TaskFailed, match="MemoryError"):
-        run_here([(0, 1)], hungry, halve=halve, retries=1)
+        run_in_threads([(0, 1)], hungry, halve=halve, retries=1)
     assert calls == [(0, 1), (0, 1)]
 
 
@@ -113,12 +114,12 @@ def test_halving_without_end_is_bounded():
         raise MemoryError
 
     with pytest.raises(TaskFailed):
-        run_here([0], hungry, halve=lambda n: (n, n), retries=0)
+        run_in_threads([0], hungry, halve=lambda n: (n, n), retries=0)
 
 
 def test_exit_inside_a_task_is_a_failure_of_that_task():
     with pytest.raises(TaskFailed, match="SystemExit"):
-        run_here([0], lambda _: exit(3), retries=0)
+        run_in_threads([0], lambda _: exit(3), retries=0)
 
 
 def test_progress_adds_up_to_the_rows_also_when_tasks_are_halved():
@@ -127,24 +128,24 @@ def test_progress_adds_up_to_the_rows_also_when_tasks_are_halved():
             raise MemoryError
 
     count = Count()
-    run_here([(0, 10), (10, 12)], hungry, progress=count, halve=halve, weight=lambda s: s[1] - s[0])
+    run_in_threads([(0, 10), (10, 12)], hungry, progress=count, halve=halve, weight=lambda s: s[1] - s[0])
     assert sum(count.steps) == 12
     assert len(count.steps) == 5
 
 
 def test_cancelled_work_begins_no_further_task():
-    cancel, begun = Cancel(), []
+    cancel, begun = CancelSwitch(), []
 
     def work(n):
         begun.append(n)
         cancel.cancel()
 
     with pytest.raises(Cancelled) as caught:
-        run_here(range(100), work, cancel=cancel)
+        run_in_threads(range(100), work, cancel=cancel)
     assert len(begun) < 3
     assert caught.value.total == 100
 
 
 def test_threads_work_at_the_same_time():
     barrier = threading.Barrier(3, timeout=200)
-    run_here(range(3), lambda _: barrier.wait(), threads=3, retries=0)
+    run_in_threads(range(3), lambda _: barrier.wait(), threads=3, retries=0)

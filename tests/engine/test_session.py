@@ -11,13 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.engine import Session, run
+from floodmark.engine.run import run_on_spark
+from floodmark.engine.session import Session
 
 pytestmark = pytest.mark.timeout(900)
 
 START = """
 import json, os, pathlib, signal, sys
-from floodmark.engine import ArchiveUse, Profile, Session, SessionLost, launch, run
+from floodmark.engine.session import ArchiveUse, Session
+from floodmark.engine.spark_launch import Profile
+from floodmark.errors import EngineError
+from floodmark.engine import spark_launch
+from floodmark.engine.run import run_on_spark
 
 seen = {}
 settings = {"spark.driver.memory": "1g", "spark.master": "local[2,3]"}
@@ -27,7 +32,7 @@ session = Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.U
 QUIET = """
 spark = session.get()
 spark.sql("create table t using parquet as select 1 as a")
-seen["first_job"] = [spark.sql("select a from t").collect()[0].a, *run([4], lambda n: n * n, session=session)]
+seen["first_job"] = [spark.sql("select a from t").collect()[0].a, *run_on_spark([4], lambda n: n * n, session=session)]
 seen["time_zone"] = spark.conf.get("spark.sql.session.timeZone")
 spark.sql("drop table t")
 given = Session(spark)
@@ -35,11 +40,11 @@ session.stop()
 seen["started_after_stop"] = session.started
 try:
     given.get()
-except SessionLost as error:
+except EngineError as error:
     seen["given_after_stop"] = str(error)
-seen["replaced_after_stop"] = [*run([1], str, session=session), session.started]
+seen["replaced_after_stop"] = [*run_on_spark([1], str, session=session), session.started]
 session.get().stop()
-seen["replaced_after_stop_by_others"] = run([1], str, session=session)
+seen["replaced_after_stop_by_others"] = run_on_spark([1], str, session=session)
 print(json.dumps(seen))
 """
 
@@ -56,20 +61,20 @@ session.get()
 session.stop()
 theirs = SparkSession.builder.master("local[2]").getOrCreate()  # gives up at the first failure of a task
 once, victim = pathlib.Path("worker_killed"), None
-seen["worker_killed"] = run([0, 1, 2], work, session=session)
+seen["worker_killed"] = run_on_spark([0, 1, 2], work, session=session)
 seen["used_theirs"] = once.exists() and session.get() is theirs and not session.started
 theirs.stop()
 
 session.get()
-once, victim = pathlib.Path("jvm_killed"), launch.jvm_process().pid
-seen["jvm_killed"] = run([0, 1, 2], work, session=session)
-seen["jvm_was_killed"] = once.exists() and launch.jvm_process().pid != victim
+once, victim = pathlib.Path("jvm_killed"), spark_launch.jvm_process().pid
+seen["jvm_killed"] = run_on_spark([0, 1, 2], work, session=session)
+seen["jvm_was_killed"] = once.exists() and spark_launch.jvm_process().pid != victim
 
-jvm = launch.jvm_process()
+jvm = spark_launch.jvm_process()
 os.kill(jvm.pid, signal.SIGKILL)
 jvm.wait()
 seen["started_when_dead"] = session.started
-seen["replaced_when_dead"] = [*run([1], str, session=session), session.started]
+seen["replaced_when_dead"] = [*run_on_spark([1], str, session=session), session.started]
 print(json.dumps(seen))
 """
 
@@ -118,7 +123,7 @@ def test_active_session_of_the_caller_is_used_as_it_is(spark):
     sql_before = dict(spark.conf.getAll)
     other = Session(settings={"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.shuffle.partitions": "77"})
     assert other.get().sparkContext is spark.sparkContext
-    assert run([1, 2], lambda n: n + 1, session=other) == [2, 3]
+    assert run_on_spark([1, 2], lambda n: n + 1, session=other) == [2, 3]
     assert not other.started
     other.stop()
     assert spark.range(3).count() == 3
@@ -132,7 +137,7 @@ def test_session_that_was_given_is_used(spark):
     given.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     session = Session(given)
     assert session.get() is given
-    assert run([1], str, session=session) == ["1"]
+    assert run_on_spark([1], str, session=session) == ["1"]
     assert given.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
 
 

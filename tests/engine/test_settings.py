@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.engine.settings import Machine, Profile, driver_memory, launch_environment, session_settings
+from floodmark.engine.spark_launch import Machine, Profile, driver_memory, launch_environment, session_settings
 
 MACHINE = Machine(cores=4, memory=16 << 30, tmpdir="/tmp/t", python="/venv/bin/python")
 

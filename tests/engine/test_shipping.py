@@ -9,9 +9,16 @@ import types
 
 import pytest
 
-from floodmark.engine import NotShippable
-from floodmark.engine.shipping import is_project_module, packing
-from floodmark.engine.task import Raised, RemoteError, Returned, pack, unpack
+from floodmark.engine.task import (
+    NotShippable,
+    RemoteError,
+    TaskRaised,
+    TaskReturned,
+    is_project_module,
+    pack_outcome,
+    pickle_by_value,
+    unpack_outcome,
+)
 
 FACTOR = 3
 
@@ -28,7 +35,7 @@ def elsewhere(packed: bytes) -> bytes:
 
 
 def test_function_of_a_users_file_works_where_that_file_is_not():
-    with packing() as to_bytes:
+    with pickle_by_value() as to_bytes:
         assert elsewhere(to_bytes(functools.partial(lambda n, f: f(n), f=triple))) == b"42"
 
 
@@ -48,7 +55,7 @@ def test_packing_leaves_cloudpickle_as_it_was():
     from pyspark import cloudpickle
 
     before = cloudpickle.list_registry_pickle_by_value()
-    with packing() as to_bytes, pytest.raises(NotShippable):
+    with pickle_by_value() as to_bytes, pytest.raises(NotShippable):
         to_bytes(threading.Lock())
     assert cloudpickle.list_registry_pickle_by_value() == before
 
@@ -65,7 +72,7 @@ def test_packing_works_while_other_threads_import():
     gc.callbacks.append(import_another)  # where a collection runs, another thread may run as well
     gc.set_threshold(1)
     try:
-        with packing() as packed:
+        with pickle_by_value() as packed:
             packed(functools.partial(print, 1))
     finally:
         gc.set_threshold(*threshold)
@@ -82,13 +89,13 @@ def test_what_cannot_be_sent_is_named():
         with lock:
             return n
 
-    with packing() as to_bytes, pytest.raises(NotShippable, match="guarded cannot be sent"):
+    with pickle_by_value() as to_bytes, pytest.raises(NotShippable, match="guarded cannot be sent"):
         to_bytes(guarded)
 
 
 def test_result_that_cannot_be_pickled_becomes_a_failure_that_says_so():
-    outcome = unpack(pack(Returned(threading.Lock())))
-    assert isinstance(outcome, Raised)
+    outcome = unpack_outcome(pack_outcome(TaskReturned(threading.Lock())))
+    assert isinstance(outcome, TaskRaised)
     assert "lock, cannot be sent back" in str(outcome.error)
 
 
@@ -100,7 +107,7 @@ class Awkward(Exception):
 def test_exception_that_cannot_be_unpickled_keeps_its_name_and_trace():
     with pytest.raises(TypeError):
         pickle.loads(pickle.dumps(Awkward(1, 2)))
-    outcome = unpack(pack(Raised(Awkward(1, 2), "the trace")))
+    outcome = unpack_outcome(pack_outcome(TaskRaised(Awkward(1, 2), "the trace")))
     assert isinstance(outcome.error, RemoteError)
     assert str(outcome.error) == "Awkward: awkward"
     assert outcome.trace == "the trace"

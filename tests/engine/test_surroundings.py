@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.engine.surroundings import Surroundings
+from floodmark.engine.worker_setup import WorkerEnvironment
 
 
 @pytest.fixture
@@ -21,20 +21,20 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_a_variable_that_the_driver_removed_is_removed(restored: pytest.MonkeyPatch):
-    before = Surroundings.here()
+    before = WorkerEnvironment.of_this_process()
     environ = {name: value for name, value in before.environ.items() if name != "FM_GONE"}
-    replace(before, environ={**environ, "FM_KEPT": "after"}).take_over(before)
+    replace(before, environ={**environ, "FM_KEPT": "after"}).apply(before)
     assert "FM_GONE" not in os.environ
     assert os.environ["FM_KEPT"] == "after"
 
 
 def test_a_variable_that_a_function_changed_stays_when_the_driver_did_not_change_it(restored: pytest.MonkeyPatch):
-    before = Surroundings.here()
+    before = WorkerEnvironment.of_this_process()
     restored.setenv("FM_OWN", "by a function")
-    before.take_over(before)
+    before.apply(before)
     assert os.environ["FM_OWN"] == "by a function"
 
 
 def test_a_new_worker_moves_into_the_folder_of_its_driver(restored: pytest.MonkeyPatch, tmp_path: Path):
-    replace(Surroundings.here(), folder=str(tmp_path)).take_over(None)
+    replace(WorkerEnvironment.of_this_process(), folder=str(tmp_path)).apply(None)
     assert Path.cwd() == tmp_path

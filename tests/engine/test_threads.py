@@ -11,9 +11,9 @@ from concurrent.futures import Future
 import pyarrow as pa
 import pytest
 
-from floodmark.engine.threads import Threads
-from floodmark.ledger.beside import Located, side_by_side
-from floodmark.timeline.reading.read import _ahead
+from floodmark.engine.run import GeneratorThreads
+from floodmark.ledger.side_columns import OffsetBatch, with_side_columns
+from floodmark.timeline.read import _read_ahead
 
 PATIENCE = 200  # only against hanging
 
@@ -43,19 +43,19 @@ class Values:
 
 
 def plain(held: Held) -> Iterator[object]:
-    with Threads(1) as threads:
+    with GeneratorThreads(1) as threads:
         threads.submit(held)
         yield
 
 
 def beside(held: Held) -> Iterator[object]:
     batch = pa.record_batch({"a": [1]})
-    located = [Located(range(n, n + 1), batch) for n in range(3)]
-    return side_by_side(located, Values(held), pa.schema([("b", pa.int64())]))  # type: ignore[arg-type]
+    located = [OffsetBatch(range(n, n + 1), batch) for n in range(3)]
+    return with_side_columns(located, Values(held), pa.schema([("b", pa.int64())]))  # type: ignore[arg-type]
 
 
 def timeline(held: Held) -> Iterator[object]:
-    return _ahead(iter([[]] * 20), held)  # type: ignore[list-item, arg-type]
+    return _read_ahead(iter([[]] * 20), held)  # type: ignore[list-item, arg-type]
 
 
 @pytest.mark.parametrize("generator", [plain, beside, timeline])
@@ -76,7 +76,7 @@ def test_what_was_not_begun_is_left_when_a_generator_is_given_up_or_fails(error)
     waiting: list[Future[object]] = []
 
     def generator() -> Iterator[None]:
-        with Threads(1) as threads:
+        with GeneratorThreads(1) as threads:
             waiting.extend(threads.submit(held) for _ in range(3))
             yield
 
@@ -93,7 +93,7 @@ def test_one_that_runs_to_its_end_has_waited():
     ended = []
 
     def generator() -> Iterator[int]:
-        with Threads(2) as threads:
+        with GeneratorThreads(2) as threads:
             threads.submit(ended.append, 1)
             yield 1
 
@@ -103,10 +103,10 @@ def test_one_that_runs_to_its_end_has_waited():
 
 COLLECTED = """
 import gc, threading
-from floodmark.engine.threads import Threads
+from floodmark.engine.run import GeneratorThreads
 
 def generator():
-    with Threads(1) as threads:
+    with GeneratorThreads(1) as threads:
         yield threads.submit(int).result()
 
 class Box:  # which only the collector finds

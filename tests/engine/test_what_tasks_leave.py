@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from floodmark.engine.shipping import cloudpickle
-from floodmark.engine.task import Raised, do, unpack
+from floodmark.engine.task import TaskRaised, cloudpickle, run_packed, unpack_outcome
 
 
 class Held:
@@ -44,7 +43,7 @@ def work(_: object) -> None:
 
 
 def test_what_a_failed_task_held_is_let_go_at_once():
-    outcome = unpack(do(cloudpickle().dumps(work), pickle.dumps(1)))
-    assert isinstance(outcome, Raised)
+    outcome = unpack_outcome(run_packed(cloudpickle().dumps(work), pickle.dumps(1)))
+    assert isinstance(outcome, TaskRaised)
     assert "in deep" in outcome.trace
     assert [held() for held in HELD] == [None]

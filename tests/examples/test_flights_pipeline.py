@@ -75,7 +75,7 @@ def test_the_worst_of_the_weather_names_it(pipeline, weather, word):
 
 @pytest.mark.parametrize("clock", [8300, 2400, 1261])
 def test_what_is_no_time_of_day_is_refused(pipeline, clock):
-    with pytest.raises(ValueError, match=f"{clock} is no time of day"):
+    with pytest.raises(ValueError, match=f"{clock} is not a time of day"):
         pipeline.with_weather(flight(sched_dep_time=clock), hour())
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import floodmark as fm
-from compute.counting import Calls
-from compute.worlds import HUNDREDFOLD, TENFOLD
+from columns.counting import Calls
+from columns.worlds import HUNDREDFOLD, TENFOLD
 from faults.mortal import NEVER, MortalFileSystem
 from floodmark.storage.local import LocalStore
 

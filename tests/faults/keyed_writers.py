@@ -14,10 +14,10 @@ import pyarrow as pa
 import floodmark as fm
 from faults.mortal import Log, MortalFileSystem
 from floodmark.dataset import Dataset
-from floodmark.ledger.errors import BadOperation
+from floodmark.errors import BadPrimaryKey
 from floodmark.storage.local import LocalStore
-from ledger.keyed.harm import derived, replace
-from ledger.keyed.naive import ADD, NEW, OLD, RETRACT, Counts, Naive, Row
+from rows.harm import derived, replace
+from rows.naive import ADD, NEW, OLD, RETRACT, Counts, Naive, Row
 
 NAME = "people"
 SCHEMA = pa.schema([("id", pa.int64()), ("by", pa.string())])
@@ -90,7 +90,7 @@ def write_changelog(dataset: Dataset, writer: int, times: int) -> list[Deed]:
                 batch += [{**old, "op": OLD}, {**row, "op": NEW}]
         try:
             deeds.append(Deed("write", (batch,), dataset.write(table(batch))))
-        except BadOperation:
+        except BadPrimaryKey:
             continue
     return deeds
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from floodmark.storage.files import OsFileSystem
+from floodmark.storage.file_system import OsFileSystem
 
 ROOT = 0  # the node of the folder that is watched
 CHANGES = ("write_new", "copy_new", "link", "rename", "unlink", "mkdir")

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from compute.counting import Calls
-from compute.worlds import FRAGMENT_ROWS, HUNDREDFOLD, TENFOLD
+from columns.counting import Calls
+from columns.worlds import FRAGMENT_ROWS, HUNDREDFOLD, TENFOLD
 from faults.backfill_runs import CHECKPOINT, PLANS, fill
 from faults.mortal import ended, killed, reaches, started
-from floodmark.storage.errors import StorageError
+from floodmark.errors import StorageError
 from profiles import IN_FULL, sample, seeds
 
 ROWS = 48
@@ -152,7 +152,7 @@ def test_disk_that_is_full_leaves_the_column_as_it_was_and_the_next_backfill_goe
     dataset.add_column("a", udf, fragment_rows=64)
     with pytest.raises(StorageError, match="No space left on device") as refused:
         dataset.backfill("a", udf=udf, commit_granularity=1, **sizes)
-    assert "make room" in refused.value.hint
+    assert "Free disk space" in refused.value.hint
     assert lake["d"].to_arrow()["a"].null_count == ROWS
     assert list(lake.store.staging().iterdir()) == []
     assert lake["d"].verify().problems == ()
@@ -191,4 +191,4 @@ def test_however_little_room_is_left_a_backfill_is_done_or_refused(small_disk, t
         dataset.alter_column("a", one if factor == 10 else other)
     refused = [hint for hint in outcomes if hint != "done"]
     assert 0 < len(refused) < len(outcomes)
-    assert all("make room" in hint for hint in refused)
+    assert all("Free disk space" in hint for hint in refused)

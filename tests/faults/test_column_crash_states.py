@@ -31,7 +31,8 @@ from faults.small_lake import (
     write_again,
     write_slices,
 )
-from floodmark.engine import rounds, run_here
+from floodmark.engine import rounds
+from floodmark.engine.run import run_in_threads
 from profiles import IN_FULL
 
 FRAGMENT_ROWS = 4
@@ -54,11 +55,13 @@ def _in_this_process() -> Any:
     """A recording file system cannot go to workers; that functions run there is another test's."""
 
     def here(tasks: Sequence[Any], function: Callable[[Any], Any], **_: Any) -> list[Any]:
-        return run_here(tasks, function, threads=1)
+        return run_in_threads(tasks, function, threads=1)
 
     with (
         mock.patch.object(rounds, "run_in_processes", here),
-        mock.patch.object(rounds, "run_here", lambda tasks, function, **_: run_here(tasks, function, threads=1)),
+        mock.patch.object(
+            rounds, "run_in_threads", lambda tasks, function, **_: run_in_threads(tasks, function, threads=1)
+        ),
     ):
         yield
 

@@ -15,7 +15,7 @@ from faults.writers import COUNT, Crew
 from floodmark.chain.events import AddData
 from floodmark.chain.walk import walk_back
 from floodmark.dataset import Dataset
-from floodmark.ledger.errors import CommitConflict, DatasetExists, UnknownDataset
+from floodmark.errors import CommitConflict, DatasetExists, UnknownDataset
 from floodmark.storage.cloud import CloudStore
 from floodmark.storage.memory import MemoryStore
 from ledger.s3_server import s3_bucket

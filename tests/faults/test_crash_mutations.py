@@ -104,7 +104,7 @@ class InPlace:
 def test_head_that_is_written_in_place_is_found_torn(tmp_path):
     scenario = Scenario("write", (write_again,), (create, write))
     checker = Checker(scenario, tmp_path / "states")
-    assert "refs/head does not hold a block hash" in (
+    assert "refs/head does not contain a block hash" in (
         checker.first_problem(chosen_states(scenario.recorded(tmp_path / "run", InPlace), STATES)) or ""
     )
 

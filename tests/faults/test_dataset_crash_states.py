@@ -24,7 +24,7 @@ from faults.small_lake import (
     write_slices,
     write_state,
 )
-from floodmark.ledger import names
+from floodmark.ledger import names as names_module
 from profiles import IN_FULL, sample
 
 STATES = 16
@@ -99,7 +99,7 @@ def test_rename_that_was_cut_short_can_be_done_again_or_taken_back(tmp_path):
     lake = open_lake(tmp_path / "lake", HastyFileSystem())
     for old in ("a", "b"):
         dataset = lake.create(old)
-        names.claim(lake.store, f"new-{old}", dataset.id)  # what a crash leaves: two names
+        names_module.claim(lake.store, f"new-{old}", dataset.id)  # what a crash leaves: two names
     lake.rename("a", "new-a")
     lake.drop("new-b")
     assert [dataset.name for dataset in lake] == ["b", "new-a"]

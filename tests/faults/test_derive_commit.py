@@ -9,15 +9,15 @@ from unittest import mock
 
 import pytest
 
+from derive.derived_worlds import Row, World, in_order, row, transform
 from faults.crash_states import CrashState, Part, chosen_states, parts
 from faults.recording import HastyFileSystem, Recording, RecordingFileSystem, fsync_calls, without
 from faults.small_lake import open_lake
 from floodmark.chain.events import Checkpoint, ExecuteTransform
-from floodmark.chain.hashes import Multihash
-from floodmark.ledger.keys import index as key_index
-from floodmark.ledger.merge import derive as deriving
-from floodmark.ledger.merge.derive import Moves
-from ledger.merge.derived_worlds import Row, World, in_order, row, transform
+from floodmark.chain.ids import Multihash
+from floodmark.derive import commit as deriving
+from floodmark.derive.commit import CommitMoves
+from floodmark.rows import key_index_loader as key_index
 
 KEY = ("k", "part")
 KEYS = range(3)
@@ -35,7 +35,7 @@ def second(world: World) -> None:
     """What is crashed: slices, a checkpoint, a new version and positions in one transaction."""
     physical = Multihash.sha3_256(CHECKPOINT)
     objects = world.output.snapshot().objects
-    moves = Moves(
+    moves = CommitMoves(
         inputs=world.moved_input().inputs,
         definitions=(transform(world.input, version="2"),),
         checkpoint=Checkpoint(physical, len(CHECKPOINT)),

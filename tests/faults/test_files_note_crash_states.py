@@ -9,8 +9,8 @@ import pytest
 
 from faults.crash_states import CrashState, chosen_states
 from faults.recording import RecordingFileSystem
-from floodmark.pipeline.errors import FileChanged
-from pipeline.test_ingest_files_faults import KEYED, PLAIN, Shop
+from floodmark.errors import UnreadableFile
+from sources.test_ingest_files_faults import KEYED, PLAIN, Shop
 
 
 def crashes(shop: Shop) -> list[CrashState]:
@@ -80,7 +80,7 @@ def test_rows_of_a_file_that_grows_after_a_crash_are_not_there_twice(tmp_path):
         before = cut.rows()
         cut.put("b", (2, 20), (3, 30))
         if (2, 20) in before:
-            with pytest.raises(FileChanged):
+            with pytest.raises(UnreadableFile):
                 cut.run()
             assert cut.rows() == before, state.story
         else:

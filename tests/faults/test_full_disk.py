@@ -19,8 +19,8 @@ import pytest
 import floodmark as fm
 from faults.recording import HastyFileSystem, WatchedFileSystem
 from faults.small_lake import NAME, SCENARIOS, Scenario, View, damage, open_lake, problem_of_next_write, rows, view
-from floodmark.storage import scratch, slices
-from floodmark.storage.errors import StorageError, SwapUnknown
+from floodmark.errors import StorageError, SwapUnknown
+from floodmark.storage import parquet, scratch
 from floodmark.storage.memory import MemoryStore
 from profiles import IN_FULL, sample
 
@@ -122,7 +122,7 @@ def test_disk_that_is_full_while_a_slice_is_written_is_explained(nth, tmp_path, 
     dataset = lake.create(NAME, event_time="at")
     dataset.write(rows(1))
     before = view(lake)
-    real, calls = slices._HashingFile.write, itertools.count()
+    real, calls = parquet._HashingFile.write, itertools.count()
 
     def write(self: Any, data: Any) -> int:
         if next(calls) >= nth:
@@ -130,10 +130,10 @@ def test_disk_that_is_full_while_a_slice_is_written_is_explained(nth, tmp_path, 
         return real(self, data)
 
     with monkeypatch.context() as full:
-        full.setattr(slices._HashingFile, "write", write)
+        full.setattr(parquet._HashingFile, "write", write)
         with pytest.raises(StorageError, match="No space left on device") as refused:
             dataset.write(rows(2, 3))
-    assert "make room" in refused.value.hint
+    assert "Free disk space" in refused.value.hint
     assert next(calls) > nth
     assert list(lake.store.staging().iterdir()) == []
     assert view(lake) == before
@@ -157,7 +157,7 @@ def test_staging_folder_that_cannot_be_made_is_explained(module, call, tmp_path,
         full.setattr(module, call, fail)
         with pytest.raises(StorageError, match="No space left on device") as refused:
             dataset.write(rows(2))
-    assert "make room" in refused.value.hint
+    assert "Free disk space" in refused.value.hint
     assert list(lake.store.staging().iterdir()) == []
     assert dataset.write(rows(2)).start == 1
 
@@ -172,7 +172,7 @@ def test_index_that_cannot_be_kept_does_not_fail_the_commit(tmp_path, monkeypatc
     monkeypatch.setattr(lake.store, "put_derived", full)
     assert dataset.write(rows(1)).rows == 1
     assert dataset.write(rows(2)).start == 1
-    assert "could not be kept (the disk is full" in caplog.text
+    assert "was not stored (the disk is full" in caplog.text
     assert lake[NAME].to_arrow()["n"].to_pylist() == [1, 2]
     assert damage(lake) is None
 
@@ -276,7 +276,7 @@ def test_data_that_the_disk_cannot_take_is_refused_and_leaves_nothing(data, smal
     before, free = view(lake), shutil.disk_usage(small_disk).free
     with pytest.raises(StorageError, match="No space left on device") as refused:
         dataset.write(data(tmp_path))
-    assert "make room" in refused.value.hint
+    assert "Free disk space" in refused.value.hint
     assert list(lake.store.staging().iterdir()) == []
     assert shutil.disk_usage(small_disk).free == free
     assert view(lake) == before
@@ -303,5 +303,5 @@ def test_however_little_room_is_left_a_write_is_done_or_refused(small_disk):
         assert lake[NAME].count() == 1 + done
     assert done
     assert refusals
-    assert all("make room" in hint and unchanged for hint, unchanged in refusals)
+    assert all("Free disk space" in hint and unchanged for hint, unchanged in refusals)
     assert damage(lake) is None

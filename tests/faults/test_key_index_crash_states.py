@@ -13,10 +13,10 @@ import pytest
 from faults.crash_states import CrashState, Part, chosen_states, parts
 from faults.recording import HastyFileSystem, Recording, RecordingFileSystem
 from floodmark.ledger import snapshot as snapshots
-from floodmark.ledger.keys import index
+from floodmark.rows import key_index_files, key_index_loader
 from floodmark.storage.local import LocalStore
-from ledger.keys.ledgers import ADD, NEW, OLD, RETRACT, Ledger, Row, wrong
 from limits import set_limit
+from rows.ledgers import ADD, NEW, OLD, RETRACT, Ledger, Row, wrong
 
 COMMITS: list[list[Row]] = [
     [(ADD, 0, 1, 1), (ADD, 0, 2, 1), (ADD, 1, 3, 1)],
@@ -37,15 +37,15 @@ def opened(root: Path, fs: Any) -> Ledger:
 def before_the_last(ledger: Ledger) -> snapshots.Snapshot:
     previous = ledger.snapshot().head_block.prev_block_hash
     assert previous is not None
-    return snapshots.load_at(ledger.objects, previous, {})
+    return snapshots.load_snapshot(ledger.objects, previous, {})
 
 
 def index_all_but_the_last(ledger: Ledger) -> None:
-    index.load(before_the_last(ledger), {})
+    key_index_loader.load(before_the_last(ledger), {})
 
 
 def index_all(ledger: Ledger) -> None:
-    index.load(ledger.snapshot(), {})
+    key_index_loader.load(ledger.snapshot(), {})
 
 
 def index_nothing(ledger: Ledger) -> None:
@@ -56,15 +56,15 @@ def extend(ledger: Ledger) -> None:
     """What a writer does after its commit."""
     rows = COMMITS[-1]
     records = ledger.records(rows, 6, [-1, 2, 2])
-    ledger.extended(index.load(before_the_last(ledger), {}), ledger.snapshot(), [records])
+    ledger.extended(key_index_loader.load(before_the_last(ledger), {}), ledger.snapshot(), [records])
 
 
 def catch_up(ledger: Ledger) -> None:
-    index.load(ledger.snapshot(), {})
+    key_index_loader.load(ledger.snapshot(), {})
 
 
 def rebuild(ledger: Ledger) -> None:
-    index.rebuild(ledger.snapshot(), {})
+    key_index_loader.rebuild(ledger.snapshot(), {})
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ def problem(state: CrashState, folder: Path) -> str | None:
     root = state.materialise(folder)
     try:
         ledger = opened(root, HastyFileSystem())
-        cache: index.Cache = {}
-        found = index.mended(ledger.snapshot(), cache, lambda now: wrong(now, ledger))
+        cache: key_index_files.RunCache = {}
+        found = key_index_loader.with_repair(ledger.snapshot(), cache, lambda now: wrong(now, ledger))
         if found is None:
-            before = index.load(ledger.snapshot(), cache)
+            before = key_index_loader.load(ledger.snapshot(), cache)
             snapshot, records = ledger.commit(LAST)
             found = wrong(ledger.extended(before, snapshot, records), ledger)
         if found is None:
-            found = index.mended(ledger.snapshot(), {}, lambda now: wrong(now, ledger))
+            found = key_index_loader.with_repair(ledger.snapshot(), {}, lambda now: wrong(now, ledger))
         return found and f"{found}\n{state.story}"
     finally:
         shutil.rmtree(root)
@@ -140,4 +140,4 @@ def test_index_of_a_commit_that_was_lost_is_not_used_for_another_in_its_place(tm
     ledger.store.compare_and_swap(ledger.objects.head_key, ledger.store.get(ledger.objects.head_key), head)
     again = opened(tmp_path, HastyFileSystem())
     again.commit([(RETRACT, 1, 3, 1), (ADD, 1, 4, 1), (ADD, 1, 5, 1)])
-    assert index.mended(again.snapshot(), {}, lambda now: wrong(now, again)) is None
+    assert key_index_loader.with_repair(again.snapshot(), {}, lambda now: wrong(now, again)) is None

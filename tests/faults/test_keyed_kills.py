@@ -12,8 +12,8 @@ from faults.keyed_writers import KEYS, NAME, SCHEMA, assert_agree, rows, table
 from faults.mortal import Log
 from faults.recording import HastyFileSystem
 from floodmark.storage.local import LocalStore
-from ledger.keyed.naive import Naive
 from profiles import seeds
+from rows.naive import Naive
 
 pytestmark = pytest.mark.process
 

@@ -16,12 +16,12 @@ from faults import keyed_writers, writers
 from faults.keyed_writers import NAME, SCHEMA, Deed, assert_agree, assert_serial, table
 from faults.writers import COUNT, Crew
 from floodmark.dataset import Dataset
-from floodmark.ledger.errors import BadOperation
+from floodmark.errors import BadPrimaryKey
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from ledger.keyed.harm import lose_all
-from ledger.keyed.naive import Counts, Naive
 from profiles import IN_FULL, examples
+from rows.harm import lose_all
+from rows.naive import Counts, Naive
 
 
 def assert_sound(lake: fm.Lake) -> None:
@@ -227,7 +227,7 @@ def test_changelog_that_a_rival_has_made_wrong_is_refused(racing_lake):
     dataset = create(racing_lake, "changelog")
     dataset.write(table([row(1, "a", op=0)]))
     racing_lake.store.rivals = (lambda: racing_lake[NAME].write(table([row(1, "a", op=1)])),)
-    with pytest.raises(BadOperation, match="1"):
+    with pytest.raises(BadPrimaryKey, match="1"):
         dataset.write(table([row(1, "a", op=2), row(1, "b", op=3)]))
     assert dataset.to_arrow().num_rows == 0
     assert dataset.changes_arrow()["op"].to_pylist() == [0, 1]

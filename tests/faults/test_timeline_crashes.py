@@ -21,7 +21,7 @@ from faults.timeline_runs import (
     problem_of_purging_again,
     timeline_problem,
 )
-from floodmark.storage.errors import StorageError, SwapUnknown
+from floodmark.errors import StorageError, SwapUnknown
 from floodmark.storage.memory import MemoryStore
 from profiles import IN_FULL, sample
 from timeline.layouts import purged_copies

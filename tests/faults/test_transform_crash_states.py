@@ -16,8 +16,8 @@ from faults.test_transform_crashes import assert_same_changelists, change, fill
 from floodmark.dataset import Dataset
 from floodmark.storage.local import LocalStore
 from profiles import IN_FULL
-from transform.oracle import expected, input_rows, shown
-from transform.worlds import JOIN, MAP, TWO_OUTPUTS, Calls, Case, World, in_this_process, make_world
+from transforms.oracle import expected, input_rows, shown
+from transforms.worlds import JOIN, MAP, TWO_OUTPUTS, Calls, Case, World, in_this_process, make_world
 
 SOME = [(MAP, "1"), (TWO_OUTPUTS, "2")]
 OTHERS = [(MAP, "2"), (JOIN, "1"), (JOIN, "2"), (TWO_OUTPUTS, "1")]

@@ -15,9 +15,9 @@ from faults.crash_states import Part, parts
 from faults.recording import HastyFileSystem, WatchedFileSystem
 from floodmark.storage.local import LocalStore
 from profiles import IN_FULL, sample
-from transform.crashing import Crash, DyingFileSystem
-from transform.oracle import assert_right
-from transform.worlds import (
+from transforms.crashing import Crash, DyingFileSystem
+from transforms.oracle import assert_right
+from transforms.worlds import (
     CROSS,
     JOIN,
     MAP,

@@ -14,8 +14,8 @@ import pytest
 from faults.mortal import ended, killed, reaches, started
 from faults.transform_runs import OPTIONS, ROWS, WORKERS, hold, let_go, open_world, run, step
 from profiles import IN_FULL, seeds
-from transform.oracle import assert_right
-from transform.worlds import World
+from transforms.oracle import assert_right
+from transforms.worlds import World
 
 pytestmark = pytest.mark.process
 

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 import floodmark as fm
-from compute.counting import Calls
+from columns.counting import Calls
 from faults.crash_states import Part, chosen_states, parts
 from faults.recording import HastyFileSystem, RecordingFileSystem, WatchedFileSystem
-from floodmark.storage.files import OsFileSystem
+from floodmark.storage.file_system import OsFileSystem
 from floodmark.storage.local import LocalStore
 from profiles import IN_FULL, sample
-from transform.crashing import Crash, DyingFileSystem
-from transform.views.view_oracle import Scratch, assert_same, bag
-from transform.views.view_worlds import (
+from transforms.crashing import Crash, DyingFileSystem
+from transforms.worlds import in_this_process
+from views.view_oracle import Scratch, assert_same, bag
+from views.view_worlds import (
     CASES,
     CHECKPOINT_ROWS,
     ViewWorld,
@@ -26,7 +27,6 @@ from transform.views.view_worlds import (
     make_view_world,
     open_lake,
 )
-from transform.worlds import in_this_process
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

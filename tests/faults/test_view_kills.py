@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compute.counting import Calls
+from columns.counting import Calls
 from faults import view_runs
 from faults.mortal import NEVER, PATIENCE, context, ended, started
 from faults.view_runs import COUNTS, generation, make, problem, refresh_all

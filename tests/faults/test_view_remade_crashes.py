@@ -16,10 +16,10 @@ import pytest
 import floodmark as fm
 from faults.crash_states import WHOLE, Part, chosen_states, parts
 from faults.recording import HastyFileSystem, RecordingFileSystem, WatchedFileSystem
-from floodmark.transform.views import refresh as refreshing
+from floodmark.views import refresh as refreshing
 from profiles import sample
-from transform.crashing import Crash, DyingFileSystem
-from transform.views.remade_worlds import (
+from transforms.crashing import Crash, DyingFileSystem
+from views.remade_worlds import (
     COUNTS,
     FINER,
     TEXTS,

@@ -13,8 +13,8 @@ import pyarrow as pa
 import floodmark as fm
 from faults.mortal import NEVER, MortalFileSystem
 from floodmark.storage.local import LocalStore
-from transform.worlds import MAP as CASE
-from transform.worlds import MAPPED, Calls, World, in_this_process
+from transforms.worlds import MAP as CASE
+from transforms.worlds import MAPPED, Calls, World, in_this_process
 from waiting import wait_until
 
 ROWS = 40

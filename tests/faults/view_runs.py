@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 import floodmark as fm
-from compute.counting import Calls
-from compute.worlds import TENFOLD
+from columns.counting import Calls
+from columns.worlds import TENFOLD
 from faults.mortal import MortalFileSystem
-from floodmark.engine import ArchiveUse, Profile, Session
-from floodmark.storage.files import OsFileSystem
+from floodmark.engine.session import ArchiveUse, Session
+from floodmark.engine.spark_launch import Profile
+from floodmark.storage.file_system import OsFileSystem
 from floodmark.storage.local import LocalStore
 
 ROWS = 60

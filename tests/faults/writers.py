@@ -16,8 +16,9 @@ import pyarrow as pa
 
 import floodmark as fm
 from faults.mortal import Log, MortalFileSystem, context, serving
-from floodmark.ledger import finalise, parts
-from floodmark.ledger.errors import BadData, MissingColumns, UnknownDataset
+from floodmark.errors import BadData, MissingColumns, UnknownDataset
+from floodmark.ledger import append as finalise
+from floodmark.ledger import data_input
 from floodmark.storage.local import LocalStore
 from waiting import wait_until
 
@@ -100,7 +101,7 @@ def append_large(root: str, name: str, writer: int, slices: int, marker: Path) -
     numbers = list(range(slices))
     table = pa.table({"writer": [writer] * slices, "number": numbers})
     rounds = 0
-    real = finalise.plan
+    real = finalise.finalise_tasks
 
     def plan(*args: Any) -> Any:
         nonlocal rounds
@@ -111,7 +112,7 @@ def append_large(root: str, name: str, writer: int, slices: int, marker: Path) -
             wait_until(lambda: dataset.head != seen)
         return real(*args)
 
-    with mock.patch.object(finalise, "plan", plan), mock.patch.object(parts, "PART_BYTES", 16):
+    with mock.patch.object(finalise, "finalise_tasks", plan), mock.patch.object(data_input, "PART_BYTES", 16):
         return dataset.write(table), rounds
 
 
@@ -189,6 +190,6 @@ def write_until_killed(root: str, name: str, writer: int, nth: int, log: Path) -
     dataset = fm.Lake(LocalStore(root, MortalFileSystem(nth)))[name]
     for number in itertools.count(len(said.numbers())):
         table = pa.concat_tables([row(writer, number)] * (1 + number % 3))
-        with mock.patch.object(parts, "PART_BYTES", 16):
+        with mock.patch.object(data_input, "PART_BYTES", 16):
             dataset.write(table, source=f"writer {writer}", state=str(number))
         said.add(number)

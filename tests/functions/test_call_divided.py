@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.engine.task import let_go
-from floodmark.errors import BadFunctionResult
-from floodmark.functions.call import GaveUp, call_divided
+from floodmark.engine.task import clear_frames
+from floodmark.errors import BadResult
+from floodmark.functions.call import CallFailure, call_with_halving
 from floodmark.functions.on_error import Retry, retry_for
 
 
@@ -50,10 +50,10 @@ Outcome = tuple[tuple[int, ...], tuple[int, ...] | tuple[str, int]]
 def outcomes(parts: list[Part], call: Callable[[Part], tuple[int, ...]], *rules: Retry) -> list[Outcome]:
     """What came of each part: what was returned, or the error's class and the number of attempts."""
     found: list[Outcome] = []
-    for part, outcome in call_divided(parts, call, lambda error: retry_for(rules, error), lambda _: None):
-        if isinstance(outcome, GaveUp):
+    for part, outcome in call_with_halving(parts, call, lambda error: retry_for(rules, error), lambda _: None):
+        if isinstance(outcome, CallFailure):
             found.append((part.items, (type(outcome.error).__name__, outcome.attempts)))
-            let_go(outcome.error)
+            clear_frames(outcome.error)
         else:
             found.append((part.items, outcome))
     return found
@@ -85,7 +85,7 @@ def test_halves_share_the_retries_of_the_whole_and_a_single_part_gets_all():
 
 def test_later_part_is_called_only_when_the_earlier_was_taken():
     function = Function({})
-    steps = call_divided([Part((0,)), Part((1,))], function, lambda _: None, lambda _: None)
+    steps = call_with_halving([Part((0,)), Part((1,))], function, lambda _: None, lambda _: None)
     assert function.seen == []
     next(steps)
     assert function.seen == [(0,)]
@@ -94,13 +94,13 @@ def test_later_part_is_called_only_when_the_earlier_was_taken():
 def test_pauses_are_those_of_the_rule():
     pauses: list[float] = []
     rule = Retry(ValueError, attempts=4, delay=0.5)
-    ((_, outcome),) = call_divided([Part((1,))], Function({1: (ValueError, 2)}), lambda _: rule, pauses.append)
+    ((_, outcome),) = call_with_halving([Part((1,))], Function({1: (ValueError, 2)}), lambda _: rule, pauses.append)
     assert outcome == (1,)
     assert pauses == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, BadFunctionResult])
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, BadResult])
 def test_what_is_no_failure_of_the_part_passes_through(error, before):
     raised = iter([ValueError("first")] * before + [error("passes")])
 
@@ -122,8 +122,8 @@ def test_retried_error_does_not_show_the_errors_before_it():
     def call(part: Part) -> tuple[int, ...]:
         raise next(raised)
 
-    ((_, outcome),) = call_divided([Part((0,))], call, lambda _: Retry(ValueError, attempts=2), lambda _: None)
-    assert isinstance(outcome, GaveUp)
+    ((_, outcome),) = call_with_halving([Part((0,))], call, lambda _: Retry(ValueError, attempts=2), lambda _: None)
+    assert isinstance(outcome, CallFailure)
     assert outcome.error.__context__ is None
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from floodmark.engine import rounds, run_here
+from floodmark.engine import rounds
+from floodmark.engine.run import run_in_threads
 
 """Seconds: only so that a test that hangs fails."""
 
@@ -62,7 +63,7 @@ def in_this_process() -> Iterator[None]:
     """Tasks run one after the other in this process: quick, and file systems that cannot travel need not."""
 
     def here(tasks: Sequence[Any], function: Callable[[Any], Any], **_: Any) -> list[Any]:
-        return run_here(tasks, function, threads=1, retries=0)
+        return run_in_threads(tasks, function, threads=1, retries=0)
 
-    with mock.patch.object(rounds, "run_in_processes", here), mock.patch.object(rounds, "run_here", here):
+    with mock.patch.object(rounds, "run_in_processes", here), mock.patch.object(rounds, "run_in_threads", here):
         yield

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compute.counting import Plan
-from ledger.keyed.naive import Naive, Row
+from columns.counting import Plan
+from rows.naive import Naive, Row
 
 Identity = tuple[Any, ...]
 Keeps = Callable[[Row], bool]

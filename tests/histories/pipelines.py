@@ -20,17 +20,16 @@ from unittest import mock
 import pyarrow as pa
 
 import floodmark as fm
-from floodmark.ledger.errors import BadQuery
-from floodmark.ledger.incoming import Frame
-from floodmark.transform.views.analysed import analyse
-from floodmark.transform.views.analysed.analysis import OFFSET, Analysis, SourceUse, schemas_digest
-from floodmark.transform.views.defined import declare
-from floodmark.transform.views.defined.definition import Definition
-from floodmark.transform.views.evaluate import Evaluator
-from floodmark.transform.views.reading.rows import Small
-from floodmark.transform.views.reading.sources import schema_of
+from floodmark.errors import BadQuery
+from floodmark.ledger.data_input import TableData
+from floodmark.views import analyzer, declare
+from floodmark.views.analysis import OFFSET_COLUMN, Analysis, InputUse, schemas_digest
+from floodmark.views.changed_rows import LocalRows
+from floodmark.views.definition import ViewDefinition
+from floodmark.views.evaluator import Evaluator
+from floodmark.views.sources import input_schema_of
 from histories.disks import Crash, DyingFileSystem, open_lake
-from transform.views.refresh_worlds import NoSession
+from views.refresh_worlds import NoSession
 
 Row = tuple[int, int]
 Rows = dict[int, Row]
@@ -158,36 +157,38 @@ class Drawn:
             more = told([key])
             return None if n is None else n + more
 
-        func, output = one if len(self.reads) == 1 else two, [fm.Dataset(name, key="id", schema=SCHEMA)]
+        func, output = one if len(self.reads) == 1 else two, [fm.DatasetSpec(name, key="id", schema=SCHEMA)]
         if self.kind == "table":
             return fm.DatatableTransform(func, list(self.reads), output, name=self.called, version=version)
         if self.kind in ("map", "join"):
             return fm.BatchTransform(func, list(self.reads), output, name=self.called, version=version, chunk_size=3)
         if self.kind in ("groups", "rows"):
-            return fm.View(name, sql=self.sql)
+            return fm.ViewSpec(name, sql=self.sql)
         udf = fm.udf(returns="int64", name=name, version=version, on_error=[fm.Skip(ValueError)] if self.skips else [])(
             raise_n
         )
         if self.kind == "function":
-            return fm.View(name, source=self.reads[0], select={"id": "id", "g": "g", "n": (udf, ["id", self.taken])})
+            return fm.ViewSpec(
+                name, source=self.reads[0], select={"id": "id", "g": "g", "n": (udf, ["id", self.taken])}
+            )
         options = {"checkpoint_size": 2, "retry_errors": self.skips}
-        return fm.Column(self.reads[0], name, udf, ["id", self.taken], **options)
+        return fm.ColumnSpec(self.reads[0], name, udf, ["id", self.taken], **options)
 
 
 # What Spark would make of the queries
 
 
-def analysed(node: Drawn, lake: fm.Lake, definition: Definition) -> Analysis:
+def analysed(node: Drawn, lake: fm.Lake, definition: ViewDefinition) -> Analysis:
     """How a query is kept up to date, as Spark's plan of it would tell."""
     [read] = node.reads
-    source = schema_of(lake[read])
+    source = input_schema_of(lake[read])
     if node.taken not in source.schema.names:
         raise BadQuery(f"{read!r} has no column {node.taken!r}", hint="compute it")
     first = "g" if node.kind == "groups" else "id"
     wanted = {"id", "g"} if node.kind == "function" else {"g", node.taken} | {first}
     inputs = wanted | ({"id", node.taken} if node.kind == "function" else set())
-    offset = ((OFFSET, source.offset),)
-    use = SourceUse(
+    offset = ((OFFSET_COLUMN, source.offset),)
+    use = InputUse(
         read,
         source.dataset_id,
         (("id", first),),
@@ -202,7 +203,7 @@ def analysed(node: Drawn, lake: fm.Lake, definition: Definition) -> Analysis:
         t=("id",),
         key=("id",),
         hidden=pa.schema([]),
-        query=definition.composed((OFFSET,)) if node.kind == "function" else node.sql,
+        query=definition.compose((OFFSET_COLUMN,)) if node.kind == "function" else node.sql,
         identity=False,
         inject={read: offset} if node.kind == "function" else {},
         schemas=schemas_digest([source]),
@@ -212,7 +213,7 @@ def analysed(node: Drawn, lake: fm.Lake, definition: Definition) -> Analysis:
 def answered(node: Drawn, rows: pa.Table) -> pa.Table:
     """The answer to a view's query over some rows of its source."""
     if node.kind == "function":  # the functions come after the query
-        return rows.select(["id", "g", OFFSET])
+        return rows.select(["id", "g", OFFSET_COLUMN])
     if node.kind == "groups":
         made = [{"id": number, "g": row["g"], "n": row[node.taken]} for number, row in enumerate(rows.to_pylist())]
         rows = pa.Table.from_pylist(made, SCHEMA)
@@ -225,12 +226,12 @@ def without_spark(nodes: Sequence[Drawn], folder: Path) -> Iterator[None]:
     """Views of a graph are declared and refreshed by what is written here; their queries may be told to fail, too."""
     known = {node.name: node for node in nodes}
 
-    def analyse_in(lake: fm.Lake, definition: Definition, *, view: str, **_: Any) -> Analysis:
+    def analyse_in(lake: fm.Lake, definition: ViewDefinition, *, view: str, **_: Any) -> Analysis:
         return analysed(known[view], lake, definition)
 
-    def evaluate(self: Evaluator, inputs: Mapping[str, Any]) -> Frame:
+    def evaluate(self: Evaluator, inputs: Mapping[str, Any]) -> TableData:
         [given] = inputs.values()
-        assert isinstance(given, Small)
+        assert isinstance(given, LocalRows)
         node, flag = known[self.view], folder / f"{self.view}.fails"
         if node.kind != "function":
             asked = given.table.column("g" if node.kind == "groups" else "id").to_pylist()
@@ -238,11 +239,11 @@ def without_spark(nodes: Sequence[Drawn], folder: Path) -> Iterator[None]:
                 file.writelines(f"{key}\n" for key in asked)
             if flag.exists() and flag.read_text():
                 raise ValueError("told to fail")
-        return Frame(answered(node, given.table))
+        return TableData(answered(node, given.table))
 
     with (
-        mock.patch.object(analyse, "analyse_in", analyse_in),
-        mock.patch.object(declare, "analyse_in", analyse_in),
+        mock.patch.object(analyzer, "analyse_for_lake", analyse_in),
+        mock.patch.object(declare, "analyse_for_lake", analyse_in),
         mock.patch.object(Evaluator, "evaluate", evaluate),
     ):
         yield
@@ -273,9 +274,9 @@ class World:
     def taken_in(self) -> list[fm.Source]:
         """Sources of the pipeline that nodes read."""
         every = {
-            FILES: fm.Source(fm.Dataset(FILES, key="id", schema=SCHEMA), files=str(self.folder / "*.csv")),
+            FILES: fm.Source(fm.DatasetSpec(FILES, key="id", schema=SCHEMA), files=str(self.folder / "*.csv")),
             FRAME: fm.Source(
-                fm.Dataset(FRAME, key="id", schema=SCHEMA),
+                fm.DatasetSpec(FRAME, key="id", schema=SCHEMA),
                 frame=lambda: as_frame(self.rows[FRAME]) if self.rows[FRAME] else None,
             ),
         }
@@ -325,7 +326,7 @@ class World:
         self.more[node.name] = more
         (self.folder / f"{node.name}.added").write_text(str(more))
 
-    def run(self, workers: int, *nodes: Drawn, **options: Any) -> fm.Ran:
+    def run(self, workers: int, *nodes: Drawn, **options: Any) -> fm.PipelineReport:
         return self.pipeline.run(self.lake(), [node.called for node in nodes], workers=workers, **options)
 
     def killed_run(self, changes: int) -> None:

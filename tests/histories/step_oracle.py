@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import floodmark as fm
-from transform.worlds import Case, Key, Row, World, in_order
+from transforms.worlds import Case, Key, Row, World, in_order
 
 Content = tuple[Any, ...]
 """Everything that a key's result depends on, as values."""

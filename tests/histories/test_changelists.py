@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from floodmark import Lake
-from floodmark.transform.specs import InputSpec, Required
+from floodmark.transforms.specs import InputSpec, Required
 from limits import set_limit
 from profiles import IN_FULL, sample, seeds
-from transform.changing import World, choices, world
+from transforms.changing import World, choices, world
 
 Step = Callable[[random.Random], None]
 

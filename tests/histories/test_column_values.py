@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from compute.counting import Plan
-from compute.value_worlds import ValueWorld, taken, value_world
-from compute.worlds import checkpoint_path
-from floodmark.compute.errors import FunctionFailed
+from columns.counting import Plan
+from columns.value_worlds import ValueWorld, taken, value_world
+from columns.worlds import checkpoint_path
+from floodmark.errors import FunctionFailed
 from histories.calls import in_this_process
 from limits import set_limit
 from profiles import seeds

@@ -16,19 +16,20 @@ from hypothesis import note
 from hypothesis import strategies as st
 
 import floodmark as fm
-from compute.counting import Calls, Plan
-from compute.worlds import checkpoint_path
-from floodmark.compute import backfill as filling
-from floodmark.compute.checkpoints.keys import Prefix, parse_key
-from floodmark.compute.errors import FunctionFailed
-from floodmark.compute.stored import catalog, gc, manifest
-from floodmark.compute.stored.objects import ColumnObjects
+from columns.counting import Calls, Plan
+from columns.worlds import checkpoint_path
+from floodmark.columns import backfill, catalog, manifest
+from floodmark.columns import commit as filling
+from floodmark.columns import garbage as gc
+from floodmark.columns.catalog import ColumnObjects
+from floodmark.derive.checkpoint_key import CheckpointPrefix, parse_key
+from floodmark.errors import FunctionFailed
 from histories.calls import in_this_process
 from histories.column_oracle import DONE, HIDDEN, KEPT, Expected, Keeps, Oracle, shown
 from histories.disks import open_lake
 from histories.machines import Machine, begins, precondition, reopened, rule, run_histories
-from ledger.keyed.harm import HARM, replace
-from ledger.keyed.naive import Naive, Row
+from rows.harm import HARM, replace
+from rows.naive import Naive, Row
 
 BASE = {"id": pa.int64(), "v": pa.int64(), "w": pa.int64()}
 
@@ -283,7 +284,7 @@ class Histories(Machine):
 
     def _run(
         self, name: str, kind: str, only: Filter, sizes: dict[str, Any], retry: bool = False, processes: bool = False
-    ) -> fm.Backfill:
+    ) -> fm.BackfillReport:
         udf = self.oracle.columns[name].plan.udf(self.calls, kind, **OPTIONS[name])
         with nullcontext() if processes else in_this_process():
             return self.dataset.backfill(name, only.where, udf=udf, retry_errors=retry, **sizes)
@@ -337,8 +338,8 @@ class Histories(Machine):
                 raise Crash
             return real(*args)
 
-        real = filling.install
-        with mock.patch.object(filling, "install", install), pytest.raises(Crash):
+        real = filling.commit_fragments
+        with mock.patch.object(backfill, "commit_fragments", install), pytest.raises(Crash):
             self._run(name, kind, chosen, sizes)
         called = set(self.calls.offsets())
         reached: set[int] = set().union(*[wave.rows for wave in waves[: nth + 1]])
@@ -391,7 +392,7 @@ class Histories(Machine):
             replace(store, key, store.get(other) if how == "foreign" else HARM[how](data, at))
         parsed = parse_key(keys[which % len(keys)])
         assert parsed is not None
-        prefix = Prefix.parse(parsed.prefix)
+        prefix = CheckpointPrefix.parse(parsed.prefix)
         assert prefix is not None
         self.oracle.doubt(
             lambda identity: identity[:3] == (prefix.column, prefix.udf, prefix.version),
@@ -421,7 +422,7 @@ class Histories(Machine):
         dead = self.dataset.parts.rows.dead(snapshot)
         later = time.time_ns() + 10**12
         garbage = gc.find_garbage(self.objects, str(self.dataset.id), dead, later, 0)
-        gc.remove(garbage)
+        gc.remove_garbage(garbage)
         self.oracle.collect()
 
     # What is seen

@@ -12,17 +12,16 @@ from hypothesis import strategies as st
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
-from floodmark.ledger import fold, fold_plan, parts
-from floodmark.ledger.errors import CommitConflict
-from floodmark.ledger.keys import catch_up, key_index
-from floodmark.ledger.merge import buckets
+from floodmark.errors import CommitConflict
+from floodmark.ledger import data_input
+from floodmark.rows import buckets, fold, key_index, key_index_loader
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from histories.machines import Machine, begins, precondition, rule, run_histories
-from ledger.keyed.harm import HARM, go_back, harm, lose_all, saved
-from ledger.keyed.naive import ADD, NEW, OLD, RETRACT, Row
-from ledger.keyed.twins import Twin
 from ledger.worlds import Clock
+from rows.harm import HARM, go_back, harm, lose_all, saved
+from rows.naive import ADD, NEW, OLD, RETRACT, Row
+from rows.twins import Twin
 
 COLUMNS = {"g": pa.string(), "id": pa.int64(), "v": pa.float64(), "s": pa.string(), "l": pa.list_(pa.int64())}
 KEYS = {"one column": ("id",), "two columns": ("g", "id"), "text": ("g",)}
@@ -41,13 +40,13 @@ extras = st.sampled_from([None, "x", ""])
 
 # Parts of few rows, slices of few keys, segments of few entries: what large batches come to.
 SCATTERED = [
-    (parts, "PART_BYTES", 100),
-    (buckets.grouped, "__defaults__", (100,)),
-    (catch_up, "GROUP_ROWS", 3),
+    (data_input, "PART_BYTES", 100),
+    (buckets.group_buckets, "__defaults__", (100,)),
+    (key_index_loader, "GROUP_ROWS", 3),
     (key_index, "FAN_IN", 2),
     (key_index, "SMALLEST_TIER", 2),
     (fold, "WORTH_ROWS", 1),
-    (fold_plan.Rule.__init__, "__defaults__", (128 << 20, 8, 0.0)),
+    (fold.FoldRule.__init__, "__defaults__", (128 << 20, 8, 0.0)),
 ]
 
 

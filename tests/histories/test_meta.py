@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.transform.meta import NEVER, Tiers, TransformMeta, failed_column, failed_keys, no_failures
-from floodmark.transform.meta.claims import MOST_RUNS
+from floodmark.functions.failures import empty_failed_keys
+from floodmark.storage.tiers import Tiers
+from floodmark.transforms.failed_keys import failed_column, failed_keys
+from floodmark.transforms.meta import TransformMeta
+from floodmark.transforms.meta_entries import MOST_RUNS, NEVER
 from profiles import examples
-from transform.meta.meta_worlds import INPUTS, KEYS, committed, failures, hashes, objects_in_memory, run
+from transforms.meta_worlds import INPUTS, KEYS, committed, failures, hashes, objects_in_memory, run
 
 ALL = range(40)
 SOME = st.sets(st.sampled_from(ALL), max_size=12)
@@ -103,7 +106,7 @@ def test_runs_are_told_apart_only_while_it_matters(fan_in):
     meta = TransformMeta.load(objects, None, Tiers(fan_in, 4, 1000))
     for number in range(1, 120):
         done, at = [hashes({number % 40, number * 7 % 40})], {"a": number}
-        meta = committed(meta.after(run(number, number), done, no_failures(KEYS), at, "v"), objects)
+        meta = committed(meta.after(run(number, number), done, empty_failed_keys(KEYS), at, "v"), objects)
         assert not meta.is_ahead(INPUTS)
         assert len(meta.manifest.runs) <= 3 * fan_in
         assert len(meta.manifest.segments) <= 3 * fan_in
@@ -113,7 +116,7 @@ def test_runs_that_never_move_a_position_do_not_fill_the_manifest():
     objects = objects_in_memory()
     meta = TransformMeta.load(objects, None, Tiers(2, 4, 1000))
     for number in range(300):
-        meta = committed(meta.after(run(number, number), [hashes({number})], no_failures(KEYS), {}, "v"), objects)
+        meta = committed(meta.after(run(number, number), [hashes({number})], empty_failed_keys(KEYS), {}, "v"), objects)
         assert len(meta.manifest.runs) <= MOST_RUNS * len(meta.manifest.segments)
     assert len(meta.manifest.runs) < 150
     assert meta.is_ahead(INPUTS)

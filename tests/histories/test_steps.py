@@ -2,7 +2,7 @@
 
 A machine does the same to two lakes, one with offset optimization and one without, and keeps a naive memory of what
 each key was processed with. After a complete run the outputs are what the oracle makes of the inputs; before and after
-every run the changelists of both ways have the same keys.
+every run the changelists of both ways have the same keys, in the same order.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hypothesis import note
 from hypothesis import strategies as st
 
 import floodmark as fm
-from floodmark.transform.errors import OutputTaken
+from floodmark.errors import OutputTaken
 from histories.disks import Crash, DyingFileSystem, open_lake
 from histories.machines import Machine, begins, fold_all, precondition, reopened, rule, run_histories
 from histories.step_oracle import Memory, Now, assert_right, expected, input_rows, shown, universe
 from profiles import IN_FULL
-from transform.worlds import (
+from transforms.worlds import (
     CASES,
     FACTORS,
     JOIN,
@@ -185,11 +185,11 @@ class Histories(Machine):
                 if version != self.version:
                     memory.replaced()
 
-    def keys(self, world: World, offsets: bool) -> set[Key]:
+    def keys(self, world: World, offsets: bool) -> list[Key]:
         table = self.step(world).changelist(world.lake, offsets)
         found = list(zip(*(table[name].to_pylist() for name in self.case.keys), strict=True))
         assert len(found) == len(set(found)), "a key is in the changelist twice"
-        return set(found)
+        return found
 
     def errors(self, world: World) -> set[Key]:
         table = self.step(world).errors(world.lake)
@@ -198,8 +198,7 @@ class Histories(Machine):
     def look(self, world: World, memory: Memory) -> tuple[Now, set[Key]]:
         """The inputs now, and the keys of the changelist, which is the same both ways and as it must be."""
         now = memory.now(world.lake)
-        keys = self.keys(world, True)
-        assert keys == self.keys(world, False), "v1 and v2 do not agree"
+        keys = self.agreed_keys(world)
         must, may = memory.must(now), memory.may(now)
         assert must <= keys, f"not in the changelist: {must - keys}"
         alive = keys & set(now.universe)
@@ -244,7 +243,7 @@ class Histories(Machine):
             assert self.errors(world) == failed
             assert report.failed == len(failed & keys)
             assert self.positions(world) == world.heads()
-            assert self.keys(world, True) == self.keys(world, False) == failed
+            assert self.agreed_keys(world) == failed
         self.stale = self.crashed = False
         if not self.memories[0].broken() and not self.memories[1].broken():
             assert shown(self.worlds[0].lake, self.case) == shown(self.worlds[1].lake, self.case)
@@ -275,7 +274,7 @@ class Histories(Machine):
             else:
                 assert report.keys == len(wanted)
                 self.check_called(world, memory, now, keys, wanted)
-            left = self.keys(world, True)
+            left = self.agreed_keys(world)
             processed = (wanted - left) | called
             memory.called(world.calls.last())
             failed = memory.broken()
@@ -294,10 +293,12 @@ class Histories(Machine):
             memory.processed(processed, now)
             if "filters" in how:
                 assert self.positions(world) == positions, "a filtered run does not move positions"
-            self.keys_agree(world)
 
-    def keys_agree(self, world: World) -> None:
-        assert self.keys(world, True) == self.keys(world, False)
+    def agreed_keys(self, world: World) -> set[Key]:
+        """The keys of the changelist, which is the same both ways."""
+        keys = self.keys(world, True)
+        assert keys == self.keys(world, False), "v1 and v2 do not list the same keys in the same order"
+        return set(keys)
 
     @precondition(lambda self: not self.stale)
     @rule(at=st.integers(0, 20))
@@ -319,7 +320,7 @@ class Histories(Machine):
             memory.called(world.calls.last())
             memory.processed([key], now)
             assert self.positions(world) == positions
-            self.keys_agree(world)
+            self.agreed_keys(world)
 
     @rule(version=st.sampled_from(sorted(FACTORS)))
     def change_version(self, version: str) -> None:
@@ -349,7 +350,7 @@ class Histories(Machine):
             assert called <= failed
             memory.called(world.calls.last())
             memory.processed(called, now)
-            self.keys_agree(world)
+            self.agreed_keys(world)
 
     @rule(nth=st.integers(0, 60), every=st.sampled_from([None, 1, 2]))
     def crash(self, nth: int, every: int | None) -> None:
@@ -375,7 +376,7 @@ class Histories(Machine):
         """After a crash the chains are sound, and both ways still agree."""
         for dataset in world.lake:
             assert dataset.verify().problems == ()
-        self.keys_agree(world)
+        self.agreed_keys(world)
 
     # What is always true
 

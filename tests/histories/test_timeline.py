@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import floodmark as fm
-from floodmark.timeline.order import partitions as units
+from floodmark.timeline import settings as units
 from histories.time_oracle import assert_right
 from profiles import IN_FULL, sample, seeds
 from timeline.layouts import assert_folded, assert_sound, purge_problems
@@ -250,8 +250,8 @@ def compare(world: World) -> None:
 def _aligned(world: World) -> list[tuple[object, object]]:
     """A range that begins and ends where partitions do."""
     time = world.shape.begin + world.chance.randrange(world.shape.extent)
-    start = int(units.starts(np.array([time], np.int64), world.shape.unit)[0])
-    return [(moment(start), moment(units.end(start, world.shape.unit)))]
+    start = int(units.partition_starts(np.array([time], np.int64), world.shape.unit)[0])
+    return [(moment(start), moment(units.partition_end(start, world.shape.unit)))]
 
 
 SHAPES = [

@@ -14,14 +14,14 @@ from unittest import mock
 import pyarrow as pa
 
 import floodmark as fm
-from compute.worlds import TENFOLD
+from columns.worlds import TENFOLD
 from floodmark.dataset import Dataset
-from floodmark.transform.views import evaluate
-from floodmark.transform.views.reading import rows as touched_rows
+from floodmark.views import changed_rows as touched_rows
+from floodmark.views import evaluator
 from histories.calls import in_this_process
 from histories.disks import Crash, DyingFileSystem
 from histories.machines import reopened
-from transform.views.view_oracle import (
+from views.view_oracle import (
     APPEND,
     CORRECT_TO,
     RETRACT,
@@ -34,7 +34,7 @@ from transform.views.view_oracle import (
     operations,
     replayed,
 )
-from transform.views.view_worlds import (
+from views.view_worlds import (
     CASES,
     COMPUTED,
     GROUPS,
@@ -354,9 +354,9 @@ def add_fed(table: pa.Table) -> pa.Table:
 def as_if_large() -> Iterator[None]:
     """Three rows are too many to be held in memory: Spark reads the sources, and its answer stays with it."""
     with (
-        mock.patch.object(touched_rows, "SMALL_ROWS", 2),
-        mock.patch.object(touched_rows, "FEW_ROWS", 2),
-        mock.patch.object(evaluate, "HELD_ROWS", 2),
+        mock.patch.object(touched_rows, "LOCAL_ROWS", 2),
+        mock.patch.object(touched_rows, "LOCAL_WHOLE_ROWS", 2),
+        mock.patch.object(evaluator, "MEMORY_ROWS", 2),
     ):
         yield
 
@@ -380,7 +380,7 @@ def history(theme: str, seed: int, folder: Path, session: Any) -> Iterator[Histo
         for name in chosen:
             world.declare(name)
             found.refresh(name)
-            assert CASES[name].kind in ("", world.lake.view(name).way), world.lake.view(name).why
+            assert CASES[name].kind in ("", world.lake.view(name).refresh_kind), world.lake.view(name).whole_reason
         if "sums" in chosen:
             found.steps["sums"] = fm.BatchTransform(
                 add_fed, inputs=["sums"], outputs=["sums_fed"], transform_keys=["g"], version="1", name="fed"

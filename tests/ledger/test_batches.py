@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import BadQuery
+from floodmark.errors import BadQuery
 
 
 @pytest.fixture(scope="module")

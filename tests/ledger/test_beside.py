@@ -19,21 +19,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import floodmark as fm
-from floodmark.dataset import Dataset, Parts
-from floodmark.ledger import beside as besides
+from floodmark.dataset import Dataset, DatasetParts
+from floodmark.errors import BadQuery, DuplicateColumns, LedgerError
+from floodmark.ledger import side_columns as besides
 from floodmark.ledger import spark_read
-from floodmark.ledger.beside import Located, is_dense, side_by_side
 from floodmark.ledger.duckdb_table import raise_failure
-from floodmark.ledger.errors import BadQuery, DuplicateColumns, LedgerError
-from floodmark.ledger.expressions import fields_of
 from floodmark.ledger.ledger import Ledger
-from floodmark.ledger.query import _meant, _parsed, query_duckdb
+from floodmark.ledger.scan import filter_columns
 from floodmark.ledger.selection import DataFile, Selection
+from floodmark.ledger.side_columns import OffsetBatch, is_dense, with_side_columns
+from floodmark.ledger.sql import _narrowed, _parsed, query_duckdb
 from floodmark.storage.memory import MemoryStore
-from floodmark.storage.slices import ROW_GROUP_ROWS
-from ledger.current_worlds import lived_in, people, replayed
+from floodmark.storage.parquet import ROW_GROUP_ROWS
 from ledger.worlds import Clock, numbers
 from limits import set_limit
+from rows.current_worlds import lived_in, people, replayed
 
 TEN = pa.field("ten", pa.int64())
 SAID = pa.field("said", pa.string())
@@ -89,10 +89,9 @@ class Broken(InMemory):
 class Wide(Dataset):
     """A dataset with other columns beside its records than computed ones."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
-        self.beside: besides.Beside = InMemory()
-        self.parts = Parts.of(ledger, lambda _: self.beside)
+    def __init__(self, ledger: Ledger) -> None:  # not super().__init__, which refuses declarations
+        self.beside: besides.SideColumnSet = InMemory()
+        self.parts = DatasetParts.of(ledger, lambda _: self.beside)
 
 
 def wide(dataset: Dataset) -> Wide:
@@ -381,9 +380,9 @@ def test_next_batch_is_read_ahead_and_no_more():
     def located():
         for i in range(6):
             given_out.append(i)
-            yield Located(range(i, i + 1), pa.record_batch({"n": [i]}))
+            yield OffsetBatch(range(i, i + 1), pa.record_batch({"n": [i]}))
 
-    for i, table in enumerate(side_by_side(located(), Taking(("said",)), pa.schema([SAID]))):
+    for i, table in enumerate(with_side_columns(located(), Taking(("said",)), pa.schema([SAID]))):
         assert table.to_pylist() == [{"n": i, "said": said(i)}]
         assert len(given_out) <= i + 2
 
@@ -437,9 +436,9 @@ def test_file_that_left_records_out_is_not_cut(monkeypatch):
     set_limit(monkeypatch, "spark_read.least_bytes", 1)
     set_limit(monkeypatch, "spark_read.row_group_rows", 5)
     selection = Selection(0, 20, (DataFile("f", 0, 20, 15, 100),), np.array([*range(5), *range(10, 15)], np.int64))
-    assert spark_read._stretches(selection) == [selection]
+    assert spark_read._parts(selection) == [selection]
     whole = Selection(0, 20, (DataFile("f", 0, 20, 20, 100),))
-    assert len(spark_read._stretches(whole)) == 4
+    assert len(spark_read._parts(whole)) == 4
 
 
 def test_kept_error_holds_on_to_nothing(plain):
@@ -456,7 +455,7 @@ def test_kept_error_holds_on_to_nothing(plain):
 
 @given(st.integers(0, 5 << 20), st.integers(0, 5 << 20), st.integers(1, 9))
 def test_stretches_of_a_column_are_the_whole_of_it(start, rows, most):
-    stretches = list(besides._stretches(range(start, start + rows), most))
+    stretches = list(besides._cut(range(start, start + rows), most))
     assert [o for s in stretches for o in (s.start, s.stop)][:1] == ([start] if rows else [])
     assert all(a.stop == b.start for a, b in pairwise(stretches))
     assert sum(map(len, stretches)) == rows
@@ -480,9 +479,9 @@ SCHEMA = pa.schema([("a", pa.int64()), ("ab", pa.int64()), ("s", pa.struct([("x"
     ids=["name", "inside a struct", "number", "text that looks like one", "several", "none"],
 )
 def test_columns_of_a_filter_are_all_found(where, needed):
-    assert needed <= set(fields_of(where, SCHEMA))
+    assert needed <= set(filter_columns(where, SCHEMA))
     table = pa.table([[1], [2], [{"x": 3}], ["q"]], schema=SCHEMA)
-    assert table.select(fields_of(where, SCHEMA)).filter(where).num_rows == table.filter(where).num_rows
+    assert table.select(filter_columns(where, SCHEMA)).filter(where).num_rows == table.filter(where).num_rows
 
 
 def test_scan_with_columns_beside_it_travels_to_tasks(plain):
@@ -498,7 +497,7 @@ def test_tasks_together_read_what_the_scan_reads(dataset, monkeypatch, most):
     set_limit(monkeypatch, "spark_read.row_group_rows", 5)
     for as_of in (None, 33, 60):
         scan = dataset.scan(as_of=as_of)
-        parts = [replace(scan, selection=s) for s in spark_read._stretches(scan.selection)]
+        parts = [replace(scan, selection=s) for s in spark_read._parts(scan.selection)]
         files = scan.selection.files
         if most == 1 and not any(f.absent for f in files):
             assert len(parts) > len(files)
@@ -514,7 +513,7 @@ def test_large_file_is_cut_where_its_row_groups_end(tmp_path, clock, monkeypatch
     set_limit(monkeypatch, "spark_read.least_bytes", 1)
     set_limit(monkeypatch, "spark_read.task_bytes", made.scan().selection.files[0].size // 3 + 1)
     scan = replace(wide(made).scan(), columns=("n",))
-    parts = [replace(scan, selection=s) for s in spark_read._stretches(scan.selection)]
+    parts = [replace(scan, selection=s) for s in spark_read._parts(scan.selection)]
     assert [(p.selection.start, p.selection.end) for p in parts] == [
         (0, ROW_GROUP_ROWS),
         (ROW_GROUP_ROWS, 2 * ROW_GROUP_ROWS),
@@ -547,5 +546,5 @@ MEANT = [
 @pytest.mark.parametrize(("query", "meant"), MEANT, ids=[q for q, _ in MEANT])
 def test_query_means_the_columns_that_it_names_or_all(memory_lake, query, meant):
     dataset = wide(memory_lake.create("p", schema={"id": "int64", "v": "string"}))
-    scan = _meant(dataset.scan(), query, _parsed(query))
+    scan = _narrowed(dataset.scan(), query, _parsed(query))
     assert scan.columns == ("id", "v", *meant)

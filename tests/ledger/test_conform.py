@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from floodmark.ledger.errors import DuplicateColumns, MissingColumns, ReservedColumn, TypeMismatch, UnknownColumns
+from floodmark.errors import DuplicateColumns, MissingColumns, ReservedColumn, TypeMismatch, UnknownColumns
 from ledger.worlds import untouched
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

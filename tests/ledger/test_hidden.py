@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from derive.derived_worlds import transform
 from floodmark.chain.events import SetDataSchema
-from floodmark.engine import SilentProgress
+from floodmark.derive.commit import CommitMoves, commit_whole_result, evolve_layout
+from floodmark.engine.progress import SilentProgress
+from floodmark.errors import BadQuery
 from floodmark.ledger.create import create_view
-from floodmark.ledger.errors import BadQuery
-from floodmark.ledger.incoming import Frame
-from floodmark.ledger.layout import Layout, derive, from_odf, vocabulary
-from floodmark.ledger.merge.derive import Moves, derive_snapshot, evolved_layout
-from floodmark.ledger.strategy import declare, noted
-from ledger.merge.derived_worlds import transform
+from floodmark.ledger.data_input import TableData
+from floodmark.ledger.schema import Layout, derive_layout, layout_from_odf, vocabulary
+from floodmark.ledger.strategy import declare, read_note
 
 SHOWN = ["k", "text"]
 COPY = "floodmark_copy"
@@ -35,7 +35,7 @@ class World:
         create_view(lake.store, lake.runtime, "out", strategy=strategy, transform=transform(source), notes={"x": [1]})
         self.out = lake["out"]
         vocab = vocabulary(self.out.snapshot().state.vocab)
-        layout = derive(COLUMNS, vocab, None, strategy.key)
+        layout = derive_layout(COLUMNS, vocab, None, strategy.key)
         self.layout = replace(layout, data=COLUMNS, hidden=(COPY,))
 
     def put(self, *rows: tuple[int | None, str, int], layout: Layout | None = None) -> None:
@@ -45,8 +45,10 @@ class World:
         events = () if present == wanted else (SetDataSchema(schema=wanted.to_odf()),)
         named = [dict(zip(COLUMNS.names, row, strict=True)) for row in rows]
         table = pa.Table.from_pylist(named, schema=wanted.data)
-        moves = Moves(definitions=events)
-        derive_snapshot("out", self.lake.runtime, self.out.snapshot(), Frame(table), moves, SilentProgress(), {})
+        moves = CommitMoves(definitions=events)
+        commit_whole_result(
+            "out", self.lake.runtime, self.out.snapshot(), TableData(table), moves, SilentProgress(), {}
+        )
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def test_a_filter_may_look_at_them(world):
 def test_an_error_does_not_offer_them(world):
     with pytest.raises(BadQuery) as caught:
         world.out.to_arrow(columns=["txet"])
-    assert caught.value.hint == "it has offset, op, system_time, k, text"
+    assert caught.value.hint == "choose from its columns: offset, op, system_time, k, text"
 
 
 def test_a_users_own_column_of_that_name_is_shown(lake):
@@ -153,14 +155,14 @@ def test_a_column_that_is_retired_is_hidden_and_can_come_back(world):
 
 
 def test_more_columns_do_not_unhide_them(world):
-    layout, events = evolved_layout("out", world.layout, COLUMNS.append(pa.field("more", pa.int64())))
+    layout, events = evolve_layout("out", world.layout, COLUMNS.append(pa.field("more", pa.int64())))
     assert layout.hidden == (COPY,)
     assert layout.shown.names == [*SHOWN, "more"]
-    assert from_odf(events[0].schema, layout.vocab) == layout
+    assert layout_from_odf(events[0].schema, layout.vocab) == layout
 
 
 def test_the_chain_says_which_they_are(world):
-    assert from_odf(world.layout.to_odf(), world.layout.vocab) == world.layout
+    assert layout_from_odf(world.layout.to_odf(), world.layout.vocab) == world.layout
     assert replace(world.layout, hidden=()).to_odf() != world.layout.to_odf()
 
 
@@ -171,7 +173,9 @@ def test_a_query_may_pass_on_a_column_called_event_time_without_values(lake):
     definitions = (SetDataSchema(schema=layout.to_odf()),)
     table = pa.table({"k": [1, 2], "event_time": [None, "noon"], COPY: [0, 0]}, schema=data)
     at = world.out.snapshot()
-    derive_snapshot("out", lake.runtime, at, Frame(table), Moves(definitions=definitions), SilentProgress(), {})
+    commit_whole_result(
+        "out", lake.runtime, at, TableData(table), CommitMoves(definitions=definitions), SilentProgress(), {}
+    )
     assert world.out.to_arrow().to_pydict() == {"k": [1, 2], "event_time": [None, "noon"]}
     assert world.out.event_time is None
     assert world.out.verify().ok
@@ -179,8 +183,8 @@ def test_a_query_may_pass_on_a_column_called_event_time_without_values(lake):
 
 def test_notes_are_kept_beside_the_key(world):
     state = world.out.snapshot().state
-    assert noted(state, "x") == [1]
-    assert noted(state, "y") is None
+    assert read_note(state, "x") == [1]
+    assert read_note(state, "y") is None
     assert world.out.strategy == declare("upsert", ["k", COPY], None, "k")
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import ReservedSource
+from floodmark.errors import BadData
 from ledger.worlds import START, numbers, untouched
 from limits import set_limit
 
@@ -88,11 +88,11 @@ def test_pair_whose_write_was_refused_can_be_written_later(dataset):
 
 @pytest.mark.parametrize("half", [{"source": "kafka"}, {"state": "1"}])
 def test_half_a_pair_is_refused(dataset, half):
-    with untouched(dataset), pytest.raises(TypeError, match="go together"):
+    with untouched(dataset), pytest.raises(TypeError, match="given together"):
         dataset.write(numbers(0, 1), **half)
 
 
 def test_source_name_that_records_purges_is_refused(dataset):
     dataset.write(numbers(0, 5))
-    with untouched(dataset), pytest.raises(ReservedSource, match="purges"):
+    with untouched(dataset), pytest.raises(BadData, match="purges"):
         dataset.write(numbers(0, 1), source="floodmark.dev/purge", state="3")

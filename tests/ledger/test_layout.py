@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import floodmark as fm
-from floodmark.ledger.errors import BadEventTime, DuplicateColumns, ReservedColumn, UnsupportedType
-from floodmark.ledger.layout import derive, from_odf
-from floodmark.storage.slices import Vocabulary
+from floodmark.errors import BadEventTime, DuplicateColumns, ReservedColumn, UnsupportedType
+from floodmark.ledger.schema import derive_layout, layout_from_odf
+from floodmark.storage.parquet import Vocabulary
 from ledger.arrow_types import data_types
 from ledger.worlds import START, events, keys
 
@@ -33,8 +33,8 @@ def schemas(draw):
 def test_layout_survives_the_way_through_the_chain(world):
     schema, event_time = world
     vocab = Vocabulary(event_time=event_time or "event_time")
-    layout = derive(schema, vocab, event_time)
-    back = from_odf(layout.to_odf(), vocab)
+    layout = derive_layout(schema, vocab, event_time)
+    back = layout_from_odf(layout.to_odf(), vocab)
     assert back == layout
     assert back.data.names == schema.names
     assert layout.slice_schema.names[:4] == ["offset", "op", "system_time", event_time or "event_time"]

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.storage.counting import CountingStore
-from floodmark.storage.memory import MemoryStore
+from floodmark.storage.memory import CountingStore, MemoryStore
 from ledger.worlds import START, blocks, events
 from limits import set_limit
 
@@ -83,7 +82,7 @@ def test_merged_batch_says_what_its_rows_came_to(lake):
     assert summaries(dataset) == [
         "+3 new, offsets 0–2",
         "+1 new, 1 changed, 1 unchanged, 1 replaced within the batch, offsets 3–5",
-        "1 retracted, 1 not there to retract, offsets 6–6",
+        "1 retracted, 1 not found, offsets 6–6",
     ]
 
 

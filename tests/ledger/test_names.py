@@ -10,10 +10,9 @@ import pytest
 
 import floodmark as fm
 from floodmark.chain.ids import DatasetId
+from floodmark.errors import BadName, DatasetExists, SwapUnknown, UnknownDataset
 from floodmark.ledger import names
-from floodmark.ledger.errors import BadName, DatasetExists, UnknownDataset
 from floodmark.ledger.names import DamagedName
-from floodmark.storage.errors import SwapUnknown
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import numbers
 
@@ -76,7 +75,7 @@ def test_existing_dataset_is_opened_when_that_is_fine(lake):
     assert lake.create("new", exist_ok=True).count() == 0
 
 
-@pytest.mark.parametrize(("name", "hint"), [("trps", "did you mean 'Trips'?"), ("zzz", "there are: Trips, users")])
+@pytest.mark.parametrize(("name", "hint"), [("trps", "did you mean 'Trips'?"), ("zzz", "choose one of Trips, users")])
 def test_unknown_dataset_gets_a_hint(lake, name, hint):
     lake.create("Trips")
     lake.create("users")
@@ -129,7 +128,7 @@ def test_dropped_dataset_leaves_nothing(lake):
     assert [d.name for d in lake] == ["other"]
     assert {info.key.split("/")[1] for info in lake.store.list("datasets")} == {other.id.bytes.hex()}
     for use in (dataset.count, dataset.to_arrow, lambda: dataset.write(numbers(0, 1)), lambda: dataset.head):
-        with pytest.raises(UnknownDataset, match="gone"):
+        with pytest.raises(UnknownDataset, match="no longer exists"):
             use()
 
 
@@ -169,23 +168,23 @@ def test_damaged_name_file_is_named(lake):
 
 def test_entry_is_swapped_only_from_what_was_read(lake):
     one, two = (lake.create(name).id for name in ("One", "two"))
-    entry = names.find(lake.store, "one")
+    entry = names.require_entry(lake.store, "one")
     begun = replace(entry, pending=two)
     assert names.swap(lake.store, entry, begun)
     assert not names.swap(lake.store, entry, replace(entry, pending=one))
     assert not names.swap(lake.store, entry, None)
-    assert names.find(lake.store, "one") == begun == names.Entry("One", one, two)
+    assert names.require_entry(lake.store, "one") == begun == names.NameEntry("One", one, two)
     assert names.swap(lake.store, begun, begun)
     assert names.swap(lake.store, begun, None)
-    assert names.look(lake.store, "one") is None
+    assert names.read_entry(lake.store, "one") is None
 
 
 ONE, TWO, THREE = (DatasetId.generate(lambda size, fill=fill: bytes([fill]) * size) for fill in (1, 2, 3))
-PLAIN = names.Entry("x", ONE)
-BEGUN = names.Entry("x", ONE, TWO)
-DONE = names.Entry("x", TWO, None, (ONE,))
-LATER = names.Entry("x", THREE, None, (ONE, TWO))
-OTHER = names.Entry("x", ONE, THREE)
+PLAIN = names.NameEntry("x", ONE)
+BEGUN = names.NameEntry("x", ONE, TWO)
+DONE = names.NameEntry("x", TWO, None, (ONE,))
+LATER = names.NameEntry("x", THREE, None, (ONE, TWO))
+OTHER = names.NameEntry("x", ONE, THREE)
 SWAPS = {  # what is swapped, to what, what others make of it, and whether it happened
     "begun and installed, so that nothing is left to do": (PLAIN, BEGUN, DONE, False),
     "begun, or not, before another was": (PLAIN, BEGUN, OTHER, True),
@@ -193,7 +192,7 @@ SWAPS = {  # what is swapped, to what, what others make of it, and whether it ha
     "withdrawn before the install": (BEGUN, DONE, PLAIN, False),
     "withdrawn and begun again": (BEGUN, PLAIN, OTHER, True),
     "installed before it was withdrawn": (BEGUN, PLAIN, DONE, False),
-    "released and claimed by another": (PLAIN, None, names.Entry("x", THREE), True),
+    "released and claimed by another": (PLAIN, None, names.NameEntry("x", THREE), True),
     "installed before it was released": (BEGUN, None, DONE, False),
     "released before the install": (BEGUN, DONE, None, False),
 }
@@ -207,7 +206,7 @@ def test_swap_of_a_name_whose_answer_is_lost_is_told_by_what_others_made_of_it(o
                 return super().compare_and_swap(key, expected, new)
             self.others = True
             with suppress(UnknownDataset):
-                now = names.find(self, "x")
+                now = names.require_entry(self, "x")
                 names.swap(self, now, None) if then is None else names.swap(self, now, then)
             raise SwapUnknown("the line was cut", key=key, url=self.url)
 
@@ -218,13 +217,13 @@ def test_swap_of_a_name_whose_answer_is_lost_is_told_by_what_others_made_of_it(o
     assert old == PLAIN or names.swap(store, PLAIN, old)
     store.others = False
     assert (names.swap(store, old, None) if new is None else names.swap(store, old, new)) is happened
-    assert names.look(store, "x") == then
+    assert names.read_entry(store, "x") == then
 
 
 def test_rename_carries_the_whole_entry(lake):
-    entry = names.Entry("x", TWO, THREE, (ONE,))
+    entry = names.NameEntry("x", TWO, THREE, (ONE,))
     names.claim(lake.store, "x", TWO)
-    names.swap(lake.store, names.find(lake.store, "x"), entry)
+    names.swap(lake.store, names.require_entry(lake.store, "x"), entry)
     names.rename(lake.store, "x", "y")
     assert list(names.entries(lake.store)) == [replace(entry, name="y")]
     names.rename(lake.store, "y", "Y")
@@ -243,14 +242,14 @@ CUT_SHORT = {  # the entry of the old name, that of the new one, and what the re
 def test_rename_that_was_cut_short_and_continued_loses_no_replacement(lake, old, new, becomes):
     for name, entry in (("x", old), ("y", new)):
         names.claim(lake.store, name, entry.id)
-        assert names.swap(lake.store, names.find(lake.store, name), replace(entry, name=name))
+        assert names.swap(lake.store, names.require_entry(lake.store, name), replace(entry, name=name))
     names.rename(lake.store, "x", "y")
     assert list(names.entries(lake.store)) == [replace(becomes, name="y")]
 
 
 def test_old_rows_of_a_view_are_not_renamed_over_nor_a_view_over_them(lake):
     names.claim(lake.store, "x", TWO)
-    names.swap(lake.store, names.find(lake.store, "x"), DONE)
+    names.swap(lake.store, names.require_entry(lake.store, "x"), DONE)
     names.claim(lake.store, "x-old-1", ONE, rows_of="x")
     for old, new in (("x", "x-old-1"), ("x-old-1", "x")):
         with pytest.raises(DatasetExists):
@@ -259,22 +258,22 @@ def test_old_rows_of_a_view_are_not_renamed_over_nor_a_view_over_them(lake):
 
 def test_dataset_is_found_by_its_name_or_that_of_the_one_that_replaced_it(lake):
     names.claim(lake.store, "x", THREE)
-    names.swap(lake.store, names.find(lake.store, "x"), LATER)
+    names.swap(lake.store, names.require_entry(lake.store, "x"), LATER)
     names.claim(lake.store, "x-old-1", ONE, rows_of="x")
     for dataset_id in (ONE, TWO, THREE):
         for likely in ("x", "x-old-1", "no such name", "unknown"):
-            assert names.find_place(lake.store, dataset_id, likely) == LATER
+            assert names.find_entry_of(lake.store, dataset_id, likely) == LATER
             direct = dataset_id == ONE and likely == "x-old-1"
-            assert names.find_source(lake.store, str(dataset_id), likely) == ("x-old-1" if direct else "x")
+            assert names.find_input_name(lake.store, str(dataset_id), likely) == ("x-old-1" if direct else "x")
     names.swap(lake.store, LATER, None)
-    assert names.find_place(lake.store, ONE, "x-old-1") is None
+    assert names.find_entry_of(lake.store, ONE, "x-old-1") is None
 
 
 def test_rename_of_old_rows_that_was_cut_short_is_continued(lake):
     for name in ("x-old-1", "y"):
         names.claim(lake.store, name, ONE, rows_of="x")
     names.rename(lake.store, "x-old-1", "y")
-    assert list(names.entries(lake.store)) == [names.Entry("y", ONE, rows_of="x")]
+    assert list(names.entries(lake.store)) == [names.NameEntry("y", ONE, rows_of="x")]
 
 
 def test_name_file_that_was_renamed_by_hand_counts_by_its_key(lake):

@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark.chain.events import AddData, SetDataSchema
-from floodmark.storage.counting import CountingStore
-from floodmark.storage.memory import MemoryStore
+from floodmark.storage.memory import CountingStore, MemoryStore
 from ledger.worlds import blocks, data_events, events, numbers
 from limits import set_limit
 

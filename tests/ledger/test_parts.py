@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import UnknownDataset
-from floodmark.ledger.incoming import Incoming, recognise
+from floodmark.errors import UnknownDataset
+from floodmark.ledger.data_input import Incoming, recognise
 from floodmark.ledger.ledger import Ledger
-from floodmark.ledger.rows import Rows
+from floodmark.rows.rows import Rows
 from floodmark.storage.memory import MemoryStore
-from ledger.current_worlds import people
+from rows.current_worlds import people
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_ledger_that_moved_reads_the_head_of_the_other_dataset(lake):
     ledger.move_to(lake["new"].snapshot().objects)
     assert ledger.snapshot().head == lake["new"].head
     lake.drop("new")
-    with pytest.raises(UnknownDataset, match="'old' is gone"):  # by the name under which it was opened
+    with pytest.raises(UnknownDataset, match="'old' no longer exists"):  # by the name under which it was opened
         ledger.snapshot()
 
 

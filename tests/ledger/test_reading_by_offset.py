@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 import floodmark as fm
 from floodmark.chain.events import AddData
-from floodmark.chain.hashes import Multihash
-from floodmark.ledger.errors import BadAsOf, NoSchema
-from floodmark.storage.counting import CountingStore
-from floodmark.storage.memory import MemoryStore
+from floodmark.chain.ids import Multihash
+from floodmark.errors import BadAsOf, NoSchema
+from floodmark.storage.memory import CountingStore, MemoryStore
 from ledger.worlds import START, Clock, blocks, numbers
 from profiles import examples
 
@@ -185,6 +184,6 @@ def test_state_that_ended_where_the_purge_ended_is_purged_too(lake):
     dataset.write(pa.table({"n": [1, 2]}))
     dataset.write(pa.table({"n": [3]}))
     dataset.purge(before=2)
-    with pytest.raises(fm.Purged):
+    with pytest.raises(fm.RecordsPurged):
         dataset.to_arrow(as_of=1)
     assert dataset.to_arrow(as_of=2).column("n").to_pylist() == [3]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import floodmark as fm
-from floodmark.ledger.layout import even_rows
+from floodmark.ledger.schema import rows_per_group
 from floodmark.storage.memory import MemoryStore
-from floodmark.storage.slices import ROW_GROUP_ROWS, Vocabulary, write_rows
+from floodmark.storage.parquet import ROW_GROUP_ROWS, Vocabulary, write_rows
 from limits import set_limit
 
 
@@ -95,6 +95,6 @@ def test_a_table_of_records_is_one_row_group_however_large(tmp_path):
 
 @given(st.integers(1, 10_000), st.integers(1, 3_000))
 def test_even_row_groups_are_as_few_as_can_be(rows, size):
-    each = even_rows(rows, size)
+    each = rows_per_group(rows, size)
     assert 1 <= each <= size
     assert -(-rows // each) == -(-rows // size)

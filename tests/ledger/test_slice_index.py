@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 import floodmark as fm
 from floodmark.chain.events import ROUTINE_KINDS, AddData, kind
 from floodmark.chain.walk import walk_back
-from floodmark.ledger import index
-from floodmark.ledger.index import FAN_OUT, rebuild
-from floodmark.ledger.segment import BadSegment, decode, encode, span
-from floodmark.storage.counting import CountingStore
-from floodmark.storage.memory import MemoryStore
+from floodmark.ledger import slice_index, slice_segment
+from floodmark.ledger.slice_index import FAN_OUT, rebuild
+from floodmark.ledger.slice_segment import BadSegment, decode, encode, span
+from floodmark.storage.memory import CountingStore, MemoryStore
 from ledger.worlds import START, Clock, blocks, keys, numbers
 from limits import set_limit
 from profiles import examples
@@ -148,8 +147,8 @@ def test_every_block_is_rewritten_only_a_few_times(monkeypatch):
     store = CountingStore(MemoryStore())
     dataset = world(store)
     written = []
-    real = index.encode
-    monkeypatch.setattr(index, "encode", lambda segment: written.append(segment.blocks) or real(segment))
+    real = slice_segment.encode
+    monkeypatch.setattr(slice_index, "encode", lambda segment: written.append(segment.blocks) or real(segment))
     for step in range(256):
         dataset.advance_watermark(START + timedelta(days=step + 1))
     assert sum(written) <= 256 * (2 + math.log(256, FAN_OUT))

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import floodmark as fm
-from floodmark.ledger.errors import BadAsOf, NoSchema, Purged
+from floodmark.errors import BadAsOf, NoSchema, RecordsPurged
 from ledger.worlds import events, numbers
 from limits import set_limit
 
@@ -130,7 +130,7 @@ def test_read_and_changes_and_the_past_agree_with_arrow(lake, way):
 
     dataset.purge(before=3)
     assert dataset.read().count() == 3
-    with pytest.raises(Purged):
+    with pytest.raises(RecordsPurged):
         dataset.changes()
 
 

@@ -10,14 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import (
-    BadEventTime,
-    NothingToWrite,
-    TypeMismatch,
-    UnknownColumns,
-    UnreadableFile,
-    UnsupportedType,
-)
+from floodmark.errors import BadEventTime, NothingToWrite, TypeMismatch, UnknownColumns, UnreadableFile, UnsupportedType
 from floodmark.storage.cloud import CloudStore
 from ledger.s3_server import s3_bucket
 from ledger.worlds import START, data_events, events, keys, untouched

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import BadName, BadQuery, NoSchema, UnknownDataset
+from floodmark.errors import BadName, BadQuery, NoSchema, UnknownDataset
 from ledger.worlds import numbers
 
 
@@ -111,6 +111,6 @@ def test_query_over_many_slices(lake):
 )
 def test_sql_only_answers_questions(lake, tmp_path, query):
     file = tmp_path / "out.csv"
-    with pytest.raises(BadQuery, match="not one question"):
+    with pytest.raises(BadQuery, match="only a single SELECT"):
         lake.sql(query.format(file=file))
     assert not file.exists()

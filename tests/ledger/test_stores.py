@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import DatasetExists, NothingToWrite, Purged, TypeMismatch, UnknownDataset
+from floodmark.errors import DatasetExists, NothingToWrite, RecordsPurged, TypeMismatch, UnknownDataset
 from floodmark.storage.cloud import CloudStore
 from floodmark.storage.memory import MemoryStore
 from ledger.s3_server import s3_bucket
@@ -69,7 +69,7 @@ def test_life_of_a_dataset(lake, clock, tmp_path, monkeypatch):
     assert (report.ok, report.slices) == (True, len(keys(opened, "data")))
     purge = opened.purge(before=3)
     assert (purge.slices, purge.records) == (1, 3)
-    with pytest.raises(Purged):
+    with pytest.raises(RecordsPurged):
         opened.changes_arrow()
     assert trips.count() == 31
     assert trips.verify().purged_slices == 1

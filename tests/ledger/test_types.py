@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.ledger.errors import UnsupportedType
-from floodmark.ledger.types import canonical, check_supported, field_from_odf, field_to_odf
+from floodmark.errors import UnsupportedType
+from floodmark.ledger.types import canonical_type, check_supported, field_from_odf, field_to_odf
 from ledger.arrow_types import data_types
 
 
@@ -22,7 +22,7 @@ def test_every_type_survives_the_way_through_the_chain(data_type, nullable):
 
 @given(data_types())
 def test_canonical_types_stay_what_they_are(data_type):
-    assert canonical(data_type, "x").equals(data_type)
+    assert canonical_type(data_type, "x").equals(data_type)
     check_supported(data_type, "x")
 
 
@@ -52,7 +52,7 @@ def test_canonical_types_stay_what_they_are(data_type):
     ids=str,
 )
 def test_encodings_of_a_type_are_kept_as_one_type(given_type, kept):
-    assert canonical(given_type, "x").equals(kept)
+    assert canonical_type(given_type, "x").equals(kept)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_encodings_of_a_type_are_kept_as_one_type(given_type, kept):
 )
 def test_type_that_cannot_be_held_is_refused_by_column(data_type, hint):
     with pytest.raises(UnsupportedType, match="'fare'") as refused:
-        check_supported(canonical(data_type, "fare"), "fare")
+        check_supported(canonical_type(data_type, "fare"), "fare")
     assert refused.value.column == "fare"
     assert hint in refused.value.hint
 
 
 def test_member_of_a_struct_is_named_with_its_path():
     with pytest.raises(UnsupportedType) as refused:
-        canonical(pa.struct([("inner", pa.struct([("took", pa.duration("s"))]))]), "trip")
+        canonical_type(pa.struct([("inner", pa.struct([("took", pa.duration("s"))]))]), "trip")
     assert refused.value.column == "trip.inner.took"

@@ -7,9 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import BadAsOf, WatermarkBack
-from floodmark.storage.counting import CountingStore
-from floodmark.storage.memory import MemoryStore
+from floodmark.errors import BadAsOf, BadData
+from floodmark.storage.memory import CountingStore, MemoryStore
 from ledger.worlds import START, data_events, events, numbers, untouched
 
 
@@ -57,9 +56,9 @@ def test_checkpoint_is_carried_through_events_without_one(dataset):
     from dataclasses import replace
 
     from floodmark.chain.events import Checkpoint
-    from floodmark.chain.hashes import Multihash
+    from floodmark.chain.ids import Multihash
     from floodmark.ledger.commit import empty_event
-    from floodmark.ledger.metadata import commit_events
+    from floodmark.ledger.create import commit_events
 
     dataset.write(events(1))
     objects = dataset.snapshot().objects
@@ -85,7 +84,7 @@ def test_watermark_that_is_there_already_writes_no_block(dataset):
 
 def test_watermark_never_goes_back(dataset):
     dataset.write(events(5))
-    with untouched(dataset), pytest.raises(WatermarkBack, match="'d'") as refused:
+    with untouched(dataset), pytest.raises(BadData, match="'d'") as refused:
         dataset.advance_watermark(minute(4))
     assert "later" in refused.value.hint
 

@@ -11,15 +11,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.ledger.errors import (
+from floodmark.errors import (
+    BadData,
     BadEventTime,
     MissingColumns,
-    NoFiles,
     NothingToWrite,
     TypeMismatch,
     UnknownColumns,
     UnreadableFile,
-    UnsupportedData,
 )
 from ledger.worlds import untouched
 
@@ -70,7 +69,7 @@ def test_file_is_written(dataset, inbox, name):
 @pytest.mark.parametrize(("read", "content"), [("csv", CSV), ("json", JSON)])
 def test_format_can_be_said_when_the_name_does_not_tell(dataset, inbox, read, content):
     (inbox / "export.dat").write_text(content)
-    with untouched(dataset), pytest.raises(UnsupportedData, match=r"export\.dat") as refused:
+    with untouched(dataset), pytest.raises(BadData, match=r"export\.dat") as refused:
         dataset.write(inbox / "export.dat")
     assert "read=" in refused.value.hint
     dataset.write(str(inbox / "export.dat"), read=read)
@@ -97,7 +96,7 @@ def test_folder_is_searched_to_its_depth_without_hidden_files(dataset, inbox):
 
 def test_folder_whose_names_hold_values_is_refused(dataset, inbox):
     parquet(inbox / "year=2025" / "a.parquet", [{"n": 1}])
-    with untouched(dataset), pytest.raises(UnsupportedData, match="year=2025"):
+    with untouched(dataset), pytest.raises(BadData, match="year=2025"):
         dataset.write(inbox)
 
 
@@ -251,14 +250,14 @@ def test_null_event_time_in_a_file_is_refused_by_the_file_s_name(lake, inbox, na
 def test_files_of_several_formats_are_refused(dataset, inbox):
     for name in ("a.csv", "a.json"):
         FILES[name](inbox / name)
-    with untouched(dataset), pytest.raises(UnsupportedData, match=r"a\.csv.*a\.json"):
+    with untouched(dataset), pytest.raises(BadData, match=r"a\.csv.*a\.json"):
         dataset.write(inbox)
 
 
 @pytest.mark.parametrize("where", ["nothing-here", "*.parquet", "", "notes.txt/"])
 def test_path_that_matches_no_file_is_refused(dataset, inbox, where):
     (inbox / "empty").mkdir()
-    with untouched(dataset), pytest.raises(NoFiles) as refused:
+    with untouched(dataset), pytest.raises(UnreadableFile) as refused:
         dataset.write(f"{inbox}/{where}")
     assert refused.value.path == f"{inbox}/{where}"
 

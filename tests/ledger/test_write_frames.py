@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import BadEventTime, NothingToWrite, TypeMismatch, UnsupportedData, UnsupportedType
+from floodmark.errors import BadData, BadEventTime, NothingToWrite, TypeMismatch, UnsupportedType
 from ledger.worlds import START, events, keys, numbers, untouched
 from limits import set_limit
 
@@ -104,7 +104,7 @@ def test_pandas_times_finer_than_microseconds_are_refused(lake):
 )
 def test_what_is_no_frame_is_refused(lake, data, word):
     dataset = lake.create("d")
-    with untouched(dataset), pytest.raises(UnsupportedData) as refused:
+    with untouched(dataset), pytest.raises(BadData) as refused:
         dataset.write(data)
     assert word in str(refused.value)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.chain.events import AddData, MetadataBlock
-from floodmark.chain.hashes import Multihash
+from floodmark.chain.ids import Multihash
 from floodmark.chain.walk import walk_back
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore

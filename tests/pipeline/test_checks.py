@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.chain import codec
-from floodmark.pipeline.checks import checked_graph
+from floodmark.chain import wire
+from floodmark.pipeline.checks import build_checked_graph
 from limits import set_limit
 
 ROWS = pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "UTC")), "price": [1.5]})
@@ -28,7 +28,7 @@ def same(orders: pa.Table) -> pa.Table:
 
 def problems(lake: fm.Lake, *declarations) -> fm.BadPipeline:
     with pytest.raises(fm.BadPipeline) as caught:
-        checked_graph(fm.Pipeline(declarations), lake)
+        build_checked_graph(fm.Pipeline(declarations), lake)
     return caught.value
 
 
@@ -42,12 +42,12 @@ def problems(lake: fm.Lake, *declarations) -> fm.BadPipeline:
         ({"event_time": "at", "partition_by": "day"}, "exists with no timeline"),
         (
             {"key": "id", "schema": {"price": "string"}},
-            "column 'price' of 'orders' is declared as string, and is double",
+            "column 'price' of 'orders' is declared as string, but is double",
         ),
     ],
 )
 def test_a_dataset_that_was_made_otherwise_is_refused_with_its_line(lake, options, complaint):
-    error = problems(lake, fm.Dataset("orders", **options))
+    error = problems(lake, fm.DatasetSpec("orders", **options))
     assert complaint in error.message
     assert error.message.startswith(f"{__file__}, line ")
     assert error.path == __file__
@@ -59,16 +59,16 @@ def test_a_dataset_that_was_made_otherwise_is_refused_with_its_line(lake, option
     "options", [{}, {"key": "id"}, {"key": "id", "event_time": "at"}, {"schema": {"id": "int32", "new": "string"}}]
 )
 def test_a_dataset_as_it_is_or_less_said_of_it_is_fine(lake, options):
-    checked_graph(fm.Pipeline([fm.Dataset("orders", **options)]), lake)
+    build_checked_graph(fm.Pipeline([fm.DatasetSpec("orders", **options)]), lake)
 
 
 def test_a_key_that_was_taken_out_of_the_declaration_of_what_a_source_fills_is_refused_with_its_line(lake):
     lake.create("stock", key=["shop", "id"], merge="snapshot")
-    declared = fm.Dataset("orders", event_time="at"), fm.Dataset("Stock")
+    declared = fm.DatasetSpec("orders", event_time="at"), fm.DatasetSpec("Stock")
     error = problems(lake, *(fm.Source(one, frame=lambda: ROWS) for one in declared))
     assert [one.message for one in error.problems] == [
-        "dataset 'orders' exists with merge upsert by id, and is declared without a key",
-        "dataset 'Stock' exists with merge snapshot by shop, id, and is declared without a key",
+        "dataset 'orders' exists with merge upsert by id, but is declared without a key",
+        "dataset 'Stock' exists with merge snapshot by shop, id, but is declared without a key",
     ]
     assert "key='id'" in error.problems[0].hint
     assert "key=['shop', 'id'], merge='snapshot'" in error.problems[1].hint
@@ -83,17 +83,17 @@ def test_a_source_that_is_given_just_a_name_writes_to_a_dataset_as_it_is(lake):
 
 def test_an_output_with_another_key_than_it_has_is_refused(lake):
     fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
-    for output in (fm.OutputSpec("prices", key=["id", "at"]), fm.Dataset("prices", key=["id", "at"])):
+    for output in (fm.OutputSpec("prices", key=["id", "at"]), fm.DatasetSpec("prices", key=["id", "at"])):
         error = problems(lake, fm.BatchTransform(same, ["orders"], [output]))
         assert "id" in error.message
         assert f"{__file__}, line " in error.message
-    declared = problems(lake, fm.Dataset("prices", key="at"), fm.BatchTransform(same, ["orders"], ["prices"]))
-    assert "the key of 'prices' is at, and was id when it was made" in declared.message
+    declared = problems(lake, fm.DatasetSpec("prices", key="at"), fm.BatchTransform(same, ["orders"], ["prices"]))
+    assert "dataset 'prices' exists with the key id, not at" in declared.message
 
 
 def test_what_is_computed_has_no_merge_strategy_of_its_own(lake):
     error = problems(
-        lake, fm.Dataset("prices", key="id", merge="snapshot"), fm.BatchTransform(same, ["orders"], ["prices"])
+        lake, fm.DatasetSpec("prices", key="id", merge="snapshot"), fm.BatchTransform(same, ["orders"], ["prices"])
     )
     assert "declared with merge=, but it is computed from others" in error.message
 
@@ -102,7 +102,7 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_runs(lake):
     calls = []
     pipeline = fm.Pipeline(
         [
-            fm.Dataset("orders", key="at", event_time="price"),
+            fm.DatasetSpec("orders", key="at", event_time="price"),
             fm.Source("more", frame=lambda: calls.append(1)),
         ]
     )
@@ -125,8 +125,8 @@ def test_what_was_computed_cannot_become_a_source_nor_the_other_way_round(lake):
     fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
     error = problems(lake, fm.Source("prices", frame=lambda: ROWS), fm.BatchTransform(same, ["prices"], ["orders"]))
     assert [one.message for one in error.problems] == [
-        "'prices' is computed from others, and source 'ingest_prices' takes data from outside",
-        "'orders' holds data from outside, and step 'same' computes it",
+        "'prices' is computed from others, but source 'ingest_prices' takes data from outside",
+        "'orders' has data from outside, but step 'same' computes it",
     ]
     assert {one.place.file for one in error.problems} == {__file__}
 
@@ -149,9 +149,21 @@ def again(prise: float) -> float:
 @pytest.mark.parametrize(
     ("column", "complaint", "hint"),
     [
-        (lambda: fm.Column("orders", "double", told), "is declared as string, and was made as double", "drop_column"),
-        (lambda: fm.Column("orders", "Price", double), "'orders' has a column 'price' of its own", "another name"),
-        (lambda: fm.Column("orders", "again", again), "from 'prise', which 'orders' does not have", "mean 'price'?"),
+        (
+            lambda: fm.ColumnSpec("orders", "double", told),
+            "is declared as string, but exists as double",
+            "drop_column",
+        ),
+        (
+            lambda: fm.ColumnSpec("orders", "Price", double),
+            "already has a stored column 'price'",
+            "another name",
+        ),
+        (
+            lambda: fm.ColumnSpec("orders", "again", again),
+            "from 'prise', which 'orders' does not have",
+            "mean 'price'?",
+        ),
     ],
 )
 def test_a_column_that_its_dataset_cannot_have_is_refused_with_its_line(lake, column, complaint, hint):
@@ -166,18 +178,18 @@ def test_columns_of_declared_columns_and_those_of_a_dataset_without_records_are_
     lake.create("empty")
     twice = fm.udf(returns="float64")(lambda double: double)
     columns = [
-        fm.Column("orders", "twice", twice),
-        fm.Column("orders", "double", double),
-        fm.Column("empty", "x", again),
+        fm.ColumnSpec("orders", "twice", twice),
+        fm.ColumnSpec("orders", "double", double),
+        fm.ColumnSpec("empty", "x", again),
     ]
-    checked_graph(fm.Pipeline(columns), lake)
+    build_checked_graph(fm.Pipeline(columns), lake)
 
 
 def test_datasets_of_a_newer_release_are_named_with_their_line(lake, monkeypatch):
     fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
     set_limit(monkeypatch, "codec.cached_bytes", 0)
-    monkeypatch.setattr(codec, "_TIMESTAMP_ALIGN", {1: 4})  # none of the versions of these blocks
-    declared = fm.Dataset("orders", key="id")
+    monkeypatch.setattr(wire, "_TIMESTAMP_ALIGN", {1: 4})  # none of the versions of these blocks
+    declared = fm.DatasetSpec("orders", key="id")
     error = problems(fm.Lake(lake.store), declared, fm.BatchTransform(same, [declared], ["prices"]))
     assert [one.message.partition(": ")[0] for one in error.problems] == [
         "dataset 'prices' cannot be read",

@@ -8,9 +8,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.errors import FloodmarkError
-from floodmark.pipeline.errors import BadDeclaration
-from floodmark.transform.errors import BadStep
+from floodmark.errors import BadStep, FloodmarkError
 
 
 def same(orders: pa.Table) -> pa.Table:
@@ -24,10 +22,10 @@ def double(price: float) -> float:
 
 def test_declarations_remember_their_line():
     found = [
-        fm.Dataset("a"),
+        fm.DatasetSpec("a"),
         fm.Source("a", files="*.csv"),
-        fm.Column("a", "double", double),
-        fm.View("v", sql="select 1 from a"),
+        fm.ColumnSpec("a", "double", double),
+        fm.ViewSpec("v", sql="select 1 from a"),
         fm.BatchTransform(same, ["a"], ["b"]),
     ]
     (first, *_) = lines = [one.place.line for one in found]
@@ -36,13 +34,15 @@ def test_declarations_remember_their_line():
 
 
 def test_two_declarations_of_the_same_are_equal_wherever_they_stand():
-    one = fm.Dataset("a", key="id")
-    assert one == fm.Dataset("a", key="id")
-    assert one != fm.Dataset("a", key="name")
+    one = fm.DatasetSpec("a", key="id")
+    assert one == fm.DatasetSpec("a", key="id")
+    assert one != fm.DatasetSpec("a", key="name")
 
 
 def test_declared_datasets_are_inputs_and_outputs_of_steps():
-    step = fm.BatchTransform(same, [fm.Dataset("orders", key="id")], [fm.Dataset("prices", key="id", event_time="at")])
+    step = fm.BatchTransform(
+        same, [fm.DatasetSpec("orders", key="id")], [fm.DatasetSpec("prices", key="id", event_time="at")]
+    )
     assert step.input_names == ("orders",)
     (output,) = step.outputs
     assert (output.name, output.key, output.event_time) == ("prices", ("id",), "at")
@@ -54,8 +54,8 @@ def test_an_output_named_by_text_has_what_is_declared_of_it():
         [
             fm.BatchTransform(same, ["orders"], ["prices"]),
             fm.BatchTransform(same, ["orders"], [fm.OutputSpec("others", key="name")], name="other"),
-            fm.Dataset("prices", key="id", event_time="at", schema=schema),
-            fm.Dataset("others", key="id", event_time="at"),
+            fm.DatasetSpec("prices", key="id", event_time="at", schema=schema),
+            fm.DatasetSpec("others", key="id", event_time="at"),
         ]
     )
     (spec,) = pipeline["same"].outputs
@@ -65,13 +65,13 @@ def test_an_output_named_by_text_has_what_is_declared_of_it():
 
 
 def test_a_declaration_given_to_a_step_column_or_view_is_one_of_the_pipeline():
-    a, b, c, d = (fm.Dataset(name, key="id", merge="snapshot") for name in "abcd")
+    a, b, c, d = (fm.DatasetSpec(name, key="id", merge="snapshot") for name in "abcd")
     pipeline = fm.Pipeline(
         [
             fm.BatchTransform(same, [fm.Required(a)], ["out"]),
             fm.BatchGenerate(list, [b]),
-            fm.Column(c, "double", double),
-            fm.View("v", source=d),
+            fm.ColumnSpec(c, "double", double),
+            fm.ViewSpec("v", source=d),
         ]
     )
     assert pipeline.datasets == {"a": a, "b": b, "c": c, "d": d}
@@ -80,22 +80,25 @@ def test_a_declaration_given_to_a_step_column_or_view_is_one_of_the_pipeline():
 @pytest.mark.parametrize(
     ("declare", "complaint"),
     [
-        (lambda: fm.Dataset("a/b"), "cannot name a dataset"),
-        (lambda: fm.Dataset("a", merge="append", key="id"), "an append dataset has no key"),
-        (lambda: fm.Dataset("a", partition_by="day"), "without event_time="),
+        (lambda: fm.DatasetSpec("a/b"), "is not a valid dataset name"),
+        (lambda: fm.DatasetSpec("a", merge="append", key="id"), "an append dataset has no key"),
+        (lambda: fm.DatasetSpec("a", partition_by="day"), "needs event_time="),
         (lambda: fm.Source("a"), "is given nothing"),
         (lambda: fm.Source("a", files="*", frame=same), "is given files= and frame="),
         (lambda: fm.Source("a", frame=dict, format="csv"), "without files"),
         (lambda: fm.Source("a", files="*", name="no good"), "cannot name a step"),
-        (lambda: fm.Column("a", "c", same), "is not given a udf"),
-        (lambda: fm.Column("a", "c", double, inputs="price"), "are a text"),
-        (lambda: fm.Column("a", "", double), "cannot name a column"),
-        (lambda: fm.View("v"), "made from"),
-        (lambda: fm.View("v", sql="select 1", source="a"), "not as both"),
-        (lambda: fm.View("no good", sql="select 1"), "cannot name a dataset"),
-        (lambda: fm.Pipeline([fm.Dataset("a"), fm.Dataset("a", key="id")]), "declared twice"),
-        (lambda: fm.Pipeline([fm.Column("a", "c", double), fm.Column("a", "c", double)]), "two .* named 'a.c'"),
-        (lambda: fm.Pipeline([fm.View("same", sql="select 1 from b"), fm.BatchTransform(same, ["a"], ["b"])]), "two "),
+        (lambda: fm.ColumnSpec("a", "c", same), "not a udf"),
+        (lambda: fm.ColumnSpec("a", "c", double, inputs="price"), "are text"),
+        (lambda: fm.ColumnSpec("a", "", double), "cannot name a column"),
+        (lambda: fm.ViewSpec("v"), "neither sql= nor source="),
+        (lambda: fm.ViewSpec("v", sql="select 1", source="a"), "not by both"),
+        (lambda: fm.ViewSpec("no good", sql="select 1"), "is not a valid dataset name"),
+        (lambda: fm.Pipeline([fm.DatasetSpec("a"), fm.DatasetSpec("a", key="id")]), "declared twice"),
+        (lambda: fm.Pipeline([fm.ColumnSpec("a", "c", double), fm.ColumnSpec("a", "c", double)]), "two .* named 'a.c'"),
+        (
+            lambda: fm.Pipeline([fm.ViewSpec("same", sql="select 1 from b"), fm.BatchTransform(same, ["a"], ["b"])]),
+            "two ",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(declare, complaint):
@@ -104,14 +107,16 @@ def test_what_cannot_be_is_refused(declare, complaint):
 
 
 def test_a_pipeline_knows_its_nodes_and_what_they_read():
-    orders = fm.Dataset("orders", key="id")
+    orders = fm.DatasetSpec("orders", key="id")
     pipeline = fm.Pipeline(
         [
-            fm.View("daily", sql="select count(*) n from prices join orders using (id)", labels={"stage": "report"}),
-            fm.View("cheap", source=orders, where="price < 1"),
+            fm.ViewSpec(
+                "daily", sql="select count(*) n from prices join orders using (id)", labels={"stage": "report"}
+            ),
+            fm.ViewSpec("cheap", source=orders, where="price < 1"),
             fm.BatchTransform(same, [orders], ["prices"]),
             fm.Source(orders, files="*.csv", labels={"stage": "in"}),
-            fm.Column(orders, "double", double),
+            fm.ColumnSpec(orders, "double", double),
         ]
     )
     nodes = {node.name: node for node in pipeline.nodes}
@@ -128,7 +133,7 @@ def test_a_pipeline_knows_its_nodes_and_what_they_read():
 
 
 def test_steps_are_what_a_pipeline_iterates_over_and_finds():
-    pipeline = fm.Pipeline([fm.Source("a", files="*"), fm.View("v", sql="select 1 from a")])
+    pipeline = fm.Pipeline([fm.Source("a", files="*"), fm.ViewSpec("v", sql="select 1 from a")])
     assert [step.name for step in pipeline] == pipeline.names == ["ingest_a"]
     assert "v" not in pipeline
 
@@ -163,7 +168,7 @@ def test_decorators_give_the_function_back_and_declare_it():
 
 
 def test_a_view_function_that_gives_no_sql_is_refused():
-    with pytest.raises(BadDeclaration, match="not SQL"):
+    with pytest.raises(BadStep, match="not SQL"):
         fm.Pipeline().view()(lambda: 7)
 
 
@@ -205,5 +210,12 @@ def test_a_decorated_function_that_takes_one_frame_too_many_is_refused_when_decl
 @pytest.mark.parametrize("name", ["key", "lookup", "compare"])
 def test_what_names_no_columns_is_refused_in_words(name):
     given = {"key": "id", "merge": "snapshot", name: 3}
-    with pytest.raises(fm.FloodmarkError, match=f"^{name}=3 is neither the name of a column nor a list of them"):
-        fm.Dataset("orders", **given)
+    with pytest.raises(fm.FloodmarkError, match=f"^{name}=3 is neither a column name nor a list of column names"):
+        fm.DatasetSpec("orders", **given)
+
+
+@pytest.mark.parametrize("kind", [fm.Dataset, fm.View])
+def test_what_a_lake_returns_is_refused_as_a_declaration_and_names_the_spec(kind: type):
+    with pytest.raises(FloodmarkError, match="is not a declaration") as refused:
+        kind("orders", key="id")
+    assert f"{kind.__name__}Spec" in refused.value.hint

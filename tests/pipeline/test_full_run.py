@@ -9,8 +9,8 @@ import pytest
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
-from floodmark.ledger.runtime import Runtime
-from floodmark.pipeline import running
+from floodmark.engine.session import Runtime
+from floodmark.pipeline import run
 from floodmark.storage.local import LocalStore
 from histories.calls import in_this_process
 
@@ -50,14 +50,14 @@ class Project:
             told("twice", 1)
             return 2 * up
 
-        numbers = fm.Dataset("numbers", key="id")
+        numbers = fm.DatasetSpec("numbers", key="id")
         self.up = fm.udf(returns="int64", version="1")(up)
         self.pipeline = fm.Pipeline(
             [
                 fm.Source(numbers, frame=lambda: pa.table({"id": [1, 2, 3], "n": [10, 20, 30]})),
                 fm.BatchTransform(copy, [numbers], ["copies"], version="1"),
-                fm.Column(numbers, "up", self.up),
-                fm.Column(numbers, "twice", fm.udf(returns="int64", version="1")(twice)),
+                fm.ColumnSpec(numbers, "up", self.up),
+                fm.ColumnSpec(numbers, "twice", fm.udf(returns="int64", version="1")(twice)),
                 *more,
             ]
         )
@@ -109,7 +109,7 @@ def test_full_run_that_is_cut_short_is_finished_by_any_other(lake, tmp_path, mon
     project.called()
     project.added.write_text("1")
     with monkeypatch.context() as patched:
-        patched.setattr(running, "run_graph", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(run, "run_graph", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             project.pipeline.run(lake, full=True)
     assert sorted(lake["numbers"].to_arrow()["up"].to_pylist()) == [10, 20, 30]  # readers see no change until then
@@ -125,7 +125,7 @@ def test_nothing_is_there_to_compute_again_before_the_first_run(lake, tmp_path):
 @pytest.mark.spark
 def test_view_is_derived_anew_and_its_functions_are_called(lake, tmp_path):
     project = Project(tmp_path)
-    view = fm.View("seen", source="numbers", select={"id": "id", "up": (project.up, ["n"])})
+    view = fm.ViewSpec("seen", source="numbers", select={"id": "id", "up": (project.up, ["n"])})
     project.pipeline = fm.Pipeline([*project.pipeline.declarations, view])
     project.pipeline.run(lake)
     project.called()

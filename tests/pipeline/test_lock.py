@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.pipeline import lock
-from floodmark.pipeline.errors import Busy
-from floodmark.pipeline.lock import KEY, running
-from floodmark.storage.errors import StorageError
+from floodmark.errors import Busy, StorageError
+from floodmark.pipeline import run_lock
+from floodmark.pipeline.run_lock import LOCK_KEY, hold_run_lock
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.opening import open_store
 from waiting import wait_until
@@ -22,9 +21,9 @@ SECOND = 10**9
 NOW = 1_790_000_000 * SECOND
 HOLD = """
 import sys, time
-from floodmark.pipeline.lock import running
+from floodmark.pipeline.run_lock import hold_run_lock
 from floodmark.storage.opening import open_store
-with running(open_store(sys.argv[1]), time.time_ns):
+with hold_run_lock(open_store(sys.argv[1]), time.time_ns):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -40,18 +39,18 @@ def clock() -> int:
 
 
 def test_second_run_is_told_who_is_running(store):
-    with running(store, clock):
-        with pytest.raises(Busy, match=f"process {os.getpid()} on ") as caught, running(store, clock):
+    with hold_run_lock(store, clock):
+        with pytest.raises(Busy, match=f"process {os.getpid()} on ") as caught, hold_run_lock(store, clock):
             pass
         assert (caught.value.pid, caught.value.since) == (os.getpid(), "2026-09-21T14:13:20+00:00")
-    with running(store, clock):
+    with hold_run_lock(store, clock):
         pass
 
 
 def test_lock_is_free_after_an_error(store):
-    with pytest.raises(ZeroDivisionError), running(store, clock):
+    with pytest.raises(ZeroDivisionError), hold_run_lock(store, clock):
         raise ZeroDivisionError
-    with running(store, clock):
+    with hold_run_lock(store, clock):
         pass
 
 
@@ -61,34 +60,34 @@ def test_process_that_is_killed_leaves_no_lock(tmp_path: Path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(Busy, match=f"process {process.pid} "), running(open_store(tmp_path), clock):
+        with pytest.raises(Busy, match=f"process {process.pid} "), hold_run_lock(open_store(tmp_path), clock):
             pass
         process.kill()
         process.wait()
-    with running(open_store(tmp_path), clock):
+    with hold_run_lock(open_store(tmp_path), clock):
         pass
 
 
 def test_lease_that_ran_out_may_be_taken():
     store, now = MemoryStore(), [NOW]
-    held = running(store, lambda: now[0])
+    held = hold_run_lock(store, lambda: now[0])
     held.__enter__()
-    now[0] += int(lock.LEASE_SECONDS * SECOND) - 1
-    with pytest.raises(Busy), running(store, lambda: now[0]):
+    now[0] += int(run_lock.LEASE_SECONDS * SECOND) - 1
+    with pytest.raises(Busy), hold_run_lock(store, lambda: now[0]):
         pass
     now[0] += 1
-    with running(store, lambda: now[0]):
-        taken = store.get(KEY)
+    with hold_run_lock(store, lambda: now[0]):
+        taken = store.get(LOCK_KEY)
         held.__exit__(None, None, None)  # whose it is no more must not give it away
-        assert store.get(KEY) == taken
+        assert store.get(LOCK_KEY) == taken
 
 
 def test_lease_is_renewed_while_the_run_lasts():
     store = MemoryStore()
     times = iter(range(NOW, NOW + 10**6 * SECOND, SECOND))
-    with running(store, lambda: next(times), lease_seconds=0.03):
-        first = store.get(KEY)
-        wait_until(lambda: store.get(KEY) != first)
+    with hold_run_lock(store, lambda: next(times), lease_seconds=0.03):
+        first = store.get(LOCK_KEY)
+        wait_until(lambda: store.get(LOCK_KEY) != first)
 
 
 class _DeafStore(MemoryStore):
@@ -107,22 +106,22 @@ class _DeafStore(MemoryStore):
 def test_lease_whose_renewal_got_no_answer_is_renewed_again_and_given_back():
     store = _DeafStore()
     times = iter(range(NOW, NOW + 10**6 * SECOND, SECOND))
-    with running(store, lambda: next(times), lease_seconds=0.03):
-        said = {store.get(KEY)}
+    with hold_run_lock(store, lambda: next(times), lease_seconds=0.03):
+        said = {store.get(LOCK_KEY)}
 
         def is_renewed_often() -> bool:
-            said.add(store.get(KEY))
+            said.add(store.get(LOCK_KEY))
             return len(said) > 5
 
         wait_until(is_renewed_often)
-    assert store.get(KEY) == b"{}"
+    assert store.get(LOCK_KEY) == b"{}"
 
 
 def test_lock_that_says_nothing_readable_is_still_somebodys(tmp_path: Path):
     store = open_store(tmp_path)
-    with running(store, clock):
-        (tmp_path / KEY).write_text("{")
-        with pytest.raises(Busy, match="somebody else"), running(store, clock):
+    with hold_run_lock(store, clock):
+        (tmp_path / LOCK_KEY).write_text("{")
+        with pytest.raises(Busy, match="another run is active"), hold_run_lock(store, clock):
             pass
 
 
@@ -135,7 +134,11 @@ def test_full_disk_keeps_nobody_from_running(tmp_path: Path, monkeypatch: pytest
     store = open_store(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", full)
-        with running(store, clock), pytest.raises(Busy, match="somebody else"), running(store, clock):
+        with (
+            hold_run_lock(store, clock),
+            pytest.raises(Busy, match="another run is active"),
+            hold_run_lock(store, clock),
+        ):
             pass
 
 
@@ -152,7 +155,7 @@ class _LostStore(MemoryStore):
 
 def test_lease_that_cannot_be_given_back_is_no_error():
     store = _LostStore()
-    with running(store, clock):
+    with hold_run_lock(store, clock):
         store.lost = True
 
 
@@ -160,8 +163,11 @@ def test_lake_that_cannot_be_written_to_is_an_error_with_a_hint(tmp_path: Path, 
     def refused(*_: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(lock.os, "open", refused)
-    with pytest.raises(StorageError, match="Read-only file system") as caught, running(open_store(tmp_path), clock):
+    monkeypatch.setattr(run_lock.os, "open", refused)
+    with (
+        pytest.raises(StorageError, match="Read-only file system") as caught,
+        hold_run_lock(open_store(tmp_path), clock),
+    ):
         pass
-    assert str(tmp_path / KEY) in caught.value.message
-    assert "check its disk" in caught.value.hint
+    assert str(tmp_path / LOCK_KEY) in caught.value.message
+    assert "check the disk" in caught.value.hint

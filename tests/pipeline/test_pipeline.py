@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.pipeline.errors import UnknownStep
+from floodmark.errors import BadStep, UnknownStep
 from floodmark.pipeline.pipeline import Pipeline
-from floodmark.transform.errors import BadStep
-from floodmark.transform.external.update import UpdateExternalTable
-from floodmark.transform.refresh.generate import BatchGenerate
-from floodmark.transform.step import Step
+from floodmark.sources.generators import BatchGenerate
+from floodmark.sources.update_external_table import UpdateExternalTable
+from floodmark.transforms.step import Step
 
 
 class Idle(Step):
@@ -60,12 +59,12 @@ def test_two_steps_of_one_name_are_refused():
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ([idle("a"), "b"], "number 2 of the pipeline is no step: 'b'"),
-        ([print], "number 1 of the pipeline is no step"),
-        ([Idle], r"make one: Idle\(…\)"),
-        ([[idle("a")]], r"put a \* before it"),
-        ([None], "number 1 of the pipeline is no step: None"),
-        (idle("a"), "put it in brackets"),
+        ([idle("a"), "b"], "item 2 of the pipeline is not a step: 'b'"),
+        ([print], "item 1 of the pipeline is not a step"),
+        ([Idle], r"create an instance: Idle\(…\)"),
+        ([[idle("a")]], r"unpack a list of steps with \*"),
+        ([None], "item 1 of the pipeline is not a step: None"),
+        (idle("a"), "put it in a list"),
         (7, "a pipeline takes a list of steps, not 7"),
         ("abc", "a pipeline takes a list of steps"),
     ],

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
-from floodmark.pipeline.errors import Busy, UnknownStep
-from floodmark.pipeline.lock import running
+from floodmark.errors import Busy, UnknownStep
+from floodmark.pipeline.run_lock import hold_run_lock
 
 
 @fm.udf(returns="float64")
@@ -45,12 +45,12 @@ class Shop:
 
     def __init__(self, *more) -> None:
         self.orders = pa.table({"id": [1, 2], "price": [1.0, 2.0]})
-        orders = fm.Dataset("orders", key="id")
+        orders = fm.DatasetSpec("orders", key="id")
         self.pipeline = fm.Pipeline(
             [
-                fm.DatatableTransform(count, ["cents"], [fm.Dataset("totals", key="what")]),
-                fm.Column(orders, "quadruple", quadruple),
-                fm.Column(orders, "double", double),
+                fm.DatatableTransform(count, ["cents"], [fm.DatasetSpec("totals", key="what")]),
+                fm.ColumnSpec(orders, "quadruple", quadruple),
+                fm.ColumnSpec(orders, "double", double),
                 fm.BatchTransform(cents, [orders], ["cents"]),
                 fm.Source(orders, frame=lambda: self.orders),
                 *more,
@@ -58,7 +58,7 @@ class Shop:
         )
 
 
-def states(ran: fm.Ran) -> dict[str, str]:
+def states(ran: fm.PipelineReport) -> dict[str, str]:
     return {one.node.name: one.state for one in ran.outcomes}
 
 
@@ -101,8 +101,8 @@ def test_named_steps_alone_run(lake):
 
 def test_a_failing_step_stops_only_what_needs_it_and_is_tried_again(lake):
     shop = Shop(
-        fm.DatatableTransform(broken, ["orders"], [fm.Dataset("bad", key="id")]),
-        fm.DatatableTransform(count, ["bad"], [fm.Dataset("worse", key="what")], name="after"),
+        fm.DatatableTransform(broken, ["orders"], [fm.DatasetSpec("bad", key="id")]),
+        fm.DatatableTransform(count, ["bad"], [fm.DatasetSpec("worse", key="what")], name="after"),
     )
     ran = shop.pipeline.run(lake)
     assert not ran.ok
@@ -144,7 +144,7 @@ def test_a_changed_function_computes_its_column_once_more(lake):
     def triple(price: float) -> float:
         return 3 * price
 
-    changed = fm.Pipeline([fm.Column("orders", "double", triple), fm.Column("orders", "quadruple", quadruple)])
+    changed = fm.Pipeline([fm.ColumnSpec("orders", "double", triple), fm.ColumnSpec("orders", "quadruple", quadruple)])
     ran = changed.run(lake)
     assert [ran[name].rows for name in ("orders.double", "orders.quadruple")] == [2, 2]
     assert sorted(lake["orders"].to_arrow()["quadruple"].to_pylist()) == [6.0, 12.0]
@@ -153,7 +153,7 @@ def test_a_changed_function_computes_its_column_once_more(lake):
 
 def test_second_run_at_once_is_told_who_runs_and_does_nothing(lake):
     shop = Shop()
-    with running(lake.store, lake.runtime.clock), pytest.raises(Busy):
+    with hold_run_lock(lake.store, lake.runtime.clock), pytest.raises(Busy):
         shop.pipeline.run(lake)
     assert "orders" not in lake
     assert shop.pipeline.run(lake).ok
@@ -174,8 +174,8 @@ def test_steps_of_a_lake_on_a_bucket_run_too():
 
 @pytest.mark.spark
 def test_views_are_declared_and_refreshed_in_their_turn(lake, spark):
-    view = fm.View("top", sql="select id, cents from cents where cents > 150")
-    on_column = fm.View("twice", source="orders", select={"id": "id", "d": "double"})
+    view = fm.ViewSpec("top", sql="select id, cents from cents where cents > 150")
+    on_column = fm.ViewSpec("twice", source="orders", select={"id": "id", "d": "double"})
     shop = Shop(view, on_column)
     ran = shop.pipeline.run(lake)
     assert ran.ok
@@ -189,5 +189,5 @@ def test_views_are_declared_and_refreshed_in_their_turn(lake, spark):
 
 def test_outcome_of_what_did_not_run_is_a_key_error_that_names_what_did(lake):
     ran = Shop().pipeline.run(lake, ["ingest_orders"])
-    with pytest.raises(KeyError, match="'csv' did not run; what ran is ingest_orders"):
+    with pytest.raises(KeyError, match="'csv' did not run; the nodes that ran are ingest_orders"):
         ran["csv"]

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.pipeline.errors import BadPipelineFile
-from floodmark.pipeline.project import Defaults, Project, project_of
+from floodmark.errors import BadPipelineFile
+from floodmark.pipeline.project import ProjectDefaults, ProjectSettings, load_settings
 
 
 def test_settings_of_spark_go_by_their_full_names_however_they_are_written(tmp_path: Path):
     (tmp_path / "floodmark.toml").write_text(
         '[spark]\n"spark.master" = "local[3]"\nui.enabled = false\nsql.shuffle.partitions = 8\n'
     )
-    assert dict(project_of(tmp_path).spark) == {
+    assert dict(load_settings(tmp_path).spark) == {
         "spark.master": "local[3]",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "8",
@@ -26,29 +26,29 @@ def test_the_nearest_file_that_says_something_counts(tmp_path: Path):
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     (tmp_path / "a" / "floodmark.toml").write_text('lake = "lake"\n')
-    assert project_of(below).defaults == Defaults(3, 2.5, None)
+    assert load_settings(below).defaults == ProjectDefaults(3, 2.5, None)
 
 
 def test_without_a_file_there_are_no_settings(tmp_path: Path):
-    assert project_of(tmp_path) == Project()
+    assert load_settings(tmp_path) == ProjectSettings()
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("[defaults]\nworker = 3", "did you mean 'workers'"),
-        ("[defaults]\nworkers = 0", "no number above 0"),
-        ("[defaults]\nworkers = 1.5", "no number above 0"),
-        ("[defaults]\nworkers = true", "no number above 0"),
+        ("[defaults]\nworkers = 0", "is not a number above 0"),
+        ("[defaults]\nworkers = 1.5", "is not a number above 0"),
+        ("[defaults]\nworkers = true", "is not a number above 0"),
         ("defaults = 3", "not a table"),
         ("spark = 3", "not a table"),
         ("[spark]\nx = [1]", "is \\[1\\]"),
         ("[spark", "cannot be read"),
-        ("[default]\nworkers = 3", "there is no entry 'default'"),
+        ("[default]\nworkers = 3", "unknown entry 'default'"),
     ],
 )
 def test_what_says_nothing_is_refused_with_the_file(tmp_path: Path, text: str, complaint: str):
     (tmp_path / "floodmark.toml").write_text(text)
     with pytest.raises(BadPipelineFile, match=complaint) as caught:
-        project_of(tmp_path)
+        load_settings(tmp_path)
     assert caught.value.path == str(tmp_path / "floodmark.toml")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import floodmark as fm
-from floodmark.cli.place import mark_of
-from floodmark.pipeline import loading
+from floodmark.cli.command import marker_folder
+from floodmark.pipeline import project as loading
 from profiles import seeds
 
 PIPELINE = """\
@@ -24,20 +24,20 @@ import signal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark import Dataset, Pipeline, Source
-from floodmark.storage.files import OsFileSystem
+from floodmark import DatasetSpec, Pipeline, Source
+from floodmark.storage.file_system import OsFileSystem
 
-log = Dataset("log")
-numbers = Dataset("numbers", key="id")
+log = DatasetSpec("log")
+numbers = DatasetSpec("numbers", key="id")
 pipeline = Pipeline([Source(log, files="log/*.csv"), Source(numbers, files="numbers/*.csv")])
 
 
-@pipeline.transform(inputs=[numbers], outputs=[Dataset("squares", key="id")], chunk_size=4, commit_every=8)
+@pipeline.transform(inputs=[numbers], outputs=[DatasetSpec("squares", key="id")], chunk_size=4, commit_every=8)
 def square(numbers: pa.Table) -> pa.Table:
     return pa.table({"id": numbers["id"], "n": pc.multiply(numbers["n"], numbers["n"])})
 
 
-@pipeline.table(inputs=["squares"], outputs=[Dataset("totals", key="what")])
+@pipeline.table(inputs=["squares"], outputs=[DatasetSpec("totals", key="what")])
 def total(squares: pa.Table) -> pa.Table:
     return pa.table({"what": ["all"], "n": [pc.sum(squares["n"]).as_py()]})
 
@@ -73,7 +73,7 @@ EARLY, LATE = 20, 90  # changes of the disk; a run that is not killed makes more
 def project(tmp_path: Path) -> Path:
     (tmp_path / "pipeline.py").write_text(PIPELINE)
     (tmp_path / "floodmark.toml").write_text('lake = "lake"\n')
-    mark_of(fm.Lake(tmp_path / "lake")).mkdir(parents=True)
+    marker_folder(fm.Lake(tmp_path / "lake")).mkdir(parents=True)
     for folder in ("log", "numbers"):
         (tmp_path / folder).mkdir()
         for file in range(FILES):
@@ -104,7 +104,7 @@ def test_run_that_is_killed_again_and_again_is_finished_by_one_that_is_not(proje
     chance = random.Random(seed)
     for nth in (chance.randrange(2, EARLY), chance.randrange(EARLY, LATE)):
         killed_run(project, nth)
-    lake, pipeline = fm.Lake(project / "lake"), loading.load(project)
+    lake, pipeline = fm.Lake(project / "lake"), loading.load_pipeline(project)
     assert pipeline.run(lake).ok
     every = list(range(FILES * ROWS))
     assert sorted(lake["log"].to_arrow()["id"].to_pylist()) == every

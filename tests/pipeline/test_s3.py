@@ -18,9 +18,9 @@ from click.testing import CliRunner
 
 import floodmark as fm
 from floodmark.cli.app import floodmark
-from floodmark.engine import Session
-from floodmark.pipeline import loading, lock
-from floodmark.pipeline.errors import Busy
+from floodmark.engine.session import Session
+from floodmark.errors import Busy
+from floodmark.pipeline import project, run_lock
 from floodmark.storage.cloud import CloudStore
 from ledger.s3_server import s3_bucket
 from market.world import NODES, Market, every_offset, found
@@ -71,7 +71,7 @@ def test_pipeline_runs_in_a_bucket_and_goes_on_with_what_moved(tmp_path: Path, a
     market = Market.make(tmp_path / "market", address)
     market.first_days()
     lake = opened(address, bucket, session)
-    pipeline = loading.load(market.folder)
+    pipeline = project.load_pipeline(market.folder)
     ran = pipeline.run(lake)
     assert {one.node.name: one.state for one in ran.outcomes} == dict.fromkeys(NODES, "done"), ran
     assert found(lake) == market.expected()
@@ -92,7 +92,7 @@ def test_pipeline_runs_in_a_bucket_and_goes_on_with_what_moved(tmp_path: Path, a
     assert (ran["ingest_orders"].state, ran["price"].rows, ran["totals"].rows) == ("nothing", 1, 1)
     assert found(lake) == market.expected()
     assert all(dataset.verify().ok for dataset in lake)
-    assert lake.store.get(lock.KEY) == b"{}"
+    assert lake.store.get(run_lock.LOCK_KEY) == b"{}"
 
 
 NO_VIEW = ("ingest_orders", "ingest_goods", "price", "priced.tax")
@@ -107,7 +107,7 @@ def test_second_run_in_a_bucket_is_told_who_runs_and_the_lease_of_a_killed_one_r
     market = Market.make(tmp_path / "market", address)
     market.first_days()
     market.close_gate()
-    pipeline = loading.load(market.folder)
+    pipeline = project.load_pipeline(market.folder)
     lake = opened(address, bucket)
     with running(market, *NO_VIEW) as first:
         market.who_waits(first)
@@ -117,13 +117,13 @@ def test_second_run_in_a_bucket_is_told_who_runs_and_the_lease_of_a_killed_one_r
         monkeypatch.chdir(market.folder)
         second = CliRunner().invoke(floodmark, ["run", *NO_VIEW])
         assert (second.exit_code, second.stdout) == (1, "")
-        assert second.stderr.startswith(f"error: {address} is being run by process {first.pid} on ")
+        assert second.stderr.startswith(f"error: another run is active in {address}: process {first.pid} on ")
         assert "Traceback" not in second.stderr
         done = lake["priced"].count()
         first.kill()
         first.wait()
     market.open_gate()
-    lease = lock.Holder.parse(lake.store.get(lock.KEY))
+    lease = run_lock.LockHolder.parse(lake.store.get(run_lock.LOCK_KEY))
     assert lease is not None
     assert lease.until is not None
     with pytest.raises(Busy):  # until the lease ends it may still run
@@ -149,46 +149,48 @@ def found_priced(lake: fm.Lake) -> list[tuple]:
 def test_two_who_take_a_lease_that_ran_out_at_once_do_not_both_get_it(address, bucket):
     store = CloudStore(address, **bucket[1])
     now = time.time_ns()
-    assert store.compare_and_swap(lock.KEY, None, lock.Holder("x", 1, "gone", "long ago", now - SECOND).to_bytes())
+    assert store.compare_and_swap(
+        run_lock.LOCK_KEY, None, run_lock.LockHolder("x", 1, "gone", "long ago", now - SECOND).to_bytes()
+    )
 
     class Slow(CloudStore):
         """Somebody else is faster between our looking and our taking."""
 
         def get(self, key: str) -> bytes:
             data = super().get(key)
-            if key == lock.KEY and not looked:
+            if key == run_lock.LOCK_KEY and not looked:
                 looked.append(key)
-                others.enter_context(lock.running(store, lambda: now))
+                others.enter_context(run_lock.hold_run_lock(store, lambda: now))
             return data
 
     looked: list[str] = []
     with contextlib.ExitStack() as others:
-        ours = lock.running(Slow(address, **bucket[1]), lambda: now)
+        ours = run_lock.hold_run_lock(Slow(address, **bucket[1]), lambda: now)
         with pytest.raises(Busy, match=f"process {os.getpid()} "), ours:
             raise AssertionError("both have it")
-    with lock.running(store, lambda: now):
+    with run_lock.hold_run_lock(store, lambda: now):
         pass
 
 
 def test_lease_in_a_bucket_is_renewed_and_given_back(address, bucket):
     store = CloudStore(address, **bucket[1])
-    with lock.running(store, time.time_ns, lease_seconds=0.3):
-        first = store.get(lock.KEY)
-        wait_until(lambda: store.get(lock.KEY) != first)
-        renewed = lock.Holder.parse(store.get(lock.KEY))
-        before = lock.Holder.parse(first)
+    with run_lock.hold_run_lock(store, time.time_ns, lease_seconds=0.3):
+        first = store.get(run_lock.LOCK_KEY)
+        wait_until(lambda: store.get(run_lock.LOCK_KEY) != first)
+        renewed = run_lock.LockHolder.parse(store.get(run_lock.LOCK_KEY))
+        before = run_lock.LockHolder.parse(first)
         assert renewed is not None
         assert before is not None
         assert (renewed.id, renewed.since) == (before.id, before.since)
         assert renewed.until > before.until
-    assert store.get(lock.KEY) == b"{}"
+    assert store.get(run_lock.LOCK_KEY) == b"{}"
 
 
 @pytest.mark.slow
 def test_commands_that_look_at_a_lake_work_in_a_bucket(tmp_path: Path, address, bucket, monkeypatch):
     market = Market.make(tmp_path / "market", address)
     market.first_days()
-    assert loading.load(market.folder).run(opened(address, bucket), NO_VIEW).ok
+    assert project.load_pipeline(market.folder).run(opened(address, bucket), NO_VIEW).ok
     monkeypatch.chdir(market.folder)
 
     def said(*arguments: str) -> str:

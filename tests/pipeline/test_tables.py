@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.pipeline.tables import tables
+from floodmark.pipeline.graph import tables_in_sql
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ from floodmark.pipeline.tables import tables
     ],
 )
 def test_names_that_stand_where_tables_do_are_found(sql: str, found: str):
-    assert tables(sql) == tuple(found.split())
+    assert tables_in_sql(sql) == tuple(found.split())

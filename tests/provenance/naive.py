@@ -11,7 +11,7 @@ from typing import Any
 import floodmark as fm
 from floodmark.provenance.tree import Provenance
 from floodmark.storage.memory import MemoryStore
-from transform.worlds import Calls, Case, Row, World
+from transforms.worlds import Calls, Case, Row, World
 
 OFFSET, OP = "offset", "op"
 

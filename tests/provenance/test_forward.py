@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.provenance.forward import forward
-from floodmark.provenance.text import forward_tree, lines
-from transform.worlds import MAP, in_this_process, make_world
+from floodmark.provenance.tree import build_forward_tree, render_lines
+from floodmark.provenance.why import forward
+from transforms.worlds import MAP, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +78,6 @@ def test_a_record_that_no_step_reads_has_one_line_that_says_so(tmp_path: Path) -
     lake = fm.Lake(tmp_path / "lake")
     lake.create("a", key="id").write(pa.table({"id": [1]}))
 
-    shown = list(lines(forward_tree(forward(lake, "a", 0))))
+    shown = list(render_lines(build_forward_tree(forward(lake, "a", 0))))
 
-    assert [line for line in shown if "nothing was made of it" in line]
+    assert [line for line in shown if "nothing was made from it" in line]

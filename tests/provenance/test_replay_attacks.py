@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.merge.derive import Results
-from floodmark.provenance.comparing import compare
+from floodmark.derive import commit as commit_module
+from floodmark.derive import positions as publish
+from floodmark.derive.commit import KeyResults
+from floodmark.provenance.comparison import ReplayReport, compare
 from floodmark.provenance.replay import replay
-from floodmark.provenance.replayed import Replayed
-from floodmark.transform import publish, waves
-from transform.worlds import MAP, TWO_OUTPUTS, World, in_this_process, make_world
+from floodmark.transforms import commit, waves
+from transforms.worlds import MAP, TWO_OUTPUTS, World, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -30,17 +31,17 @@ def world(tmp_path: Path) -> World:
     return make_world(MAP, tmp_path)
 
 
-def _replayed(world: World, *versions: str) -> list[Replayed]:
+def _replayed(world: World, *versions: str) -> list[ReplayReport]:
     steps = [world.step(version) for version in versions or ("1",)]
     return list(replay(world.lake, [output.name for output in world.case.outputs], steps))
 
 
-def _said(found: list[Replayed]) -> list[tuple[str, set[Any]]]:
+def _said(found: list[ReplayReport]) -> list[tuple[str, set[Any]]]:
     """What is not the same, and the keys it is said of."""
     return [(o.outcome, {d.key["id"] for d in o.compared.differences} if o.compared else set()) for o in _wrong(found)]
 
 
-def _wrong(found: list[Replayed]) -> list[Replayed]:
+def _wrong(found: list[ReplayReport]) -> list[ReplayReport]:
     return [one for one in found if one.outcome != "same"]
 
 
@@ -129,7 +130,7 @@ def test_a_row_of_a_key_that_is_gone_and_was_not_taken_back_differs(world: World
     world.run()
     world.delete("a", 2)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("floodmark.transform.publish.results", lambda *_: Results((), ()))
+        patched.setattr("floodmark.transforms.commit.results", lambda *_: KeyResults((), ()))
         world.run()
 
     assert _said(_replayed(world)) == [("differs", {2})]
@@ -141,7 +142,7 @@ def test_a_key_that_has_failed_and_kept_its_row_differs(world: World) -> None:
     world.write("a", (2, 5))
     world.calls.fail((2,))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("floodmark.transform.publish.results", lambda *_: Results((), ()))
+        patched.setattr("floodmark.transforms.commit.results", lambda *_: KeyResults((), ()))
         world.run()
     world.calls.behave()
 
@@ -186,7 +187,7 @@ def test_a_position_beyond_what_was_processed_differs(world: World, monkeypatch:
     """The step says that it has read what it has not: its later runs would never come to these keys."""
     world.write("a", (1, 1), (2, 2), (3, 3))
     with monkeypatch.context() as patched:
-        patched.setattr(waves, "reached", lambda since, heads, pending: dict(heads))
+        patched.setattr(waves, "advance_positions", lambda since, heads, pending: dict(heads))
         world.run(run={"max_records": 1})
 
     assert _said(_replayed(world)) == [("differs", {2, 3})]
@@ -198,13 +199,13 @@ def test_a_position_on_the_chain_that_is_not_the_step_s_differs(
 ) -> None:
     for n in range(1, 4):
         world.write("a", (n, n))
-    chain_moves = publish.chain_moves
+    chain_moves = publish.find_chain_moves
 
     def forged(before: Any, positions: dict[str, int], inputs: Any) -> Any:
         return chain_moves(before, {dataset: at + step for dataset, at in positions.items()}, inputs)
 
     with monkeypatch.context() as patched:
-        patched.setattr(publish, "chain_moves", forged)
+        patched.setattr(commit, "find_chain_moves", forged)
         world.run(run={"max_records": 2})
 
     [wrong] = _wrong(_replayed(world))
@@ -213,7 +214,7 @@ def test_a_position_on_the_chain_that_is_not_the_step_s_differs(
 
 def _cut_short(world: World, commits: int, **options: Any) -> None:
     """A run that is killed when the first output, which comes last, was to be committed once more."""
-    derive, left = publish.derive, [commits]
+    derive, left = commit_module.commit_results, [commits]
 
     def until(name: str, *given: Any, **more: Any) -> Any:
         if name == "out":
@@ -223,7 +224,7 @@ def _cut_short(world: World, commits: int, **options: Any) -> None:
         return derive(name, *given, **more)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(publish, "derive", until)
+        patched.setattr(commit, "commit_results", until)
         with pytest.raises(KeyboardInterrupt):
             world.run(**options)
 
@@ -236,7 +237,7 @@ def test_outputs_that_a_run_of_another_version_was_cut_short_between_are_never_p
     _cut_short(world, 0, version="2")
 
     [wrong] = _wrong(_replayed(world, "1", "2"))
-    assert (wrong.dataset, wrong.outcome, "cut short" in (wrong.why or "")) == ("many", "not replayable", True)
+    assert (wrong.dataset, wrong.outcome, "was interrupted" in (wrong.why or "")) == ("many", "not replayable", True)
     world.run("2")
     assert _wrong(_replayed(world, "1", "2")) == []
 
@@ -315,7 +316,7 @@ def test_rows_that_purged_records_should_have_made_are_never_passed(world: World
     world.run()
 
     [wrong] = _wrong(_replayed(world))
-    assert (wrong.outcome, "cannot be looked for" in (wrong.why or "")) == ("not replayable", True)
+    assert (wrong.outcome, "cannot be searched for" in (wrong.why or "")) == ("not replayable", True)
 
 
 def test_a_row_that_is_there_twice_differs() -> None:

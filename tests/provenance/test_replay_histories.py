@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
+from floodmark.errors import BadStep
+from floodmark.provenance.comparison import ReplayReport
 from floodmark.provenance.replay import replay
-from floodmark.provenance.replayed import Replayed
-from floodmark.transform.errors import NewVersion
 from profiles import IN_FULL, seeds
 from provenance.naive import current, disturb, memory_world
-from transform.worlds import (
+from transforms.worlds import (
     CASES,
     CROSS,
     FACTORS,
@@ -99,7 +99,7 @@ class History:
                 step.run_changelist(lake, {source.name: [source.key_of(row) for row in rows]})
             else:
                 step.retry(lake)
-        except NewVersion:  # all keys are stale: it has to process everything once
+        except BadStep:  # all keys are stale: it has to process everything once
             step.run(lake)
         self.world.calls.behave()
 
@@ -139,7 +139,7 @@ class History:
     def _has_columns(self, name: str) -> bool:
         return name in self.world.lake and self.world.lake[name].last_offset is not None
 
-    def replayed(self) -> list[Replayed]:
+    def replayed(self) -> list[ReplayReport]:
         steps = [self.world.step(version) for version in sorted(self.used)]
         return list(
             replay(self.world.lake, [o.name for o in self.world.case.outputs if o.name in self.world.lake], steps)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.provenance.comparison import ReplayReport
 from floodmark.provenance.replay import replay
-from floodmark.provenance.replayed import Replayed
 from floodmark.provenance.why import why
-from transform.worlds import JOIN, MAP, MOVING_GROUPS, TWO_OUTPUTS, Case, World, in_this_process, make_world
+from transforms.worlds import JOIN, MAP, MOVING_GROUPS, TWO_OUTPUTS, Case, World, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _here() -> Iterator[None]:
         yield
 
 
-def _replayed(world: World, *versions: str) -> list[Replayed]:
+def _replayed(world: World, *versions: str) -> list[ReplayReport]:
     steps = [world.step(version) for version in versions or ("1",)]
     return list(replay(world.lake, [output.name for output in world.case.outputs], steps))
 

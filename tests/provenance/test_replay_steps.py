@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.provenance.comparison import ReplayReport
 from floodmark.provenance.replay import replay
-from floodmark.provenance.replayed import Replayed
-from transform.worlds import MAP, World, in_this_process, make_world
+from transforms.worlds import MAP, World, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _here() -> Iterator[None]:
         yield
 
 
-def _replayed(world: World, *names: str, steps: Any = None) -> list[Replayed]:
+def _replayed(world: World, *names: str, steps: Any = None) -> list[ReplayReport]:
     wanted = names or tuple(output.name for output in world.case.outputs)
     return list(replay(world.lake, wanted, [world.step()] if steps is None else steps))
 
@@ -91,7 +91,7 @@ def test_code_that_is_gone_is_never_passed(tmp_path: Path) -> None:
     nobody = _replayed(world, steps=[])
 
     assert [one.outcome for one in found] == ["not replayable", "same"]
-    assert "code is gone" in (found[0].why or "")
+    assert "code is not available" in (found[0].why or "")
     assert [one.outcome for one in nobody] == ["not replayable"] * 2
 
 

@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
-from floodmark.engine import Session
-from floodmark.ledger.incoming import Frame, SparkFrame
-from floodmark.ledger.runtime import Runtime
+from floodmark.engine.session import Runtime, Session
+from floodmark.ledger.data_input import SparkData, TableData
 from floodmark.provenance import replay_views
+from floodmark.provenance.comparison import ReplayReport
 from floodmark.provenance.replay import replay
-from floodmark.provenance.replayed import Replayed
-from floodmark.transform.views.evaluate import Evaluator
-from transform.views.view_worlds import CASES, function, make_view_world, some_rows, write
-from transform.worlds import in_this_process
+from floodmark.views import changed_rows
+from floodmark.views.evaluator import Evaluator
+from transforms.worlds import in_this_process
+from views.view_worlds import CASES, function, make_view_world, some_rows, write
 
 VIEWS = {
     "big": "select id, c, amount * 2 as twice from orders where amount > 15",
@@ -109,13 +109,13 @@ def test_every_refresh_of_a_history_is_computed_again_alike(name: str, tmp_path:
 @pytest.mark.spark
 def test_a_view_whose_rows_are_not_its_query_s_differs(lake: fm.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.view("sums", sql=VIEWS["sums"]).refresh()
-    whole = replay_views.rows_at
+    whole = changed_rows.read_rows_at
 
     def one_less(*given: object) -> pa.Table:
         table = whole(*given)  # type: ignore[arg-type]
         return table.slice(0, table.num_rows - 1)
 
-    monkeypatch.setattr(replay_views, "rows_at", one_less)
+    monkeypatch.setattr(replay_views, "read_rows_at", one_less)
 
     [found] = list(replay(lake, ["sums"], []))
 
@@ -128,11 +128,11 @@ def test_a_row_that_no_refresh_has_written_is_missing(name: str, lake: fm.Lake) 
     lake.view(name, sql=VIEWS[name]).refresh()
     evaluate = Evaluator.evaluate
 
-    def nothing(*given: object) -> Frame | SparkFrame:
+    def nothing(*given: object) -> TableData | SparkData:
         answer = evaluate(*given)  # type: ignore[arg-type]
-        if isinstance(answer, Frame):
-            return Frame(answer.table.slice(0, 0))
-        return SparkFrame(answer.frame.limit(0))
+        if isinstance(answer, TableData):
+            return TableData(answer.table.slice(0, 0))
+        return SparkData(answer.frame.limit(0))
 
     _change(lake, [(7, "z", 70)], "Rome")
     with pytest.MonkeyPatch.context() as patched:
@@ -163,9 +163,9 @@ def _spoiled(rows: pa.Table, how: str) -> pa.Table:
 def test_a_group_or_a_match_that_a_refresh_got_wrong_differs(name: str, how: str, lake: fm.Lake) -> None:
     evaluate = Evaluator.evaluate
 
-    def spoiled(*given: object) -> Frame:
+    def spoiled(*given: object) -> TableData:
         answer = evaluate(*given)  # type: ignore[arg-type]
-        return Frame(_spoiled(answer.table if isinstance(answer, Frame) else answer.frame.toArrow(), how))
+        return TableData(_spoiled(answer.table if isinstance(answer, TableData) else answer.frame.toArrow(), how))
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Evaluator, "evaluate", spoiled)
@@ -225,7 +225,7 @@ def test_a_view_over_a_computed_column_that_has_other_values_by_now_is_never_pas
     assert _outcomes(lake, "tens_of") == {"tens_of": ["not replayable"]}
 
 
-def _column(lake: fm.Lake) -> Replayed:
+def _column(lake: fm.Lake) -> ReplayReport:
     [found] = list(replay(lake, ["orders"], []))
     return found
 

@@ -13,13 +13,12 @@ from random import Random
 
 import pytest
 
-from floodmark.provenance.forward import forward
-from floodmark.provenance.opened import Datasets
 from floodmark.provenance.replay import replay
-from floodmark.provenance.why import Looking
+from floodmark.provenance.transactions import OpenedDatasets
+from floodmark.provenance.why import ProvenanceTracer, forward
 from profiles import IN_FULL, SEED, sample
 from provenance.naive import OFFSET, Naive, disturb, made_of, memory_world
-from transform.worlds import CASES, MOVING_GROUPS, TWO_OUTPUTS, Case, World, in_this_process
+from transforms.worlds import CASES, MOVING_GROUPS, TWO_OUTPUTS, Case, World, in_this_process
 
 IS_LONG = IN_FULL
 TURNS = 9 if IS_LONG else 4
@@ -76,7 +75,7 @@ def test_every_record_is_traced_to_the_rows_that_its_run_had_read(case: Case, hi
     lake = naive.world.lake
 
     checked = 0
-    looking = Looking(Datasets(lake), rows=1000)
+    looking = ProvenanceTracer(OpenedDatasets(lake), rows=1000)
     for output in case.outputs:
         for row in sample(lake[output.name].changes_arrow().to_pylist(), 8):
             found = looking.at(looking.datasets.named(output.name), row[OFFSET])
@@ -94,7 +93,7 @@ def test_forward_finds_the_records_that_name_a_record_and_no_others(
     case: Case, history: Callable[[Case], Naive]
 ) -> None:
     lake = history(case).world.lake
-    looking = Looking(Datasets(lake), rows=1000)
+    looking = ProvenanceTracer(OpenedDatasets(lake), rows=1000)
     names: dict[tuple[str, int], set[tuple[str, int]]] = {}
     for output in case.outputs:
         opened = looking.datasets.named(output.name)
@@ -148,7 +147,7 @@ def test_old_records_are_traced_and_replayed_when_their_meta_is_long_gone(case: 
         disturb(world, Random(number))
         naive.during(lambda: world.run(run={"max_records": 2}))
 
-    looking = Looking(Datasets(world.lake), rows=1000)
+    looking = ProvenanceTracer(OpenedDatasets(world.lake), rows=1000)
     for output in case.outputs:
         for row in sample(world.lake[output.name].changes_arrow().to_pylist(), 5):
             found = looking.at(looking.datasets.named(output.name), row[OFFSET])

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.engine import Session
-from floodmark.ledger.runtime import Runtime
+from floodmark.engine.session import Runtime, Session
 
 pytestmark = pytest.mark.spark
 

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import Purged
-from floodmark.provenance.errors import NoSuchRecord, SeveralRecords
-from floodmark.provenance.opened import Datasets
-from floodmark.provenance.origin import NOT_DECLARED, NOT_PINNED
-from floodmark.provenance.text import lines, why_tree
+from floodmark.derive import commit
+from floodmark.errors import RecordsPurged, UnknownRecord
+from floodmark.provenance.origin import NO_DECLARATION, NO_POSITIONS
+from floodmark.provenance.transactions import OpenedDatasets
+from floodmark.provenance.tree import build_why_tree, render_lines
 from floodmark.provenance.why import why
-from floodmark.transform import publish
+from floodmark.transforms import commit as publish
 from limits import set_limit
 from provenance.naive import OFFSET, Naive, made_of
-from transform.worlds import ALIAS, MAP, MOVING_GROUPS, ONE_TO_MANY, TWO_OUTPUTS, World, in_this_process, make_world
+from transforms.worlds import ALIAS, MAP, MOVING_GROUPS, ONE_TO_MANY, TWO_OUTPUTS, World, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_a_write_names_its_source_and_only_its_own(tmp_path: Path) -> None:
 
 def test_a_file_that_a_pipeline_took_in_is_named(tmp_path: Path) -> None:
     (tmp_path / "monday.csv").write_text("id,v\n1,10\n")
-    pipeline = fm.Pipeline([fm.Source("people", files=str(tmp_path / "*.csv")), fm.Dataset("people", key="id")])
+    pipeline = fm.Pipeline([fm.Source("people", files=str(tmp_path / "*.csv")), fm.DatasetSpec("people", key="id")])
     lake = fm.Lake(tmp_path / "lake")
     pipeline.run(lake)
 
@@ -70,7 +70,7 @@ def test_rows_that_are_purged_are_said_to_be_missing(tmp_path: Path) -> None:
     assert [one.record.values["id"] for one in found.inputs[0].records] == [2]
     assert "before offset 1 are purged" in (found.inputs[0].missing or "")
     assert not found.is_complete
-    assert any("not all is known" in line for line in lines(why_tree(found)))
+    assert any("not all is known" in line for line in render_lines(build_why_tree(found)))
 
 
 def test_a_purge_before_the_run_leaves_nothing_unknown(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_an_input_that_was_dropped_is_said_to_be(tmp_path: Path) -> None:
     assert "was dropped" in (found.inputs[0].missing or "")
     assert found.inputs[0].records == ()
     assert found.inputs[0].by == {"id": 1}
-    assert "rows of a with id=1, as of record 0" in "\n".join(lines(why_tree(found)))
+    assert "rows of a with id=1, as of record 0" in "\n".join(render_lines(build_why_tree(found)))
 
 
 def test_an_input_that_was_renamed_is_found_all_the_same(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_what_an_older_release_made_is_told_with_a_doubt(tmp_path: Path) -> None
 
     found = why(world.lake, "out", {"id": 2})
 
-    assert found.doubts == (NOT_DECLARED, NOT_PINNED)
+    assert found.doubts == (NO_DECLARATION, NO_POSITIONS)
     assert found.offsets() == {"a": {1}}
     assert not found.is_complete
 
@@ -168,7 +168,7 @@ def test_a_transaction_of_many_blocks_is_one(tmp_path: Path, monkeypatch: pytest
 
     assert [(one.block.start, one.block.end) for one in found] == [(0, 6)] * 6 + [(6, 18)] * 12
     assert [one.inputs[0].position for one in found] == [5] * 6 + [17] * 12
-    assert [(t.start, t.end) for t in Datasets(world.lake).named("out").transactions()] == [(0, 6), (6, 18)]
+    assert [(t.start, t.end) for t in OpenedDatasets(world.lake).named("out").transactions()] == [(0, 6), (6, 18)]
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_an_output_that_a_killed_run_has_committed_is_traced_to_what_that_run_ha
     naive = Naive(world)
     world.write("a", (1, 1), (2, 2))
     naive.during(world.run)
-    derive = publish.derive
+    derive = commit.commit_results
 
     def killed(name: str, *rest: Any) -> Any:
         if name == "out":
@@ -190,7 +190,7 @@ def test_an_output_that_a_killed_run_has_committed_is_traced_to_what_that_run_ha
 
     def cut_short() -> None:
         with suppress(KeyboardInterrupt), monkeypatch.context() as patched:
-            patched.setattr(publish, "derive", killed)
+            patched.setattr(publish, "commit_results", killed)
             world.run(run={"max_records": 2})
 
     naive.during(cut_short)
@@ -236,12 +236,12 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     world.write("a", (1, 3))
     world.run()
 
-    with pytest.raises(NoSuchRecord, match="no record 99"):
+    with pytest.raises(UnknownRecord, match="no record 99"):
         why(world.lake, "many", 99)
-    with pytest.raises(NoSuchRecord, match="no row with id=5"):
+    with pytest.raises(UnknownRecord, match="no current row with id=5"):
         why(world.lake, "many", {"id": 5})
-    with pytest.raises(SeveralRecords, match="3 rows of 'many' have id=1"):
+    with pytest.raises(UnknownRecord, match="3 rows of 'many' have id=1"):
         why(world.lake, "many", {"id": 1})
     world.lake["a"].purge(1)
-    with pytest.raises(Purged):
+    with pytest.raises(RecordsPurged):
         why(world.lake, "a", 0)

@@ -9,7 +9,7 @@ import pytest
 
 from floodmark.provenance.why import why
 from provenance.naive import OFFSET
-from transform.worlds import MAP, MOVING_GROUPS, in_this_process, make_world
+from transforms.worlds import MAP, MOVING_GROUPS, in_this_process, make_world
 
 
 @pytest.fixture(autouse=True)

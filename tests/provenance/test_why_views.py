@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.engine import Session
-from floodmark.ledger.runtime import Runtime
-from floodmark.provenance.tree import Input, Provenance
+from floodmark.engine.session import Runtime, Session
+from floodmark.provenance.tree import InputRows, Provenance
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +50,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, session: Session) -> fm.Lake:
     return lake
 
 
-def _ids(given: Input) -> list[tuple[int, int]]:
+def _ids(given: InputRows) -> list[tuple[int, int]]:
     return sorted((one.record.values["id"], one.record.values["amount"]) for one in given.records)
 
 

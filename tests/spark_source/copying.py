@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import floodmark as fm
-from floodmark.engine import ArchiveUse, Profile, Session
+from floodmark.engine.session import ArchiveUse, Session
+from floodmark.engine.spark_launch import Profile
 from floodmark.storage.local import LocalStore
 
 SETTINGS = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
@@ -44,7 +45,7 @@ def copy_records(spark: Any, lake: str, checkpoint: str, deliver: Callable[[Any,
 
 def main(lake: str, checkpoint: str, when: str, number: str) -> None:
     store = DyingStore(lake)
-    write = fm.sink(fm.Lake(store), "copy")
+    write = fm.stream_sink(fm.Lake(store), "copy")
 
     def deliver(batch: Any, batch_id: int) -> None:
         is_last = batch_id == int(number)

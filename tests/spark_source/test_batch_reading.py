@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from floodmark import Lake, Purged, UnknownDataset, udf
-from floodmark.spark_source.errors import BadColumns, OperationsHidden
+from floodmark import Lake, RecordsPurged, UnknownDataset, udf
+from floodmark.errors import BadOption, UnknownColumns
 from ledger.arrow_types import PLAIN
 from limits import set_limit
 from spark_source.worlds import load, numbers, source
@@ -101,7 +101,7 @@ def test_all_that_is_purged_reads_as_nothing(lake: Lake):
     dataset.write(numbers(0, 3))
     dataset.purge(before=3)
     assert load(source(lake, "events")).num_rows == 0
-    with pytest.raises(Purged):
+    with pytest.raises(RecordsPurged):
         load(source(lake, "events", since=-1))
 
 
@@ -130,13 +130,13 @@ def test_a_schema_may_allow_nulls_where_there_are_none(lake: Lake):
 )
 def test_a_schema_that_does_not_fit_is_refused(lake: Lake, field: StructField, complaint: str):
     people(lake)
-    with pytest.raises(BadColumns, match=complaint):
+    with pytest.raises(UnknownColumns, match=complaint):
         load(source(lake, "people"), StructType([field]))
 
 
 def test_records_of_a_keyed_dataset_need_their_operation(lake: Lake):
     people(lake)
-    with pytest.raises(OperationsHidden, match="without 'op'"):
+    with pytest.raises(BadOption, match="without 'op'"):
         load(source(lake, "people", changes="true", system="false"))
 
 

@@ -11,10 +11,9 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from floodmark import Lake, UnknownDataset
-from floodmark.ledger.errors import TypeMismatch, UnknownColumns
-from floodmark.spark_source.delivering import deliver, leave
-from floodmark.spark_source.errors import SourceError
+from floodmark.errors import BadOption, TypeMismatch, UnknownColumns
 from floodmark.spark_source.options import Delivery
+from floodmark.spark_source.writer import commit_task_files, write_task_files
 from floodmark.storage.memory import MemoryStore
 from spark_source.worlds import numbers, source
 
@@ -107,7 +106,7 @@ def test_an_unknown_dataset_is_refused_before_anything_is_computed(lake: Lake):
 
 
 def test_nothing_is_ever_overwritten(lake: Lake):
-    with pytest.raises(SourceError, match="never overwritten"):
+    with pytest.raises(BadOption, match="cannot be overwritten"):
         source(lake, "events").writer(N, overwrite=True)
 
 
@@ -116,9 +115,11 @@ def test_files_of_a_bucket_are_objects_until_the_commit():
     events = lake.create("events", schema={"n": pa.int64()})
     objects = events.snapshot().objects
     schema = pa.schema({"n": pa.int64()})
-    files = [f for part in (numbers(0, 2), numbers(2, 5)) for f in leave(objects, iter(part.to_batches()), schema)]
+    files = [
+        f for part in (numbers(0, 2), numbers(2, 5)) for f in write_task_files(objects, iter(part.to_batches()), schema)
+    ]
     assert [f.is_object for f in files] == [True, True]
     assert len(list(lake.store.list(f"{objects.folder}/staging"))) == 2
-    deliver(events, files, schema, Delivery("loader", "1"))
+    commit_task_files(events, files, schema, Delivery("loader", "1"))
     assert events.to_arrow().to_pydict() == {"n": [0, 1, 2, 3, 4]}
     assert list(lake.store.list(f"{objects.folder}/staging")) == []

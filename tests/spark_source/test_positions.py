@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.spark_source.errors import StreamLost
-from floodmark.spark_source.positions import Position, check_follows, from_json, next_position
+from floodmark.errors import StreamLost
+from floodmark.spark_source.reader import StreamPosition, check_follows, next_position, parse_position
 
 
-def at(offset: int) -> Position:
-    return Position("did:odf:one", offset)
+def at(offset: int) -> StreamPosition:
+    return StreamPosition("did:odf:one", offset)
 
 
 @given(
@@ -37,18 +37,18 @@ def test_a_target_behind_the_position_moves_nothing_back():
 
 
 def test_a_position_is_what_spark_noted():
-    assert from_json(at(7).to_json(), "trips") == at(7)
+    assert parse_position(at(7).to_json(), "trips") == at(7)
 
 
 @pytest.mark.parametrize("noted", [{}, {"offset": 3}, {"dataset": "x", "offset": -2}, {"dataset": 1, "offset": 3}, 5])
 def test_a_position_of_something_else_is_refused(noted: object):
-    with pytest.raises(StreamLost, match="none of ours"):
-        from_json(noted, "trips")
+    with pytest.raises(StreamLost, match="did not write"):
+        parse_position(noted, "trips")
 
 
 def test_a_position_in_another_dataset_or_beyond_the_end_is_refused():
     check_follows(at(7), at(7), "trips")
     with pytest.raises(StreamLost, match="another dataset"):
-        check_follows(Position("did:odf:two", 3), at(7), "trips")
+        check_follows(StreamPosition("did:odf:two", 3), at(7), "trips")
     with pytest.raises(StreamLost, match="ends at 7"):
         check_follows(at(8), at(7), "trips")

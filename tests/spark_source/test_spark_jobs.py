@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
 import floodmark as fm
-from floodmark.spark_source.errors import UnknownQuery
+from floodmark.errors import StreamLost
 from spark_source.worlds import numbers
 
 
@@ -104,7 +104,7 @@ def test_a_stream_goes_on_where_it_stopped_and_brings_new_columns_when_restarted
     def run() -> list[int]:
         records = spark.readStream.format("floodmark").option("maxRecordsPerTrigger", 3).load("events")
         frame = records.select("*", (F.col("n") / 2).alias("half"))
-        query = frame.writeStream.foreachBatch(fm.sink(lake, "copy")).trigger(availableNow=True)
+        query = frame.writeStream.foreachBatch(fm.stream_sink(lake, "copy")).trigger(availableNow=True)
         running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         running.awaitTermination()
         return [progress["numInputRows"] for progress in running.recentProgress if progress["numInputRows"]]
@@ -146,7 +146,7 @@ def test_a_stream_that_fell_behind_a_purge_fails_and_says_what_to_do(lake: fm.La
     events.purge(before=4)
     lake.create("copy", schema={"n": "int64"})
     fm.register(spark, lake)
-    query = spark.readStream.format("floodmark").load("events").writeStream.foreachBatch(fm.sink(lake, "copy"))
+    query = spark.readStream.format("floodmark").load("events").writeStream.foreachBatch(fm.stream_sink(lake, "copy"))
     running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match=r'records before 4 are purged(.|\n)*"startingOffset", "4"'):
         running.awaitTermination()
@@ -163,21 +163,21 @@ def test_what_cannot_be_read_is_said_when_it_is_loaded(lake: fm.Lake, spark):
 def test_the_sink_writes_a_batch_once_and_an_empty_one_not_at_all(lake: fm.Lake, spark):
     lake.create("copy", schema={"n": "int64"})
     batch = spark.range(3).withColumnRenamed("id", "n")
-    deliver = fm.sink(lake, "copy", source="by hand")
+    deliver = fm.stream_sink(lake, "copy", source="by hand")
     for batch_id in (0, 0, 1):
         deliver(batch, batch_id)
     deliver(batch.where("n < 0"), 2)
     assert sorted(lake["copy"].to_arrow().column("n").to_pylist()) == [0, 0, 1, 1, 2, 2]
-    with pytest.raises(UnknownQuery, match="cannot be found out"):
-        fm.sink(lake, "copy")(batch, 0)
+    with pytest.raises(StreamLost, match="cannot determine the streaming query"):
+        fm.stream_sink(lake, "copy")(batch, 0)
 
 
 def test_a_sink_for_no_dataset_is_refused_at_once(lake: fm.Lake):
     with pytest.raises(fm.UnknownDataset):
-        fm.sink(lake, "copy")
+        fm.stream_sink(lake, "copy")
 
 
 def test_a_sink_travels_to_other_processes(lake: fm.Lake):
     lake.create("copy")
-    travelled = pickle.loads(pickle.dumps(fm.sink(lake, "copy", source="s")))
+    travelled = pickle.loads(pickle.dumps(fm.stream_sink(lake, "copy", source="s")))
     assert (travelled.lake.store.url, travelled.dataset, travelled.source) == (lake.store.url, "copy", "s")

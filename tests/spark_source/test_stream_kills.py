@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark import Lake, sink
+from floodmark import Lake, stream_sink
 from spark_source.copying import copy_records
 from spark_source.worlds import numbers
 
@@ -53,6 +53,6 @@ def test_every_record_is_copied_once_whenever_the_query_is_killed(tmp_path: Path
 
     events.write(numbers(10, 14))
     for _ in range(2):
-        copy_records(spark, *map(str, places), sink(lake, "copy"))
+        copy_records(spark, *map(str, places), stream_sink(lake, "copy"))
         assert copy.to_arrow().to_pydict() == {"n": list(range(14))}
     assert copy.verify().problems == ()

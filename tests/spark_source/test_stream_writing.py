@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from floodmark import Lake
-from floodmark.spark_source.errors import BadOption, SourceError, UnknownQuery
+from floodmark.errors import BadOption, StreamLost
 from spark_source.worlds import numbers, source
 
 N = StructType([StructField("n", LongType())])
@@ -54,7 +54,7 @@ def test_nothing_is_written_where_the_query_is_not_known(lake: Lake, tmp_path: P
     (tmp_path / "one").mkdir()
     if metadata is not None:
         (tmp_path / "one/metadata").write_text(metadata)
-    with pytest.raises(UnknownQuery, match="which query it belongs to"):
+    with pytest.raises(StreamLost, match="cannot read the query id"):
         write(lake, str(tmp_path / "one"), 0, numbers(0, 1))
     assert lake["copy"].count() == 0
 
@@ -65,5 +65,5 @@ def test_a_checkpoint_has_to_be_given(lake: Lake):
 
 
 def test_the_complete_mode_would_overwrite_and_is_refused(lake: Lake):
-    with pytest.raises(SourceError, match="never overwritten"):
+    with pytest.raises(BadOption, match="cannot be overwritten"):
         source(lake, "copy", checkpointLocation="/c").streamWriter(N, overwrite=True)

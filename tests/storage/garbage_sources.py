@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.store import ObjectInfo, Store
-from floodmark.storage.sweep import GarbageSource, Listing, Usage
+from floodmark.storage.sweep import GarbageSource, Listing, ObjectUsage
 
 
 @dataclass
@@ -15,7 +15,7 @@ class StaticSource(GarbageSource[str]):
     """Objects with the moments at which they were modified, and what is in use of them; nothing is stored."""
 
     modified: Mapping[str, float]
-    in_use: Usage
+    in_use: ObjectUsage
 
     @property
     def store(self) -> Store:
@@ -27,7 +27,7 @@ class StaticSource(GarbageSource[str]):
     def root(self) -> str:
         return "root"
 
-    def usage(self, listing: Listing[str]) -> Usage:
+    def usage(self, listing: Listing[str]) -> ObjectUsage:
         return self.in_use
 
 
@@ -56,9 +56,9 @@ class NamingSource(GarbageSource[bytes]):
         data = self.store.get("root")
         return None if data == b"damaged" else data
 
-    def usage(self, listing: Listing[bytes]) -> Usage | None:
+    def usage(self, listing: Listing[bytes]) -> ObjectUsage | None:
         self.before("usage")
         if listing.root == b"unreadable":
             return None
         named = set(listing.root.decode().split())
-        return Usage(lambda info, _: info.name in named, self.released, self.purged)
+        return ObjectUsage(lambda info, _: info.name in named, self.released, self.purged)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.storage.errors import BadKey, ObjectNotFound, StorageError
+from floodmark.errors import ObjectNotFound, StorageError
 from floodmark.storage.store import Store
 
 BAD_KEYS = [
@@ -289,7 +289,7 @@ class StoreSuite:
         if key not in ("", "a/"):
             calls.append(lambda: list(store.list(key)))
         for call in calls:
-            with pytest.raises(BadKey) as caught:
+            with pytest.raises(StorageError) as caught:
                 call()
             assert caught.value.key in (key, key.removesuffix("/"))
 

@@ -65,7 +65,7 @@ def test_hashes_are_found_where_they_first_occurred(known, wanted):
 def test_first_and_repeated_positions_are_those_that_a_loop_finds(some, others):
     repeated = [at for at, pair in enumerate(some) if pair in some[:at]]
     assert hashes(some).repeated().tolist() == repeated
-    assert hashes(some).first_of_each().tolist() == [at for at in range(len(some)) if at not in repeated]
+    assert hashes(some).first_positions().tolist() == [at for at in range(len(some)) if at not in repeated]
     assert hashes(some).among(hashes(others)).tolist() == [pair in others for pair in some]
     assert hashes(some).positions_in(hashes(others)).tolist() == [
         others.index(pair) if pair in others else -1 for pair in some

@@ -13,8 +13,8 @@ import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 
+from floodmark.errors import BadStoreUrl, ObjectNotFound, StorageError, SwapUnknown
 from floodmark.storage.cloud import CloudStore
-from floodmark.storage.errors import BadStoreUrl, ObjectNotFound, StorageError, SwapUnknown
 from limits import set_limit
 from loopback_s3 import running_s3
 from storage.store_suite import StoreSuite

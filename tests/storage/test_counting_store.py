@@ -6,9 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.storage.counting import CountingStore, Counts
 from floodmark.storage.local import LocalStore
-from floodmark.storage.memory import MemoryStore
+from floodmark.storage.memory import CountingStore, Counts, MemoryStore
 from storage.store_suite import StoreSuite
 
 

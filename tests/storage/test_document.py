@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.storage.document import Damaged, decode, encode, header_digest
+from floodmark.storage.document import DamagedDocument, decode, encode, header_digest
 
 facts = st.dictionaries(st.text(max_size=8), st.integers() | st.text() | st.lists(st.integers()), max_size=4)
 sections = st.dictionaries(st.text(min_size=1, max_size=8), st.binary(max_size=200), max_size=3)
@@ -40,7 +40,7 @@ def test_every_byte_that_changes_is_seen(said, parts, align, data):
     at = data.draw(st.integers(0, len(whole) - 1))
     changed = bytearray(whole)
     changed[at] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedDocument):
         read_all(bytes(changed))
 
 
@@ -49,7 +49,7 @@ def test_bytes_that_are_cut_short_or_too_many_are_refused(said, parts, data):
     whole = encode("fold", 1, said, parts)
     cut = data.draw(st.integers(0, len(whole) - 1))
     for wrong in (whole[:cut], whole + b"\0"):
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedDocument):
             read_all(wrong)
 
 
@@ -58,7 +58,7 @@ def test_section_is_checked_only_when_it_is_taken():
     whole[-1] ^= 1
     found = decode(bytes(whole), "fold", "info/x")
     assert bytes(found.section("a")) == b"first"
-    with pytest.raises(Damaged, match="its section 'b' does not have its checksum"):
+    with pytest.raises(DamagedDocument, match="the checksum of section 'b' does not match"):
         found.section("b")
 
 
@@ -67,13 +67,13 @@ def test_section_is_checked_only_when_it_is_taken():
     [
         (b"", "it is empty"),
         (b"FMD1", "it is cut short"),
-        (b"PAR1" + bytes(40), "no document"),
+        (b"PAR1" + bytes(40), "not a document"),
         (encode("root", 1, {}), "it is a root, not a fold"),
         (encode("fold", 3, {}), "its format 3 is newer than this release, which reads 2"),
     ],
 )
 def test_problem_is_said_with_the_key(data: bytes, problem: str):
-    with pytest.raises(Damaged, match=problem) as caught:
+    with pytest.raises(DamagedDocument, match=problem) as caught:
         decode(data, "fold", "info/x", 2)
     assert (caught.value.key, str(caught.value).partition(":")[0]) == ("info/x", "info/x")
 

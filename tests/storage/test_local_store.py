@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.storage.errors import BadStoreUrl, StorageError, SwapUnknown
-from floodmark.storage.files import OsFileSystem
+from floodmark.errors import BadStoreUrl, StorageError, SwapUnknown
+from floodmark.storage.file_system import OsFileSystem
 from floodmark.storage.local import LocalStore
 from storage.store_suite import StoreSuite, at_once, increment
 
@@ -170,7 +170,7 @@ def test_file_system_without_locks_is_named_as_the_problem(tmp_path):
 def test_name_that_is_a_file_cannot_be_a_folder(tmp_path):
     store = LocalStore(tmp_path)
     store.put_if_absent("a", b"a")
-    with pytest.raises(StorageError, match="taken by a file"):
+    with pytest.raises(StorageError, match="a file that has the name of a folder"):
         store.put_if_absent("a/b", b"b")
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.storage.errors import NoHashRule
-from floodmark.storage.logical_hash import check_hashable, column_digests, compose, logical_hash, table_digests
+from floodmark.errors import NoHashRule
+from floodmark.storage.logical_hash import check_hashable, column_digests, compose_hash, logical_hash, table_digests
 from limits import set_limit
 from profiles import examples
 
@@ -261,7 +261,7 @@ def test_digests_of_columns_compose_to_the_hash():
     table = pa.table({"a": [1, None], "s": [{"x": "u", "y": [1]}, None]})
     digests = table_digests(table)
     assert [len(d) for d in digests.values()] == [1, 2]
-    assert compose(table.schema, [*digests["a"], *digests["s"]]) == logical_hash(table)
+    assert compose_hash(table.schema, [*digests["a"], *digests["s"]]) == logical_hash(table)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from floodmark.storage.errors import BadStoreUrl
+from floodmark.errors import BadStoreUrl
 from floodmark.storage.memory import MemoryStore
 from storage.store_suite import StoreSuite, at_once
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from floodmark.errors import BadStoreUrl
 from floodmark.storage.cloud import CloudStore
-from floodmark.storage.errors import BadStoreUrl
 from floodmark.storage.local import LocalStore
 from floodmark.storage.opening import open_store
 

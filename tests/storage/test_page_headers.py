@@ -10,15 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.storage.page_headers import HEADERS_KEY, PageHeaders
-from floodmark.storage.slices import RowsFile, write_columns
+from floodmark.storage.parquet import HEADERS_KEY, ChecksummedFile, PageHeaders, write_columns
 from profiles import sample
 
 MAGIC = 4  # the bytes before the first page, which say that this is Parquet
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory) -> tuple[Path, RowsFile, PageHeaders]:
+def written(tmp_path_factory) -> tuple[Path, ChecksummedFile, PageHeaders]:
     path = tmp_path_factory.mktemp("rows") / "file"
     values = random.Random(0)  # pages that are not compressed to the size of a header
     table = pa.table({"n": [values.random() for _ in range(200)], "hash": [values.randbytes(8) for _ in range(200)]})
@@ -27,7 +26,7 @@ def written(tmp_path_factory) -> tuple[Path, RowsFile, PageHeaders]:
         return path, made, PageHeaders.decode(file.metadata.metadata[HEADERS_KEY])
 
 
-def is_noticed(path: Path, made: RowsFile, headers: PageHeaders) -> bool:
+def is_noticed(path: Path, made: ChecksummedFile, headers: PageHeaders) -> bool:
     if zlib.crc32(path.read_bytes()[-made.tail :]) != made.tail_checksum or not headers.are_in(path):
         return True
     try:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.storage.errors import StorageError, SwapUnknown
+from floodmark.errors import StorageError, SwapUnknown
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.storage.pointer import LostRaces, Pointer
+from floodmark.storage.pointer import Pointer, RacesLost
 from limits import set_limit
 
 KEY = "refs/head"
@@ -123,7 +123,7 @@ def test_change_that_loses_every_race_says_so(store: Unsure, monkeypatch: pytest
         store.move(b"%d" % len(seen))
         return b"mine"
 
-    with pytest.raises(LostRaces, match="lost 3 races"):
+    with pytest.raises(RacesLost, match="lost 3 races"):
         Pointer(store, KEY).change(build, lambda _: False)
     assert seen == [b"a", b"1", b"2"]
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.storage import slices
+from floodmark.storage import logical_hash as slices
+from floodmark.storage import parquet
 from floodmark.storage.logical_hash import logical_hash, table_digests
-from floodmark.storage.slices import Vocabulary, event_time_bounds, recorded_digests, write_slice
+from floodmark.storage.parquet import Vocabulary, event_time_bounds, recorded_digests, write_slice
 
 NOW_MS = 1_772_323_200_123
 TIMES = [datetime(2026, 1, day, 12, tzinfo=UTC) for day in (1, 2, 3)]
@@ -98,7 +99,7 @@ def test_known_digests_give_the_same_hash_at_other_offsets_without_hashing_again
         hashed.append(column.type)
         return real(column)
 
-    monkeypatch.setattr(slices, "column_digests", counted)
+    monkeypatch.setattr(parquet, "column_digests", counted)
     moved = write(tmp_path, data, start=70, known=first.digests)
     assert hashed == [pa.int64(), pa.int32(), pa.timestamp("ms", "UTC")]
     monkeypatch.undo()

@@ -12,22 +12,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from floodmark.chain.hashes import Multihash
+from floodmark.chain.ids import Multihash
 from floodmark.storage import document
-from floodmark.storage.arrays import BEFORE, UP_TO, stable_order, starts_of_groups
-from floodmark.storage.document import Damaged
+from floodmark.storage.arrays import BEFORE, UP_TO, is_group_start, stable_order
+from floodmark.storage.document import DamagedDocument
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.sorted_runs import (
     END_OF_HASHES,
     PAGE_ROWS,
-    Probes,
-    Run,
+    LookupCounts,
     RunFile,
     RunFiles,
     RunSpec,
-    between,
-    count,
+    SortedRun,
+    entries_between,
+    entry_count,
     find,
     find_all,
     merge,
@@ -67,8 +67,8 @@ def entries(hashes, first=0, spec=PLAIN):
     }
 
 
-def reopened(folder: Path, file: RunFile) -> Run:
-    return open_run(file, "tests", memoryview((folder / file.name).read_bytes()), Probes())
+def reopened(folder: Path, file: RunFile) -> SortedRun:
+    return open_run(file, "tests", memoryview((folder / file.name).read_bytes()), LookupCounts())
 
 
 def same(one, other):
@@ -138,7 +138,7 @@ def test_sorting_by_few_columns_gives_the_same_order_as_by_all(values):
     assert stable_order(columns[:2]).tolist() == sorted(range(len(values)), key=lambda i: values[i][:2])
     in_order = [values[i] for i in order]
     expected = [at == 0 or in_order[at - 1] != value for at, value in enumerate(in_order)]
-    assert starts_of_groups([c[order] for c in columns]).tolist() == expected
+    assert is_group_start([c[order] for c in columns]).tolist() == expected
 
 
 def test_same_entries_have_the_same_name_and_others_another(tmp_path):
@@ -157,8 +157,8 @@ def test_sealed_run_is_named_by_its_hash_and_its_footer_by_its_descriptor(tmp_pa
     data = (tmp_path / file.name).read_bytes()
     assert file.name == Multihash.sha3_256(data).text
     assert file.seal == document.header_digest(data[-file.footer_size :])
-    with pytest.raises(Damaged, match="does not fit its name"):
-        open_run(replace(file, seal="0" * 32), "tests", memoryview(data), Probes())
+    with pytest.raises(DamagedDocument, match="does not match its name"):
+        open_run(replace(file, seal="0" * 32), "tests", memoryview(data), LookupCounts())
 
 
 def test_column_with_one_value_takes_no_room(tmp_path):
@@ -211,9 +211,9 @@ def test_damaged_page_is_found_when_it_is_touched_and_not_before(small, column, 
     run = reopened(folder, file)
     other = (row // PAGE_ROWS + 1) % 3 * PAGE_ROWS
     assert run.take(np.array([other]))["value"].tolist() == [columns["value"][other]]
-    with pytest.raises(Damaged, match=f"page {row // PAGE_ROWS} of column '{column}' is damaged"):
+    with pytest.raises(DamagedDocument, match=f"page {row // PAGE_ROWS} of column '{column}' is damaged"):
         run.take(np.array([row]))
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedDocument):
         reopened(folder, file).slice(0, file.entries)
 
 
@@ -223,7 +223,7 @@ def test_lookup_in_a_damaged_page_is_refused(small):
     data[data.index(columns["high"][:8].tobytes()) + 8 * 10] ^= 4
     (folder / file.name).write_bytes(data)
     for some in ([11], range(len(columns["high"]))):  # few and many
-        with pytest.raises(Damaged, match="page 0 of column 'high'"):
+        with pytest.raises(DamagedDocument, match="page 0 of column 'high'"):
             reopened(folder, file).find([columns[name][some] for name in PLAIN.order])
 
 
@@ -234,9 +234,9 @@ def test_every_damaged_byte_is_found(tmp_path):
     for at in range(len(whole)):
         harmed = whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
         try:
-            open_run(file, "tests", memoryview(harmed), Probes()).slice(0, 3)
+            open_run(file, "tests", memoryview(harmed), LookupCounts()).slice(0, 3)
             used.append(at)
-        except Damaged:
+        except DamagedDocument:
             pass
     assert used == []
 
@@ -246,17 +246,17 @@ def test_file_that_is_cut_or_too_long_is_refused(small, length):
     folder, file, _ = small
     whole = (folder / file.name).read_bytes()
     (folder / file.name).write_bytes(whole[:length] if length >= 0 else whole + b"\0")
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedDocument):
         reopened(folder, file).slice(0, file.entries)
 
 
 def test_file_of_another_run_or_kind_under_this_name_is_refused(small):
     folder, file, _ = small
     other = write_run(folder, PLAIN, "run", entries(spread(file.entries, seed=7)))
-    with pytest.raises(Damaged, match="does not fit its name"):
-        open_run(file, "tests", memoryview((folder / other.name).read_bytes()), Probes())
-    with pytest.raises(Damaged, match="not a sorted run of keys"):
-        open_run(file, "keys", memoryview((folder / file.name).read_bytes()), Probes())
+    with pytest.raises(DamagedDocument, match="does not match its name"):
+        open_run(file, "tests", memoryview((folder / other.name).read_bytes()), LookupCounts())
+    with pytest.raises(DamagedDocument, match="not a sorted run of keys"):
+        open_run(file, "keys", memoryview((folder / file.name).read_bytes()), LookupCounts())
 
 
 # Files
@@ -308,7 +308,7 @@ def test_sealed_run_from_a_remote_store_is_checked_as_a_whole(tmp_path, monkeypa
     data = store.get(f"a/{file.name}")
     store.put_derived(f"a/{file.name}", data[:3] + bytes([data[3] ^ 1]) + data[4:])
     monkeypatch.setattr("floodmark.storage.sorted_runs._checksums", lambda pages: 1 // 0)
-    with pytest.raises(Bad, match="do not hash to its name"):
+    with pytest.raises(Bad, match="hash of its bytes does not match"):
         files_of(store).ask(file, len)
     store.put_derived(f"a/{file.name}", data)
     assert files_of(store).ask(file, len) == 200
@@ -416,7 +416,7 @@ def test_merge_gives_the_newest_entries_in_order_a_few_at_a_time(parts, runs, mo
 def test_entries_between_two_hashes_are_those_of_each_segment(parts, runs, low, high, to_end):
     high = END_OF_HASHES if to_end else high
     store = MemoryStore()
-    found = between(files_of(store), segments_of(store, parts, runs), low, high)
+    found = entries_between(files_of(store), segments_of(store, parts, runs), low, high)
     got = [value for columns in found for value in columns["value"].tolist()]
     expected = [
         100 * number + part.index(pair)
@@ -425,7 +425,7 @@ def test_entries_between_two_hashes_are_those_of_each_segment(parts, runs, low, 
         if low <= pair[0] < high
     ]
     assert got == expected
-    assert all(map(count, found))
+    assert all(map(entry_count, found))
 
 
 @given(segment_lists, st.lists(HALVES, max_size=12), st.integers(1, 3))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from floodmark.storage import sweep
 from floodmark.storage.memory import MemoryStore
-from floodmark.storage.sweep import LOOK_EVERY, Usage, collect, find, remove
-from garbage.rivals import age
+from floodmark.storage.sweep import ROOT_CHECK_INTERVAL, ObjectUsage, collect, find, remove
+from maintenance.rivals import age
 from storage.garbage_sources import NamingSource, StaticSource
 
 DAY = 86_400.0
@@ -147,7 +147,7 @@ def test_nothing_goes_once_the_root_has_moved(store):
 
 
 def test_a_root_that_moves_during_the_deletions_stops_them_at_the_next_look(store):
-    count = 2 * LOOK_EVERY + 10
+    count = 2 * ROOT_CHECK_INTERVAL + 10
     put(store, *(f"{n:04}" for n in range(count)))
     name(store)
     looks = []
@@ -159,8 +159,8 @@ def test_a_root_that_moves_during_the_deletions_stops_them_at_the_next_look(stor
 
     found = find(NamingSource(store), week_ago())
     removed = remove(replace(found, source=NamingSource(store, before=move)))
-    assert names_of(removed) == [f"{n:04}" for n in range(LOOK_EVERY)]
-    assert len(files(store)) == count - LOOK_EVERY
+    assert names_of(removed) == [f"{n:04}" for n in range(ROOT_CHECK_INTERVAL)]
+    assert len(files(store)) == count - ROOT_CHECK_INTERVAL
     assert looks == ["root"] * 2
 
 
@@ -182,7 +182,7 @@ def test_in_turn_the_search_is_done_again_and_no_turn_is_taken_for_nothing(store
 
 
 def test_an_object_can_stay_as_long_as_another_that_is_listed_before_it():
-    usage = Usage(lambda info, going: info.key == "note" and "file" not in going)
+    usage = ObjectUsage(lambda info, going: info.key == "note" and "file" not in going)
     assert find(StaticSource({"file": 9.0, "note": 1.0}, usage), 5.0).keys == []
     assert find(StaticSource({"file": 1.0, "note": 1.0}, usage), 5.0).keys == ["file", "note"]
 
@@ -193,7 +193,7 @@ moments = st.floats(0, 10)
 
 @given(st.dictionaries(keys, moments), st.sets(keys), st.dictionaries(keys, moments), st.sets(keys))
 def test_garbage_is_what_is_purged_or_neither_young_nor_lately_released_nor_in_use(modified, named, released, purged):
-    found = find(StaticSource(modified, Usage(lambda info, _: info.key in named, released, purged)), 5.0)
+    found = find(StaticSource(modified, ObjectUsage(lambda info, _: info.key in named, released, purged)), 5.0)
     expected = [
         key
         for key in modified

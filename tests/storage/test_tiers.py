@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.storage.tiers import HISTORY, Retired, Tiers, retire
+from floodmark.storage.tiers import KEEP_RETIRED_COMMITS, RetiredFiles, Tiers, retire
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_after_a_merge_none_is_due(fan_in, smallest, commits):
 
 
 def test_replaced_file_stays_for_sixteen_generations_unless_it_comes_back():
-    retired: Retired = ()
-    for generation in range(HISTORY + 1):
+    retired: RetiredFiles = ()
+    for generation in range(KEEP_RETIRED_COMMITS + 1):
         replaced = ["old", "back"] if generation == 0 else []
         names = {"back"} if generation == 5 else set()
         retired, gone = retire(retired, replaced, names, generation)
-        assert gone == (["old"] if generation == HISTORY else [])
+        assert gone == (["old"] if generation == KEEP_RETIRED_COMMITS else [])
     assert retired == ()

@@ -17,22 +17,21 @@ import pyarrow as pa
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
-from floodmark.ledger.selection import NOBODY
+from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.local import LocalStore
-from floodmark.timeline.change.changing import Updating
-from floodmark.timeline.change.merge import MergeTask, merge
-from floodmark.timeline.change.purge import drop_purged
-from floodmark.timeline.order.pieces import How, Partition, Piece, Run
-from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline import root as roots
+from floodmark.timeline.bundles import RowGroup
+from floodmark.timeline.commit import RootChange, publish
+from floodmark.timeline.manifest import TimelineObjects
+from floodmark.timeline.merge import PieceMergeTask, merge
+from floodmark.timeline.piece_files import GroupRows, PieceFiles, make_pieces
+from floodmark.timeline.pieces import Partition, Piece, PieceOrigin, WaitingRun
+from floodmark.timeline.root import LastUpdate, Root
 from floodmark.timeline.settings import Settings
-from floodmark.timeline.stored import root as roots
-from floodmark.timeline.stored.footers import RowGroup
-from floodmark.timeline.stored.objects import TimelineObjects
-from floodmark.timeline.stored.own_writing import GroupRows, pieces_of
-from floodmark.timeline.stored.publish import Change, publish
-from floodmark.timeline.stored.root import LastUpdate, Root
-from floodmark.timeline.upkeep.check import Ledger, problems
+from floodmark.timeline.update import drop_purged
+from floodmark.timeline.verify import LedgerRecords, problems
+from floodmark.timeline.writer import TimelineWriter
 from timeline.timeline_worlds import BEGIN, DAY, NAME, column_of
 
 SETTINGS = Settings("day", 1000, mode="lazy")
@@ -77,12 +76,12 @@ class Laid:
         offsets = np.arange(row["start"], row["end"])
         times = BEGIN + DAY * (number // 2) + SECOND * (number % 2) + (offsets - row["start"]) * 2 * SECOND
         file, group = f"data/f1620{row['physical'].hex()}", RowGroup(SLICE, row["size"])
-        return pieces_of(file, [group], [GroupRows(0, 0, SLICE)], times, offsets, How.SLICE, 1)[0]
+        return make_pieces(file, [group], [GroupRows(0, 0, SLICE)], times, offsets, PieceOrigin.SLICE, 1)[0]
 
     def merged(self, *pieces: Piece, most: int = 1000) -> tuple[Piece, ...]:
         """The pieces of an own file with the rows of others."""
         layout = self.snapshot.require_layout("ticks")
-        task = MergeTask(self.objects, layout, tuple(pieces), most, How.MERGED, 1)
+        task = PieceMergeTask(self.objects, layout, tuple(pieces), most, PieceOrigin.MERGED, 1)
         return merge(task).pieces
 
     def cut(self, piece: Piece, lo: int, hi: int) -> Piece:
@@ -91,11 +90,11 @@ class Laid:
         times, offsets = PieceFiles(self.objects, layout).places(piece)
         stretch = GroupRows(0, lo, hi, piece.row_lo + lo)
         group = RowGroup(piece.group_rows, piece.size)
-        found = pieces_of(piece.file, [group], [stretch], times, offsets, piece.how, 1)[0]
+        found = make_pieces(piece.file, [group], [stretch], times, offsets, piece.how, 1)[0]
         return replace(found, row_group=piece.row_group)
 
     def day(self, number: int, settled: Sequence[Piece], *waiting: Sequence[Piece]) -> Partition:
-        runs = tuple(Run(i, 0, tuple(pieces)) for i, pieces in enumerate(waiting))
+        runs = tuple(WaitingRun(i, 0, tuple(pieces)) for i, pieces in enumerate(waiting))
         return Partition(BEGIN + number * DAY, tuple(settled), runs)
 
     def lay(self, *days: Partition, slices: int = 4) -> Root:
@@ -104,7 +103,7 @@ class Laid:
         newest = self.snapshot.all_slices.slice(slices - 1, 1).to_pylist()[0]
         gone = {p.start for p in roots.partitions(self.objects, before)} - {d.start for d in days}
         applied = newest["end"], newest["block"].hex()
-        change = Change(*applied, SETTINGS.digest, days, LastUpdate(), 9, removed=tuple(gone))
+        change = RootChange(*applied, SETTINGS.digest, days, LastUpdate(), 9, removed=tuple(gone))
         after = publish(self.objects, before, change)
         assert after is not None
         return after
@@ -114,10 +113,12 @@ class Laid:
         self.dataset.parts.rows.purge(before)
 
     def drop_purged(self, settings: Settings = SETTINGS) -> None:
-        drop_purged(Updating(NAME, self.objects, settings, fm.Runtime(), self.dataset.snapshot, lambda *_: NOBODY))
+        drop_purged(
+            TimelineWriter(NAME, self.objects, settings, fm.Runtime(), self.dataset.snapshot, lambda *_: NO_OFFSETS)
+        )
 
     def problems(self, dead: Sequence[int] = ()) -> list[str]:
-        found = problems(self.objects, SETTINGS, lambda: Ledger(self.snapshot, np.array(dead, np.int64)))
+        found = problems(self.objects, SETTINGS, lambda: LedgerRecords(self.snapshot, np.array(dead, np.int64)))
         return [p.message for p in found]
 
     def shown(self) -> list[int]:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 import floodmark as fm
 from floodmark.dataset import Dataset
-from floodmark.timeline.order import partitions as units
-from floodmark.timeline.order.pieces import Partition, Piece
+from floodmark.timeline import settings as units
+from floodmark.timeline.pieces import Partition, Piece
 from timeline.oracle import alive, all_records, micros
 
 Places = list[tuple[int, int]]
@@ -106,7 +106,7 @@ def _piece_problems(piece: Piece, places: list[tuple[int, int]], partition: Part
     bounds = min(o for _, o in places), max(o for _, o in places)
     if not (piece.offset_min <= bounds[0] and bounds[1] <= piece.offset_max):
         found.append(f"{piece} has offsets {bounds}")
-    end = units.end(partition.start, unit)
+    end = units.partition_end(partition.start, unit)
     if not (partition.start <= piece.first.time and piece.last.time < end):
         found.append(f"{piece} is not within its partition, {partition.start} to {end}")
     if piece.dead < 0:
@@ -139,7 +139,7 @@ def fold_problems(dataset: Dataset, partition: str | None = None) -> list[str]:
     living = {numbers[position] for position in alive(dataset, records)}
     found, files = [], Files(dataset)
     for each in seen.partitions:
-        label = units.label(each.start, seen.settings.partition_by)
+        label = units.partition_label(each.start, seen.settings.partition_by)
         if partition is not None and label != partition:
             continue
         if each.waiting:

@@ -9,20 +9,20 @@ from itertools import pairwise
 import numpy as np
 
 from floodmark.storage.arrays import I64
-from floodmark.timeline.order.pieces import How, Partition, Piece, Place, Run
-from floodmark.timeline.order.places import Places, alive
-from floodmark.timeline.plan import arrange, planner
-from floodmark.timeline.plan.arrange import Arranged
-from floodmark.timeline.plan.works import Work
+from floodmark.timeline import arrangement, planner
+from floodmark.timeline.arrangement import Arrangement, MergeJob
+from floodmark.timeline.pieces import Partition, Piece, PieceOrigin, TimePoint, TimePoints, WaitingRun, live_mask
 
 ROW_BYTES = 32
 NOBODY = np.empty(0, np.int64)
 
 
-def piece_of(file: str, group: int, times: I64, offsets: I64, how: How = How.SLICE, since: int = 0) -> Piece:
+def piece_of(
+    file: str, group: int, times: I64, offsets: I64, how: PieceOrigin = PieceOrigin.SLICE, since: int = 0
+) -> Piece:
     """A whole row group as a piece."""
     rows = len(times)
-    first, last = (Place(int(times[i]), int(offsets[i])) for i in (0, -1))
+    first, last = (TimePoint(int(times[i]), int(offsets[i])) for i in (0, -1))
     bounds = int(offsets.min()), int(offsets.max())
     return Piece(file, group, 0, rows, rows, first, last, *bounds, rows * ROW_BYTES, how, since)
 
@@ -35,7 +35,7 @@ class Model:
     late_merge: str = "auto"
     slice_groups: int = 0  # how many rows the row groups of slices have, if not as many as they should
     partition: Partition = field(default_factory=lambda: Partition(0))
-    files: dict[tuple[str, int], Places] = field(default_factory=dict)
+    files: dict[tuple[str, int], TimePoints] = field(default_factory=dict)
     dead: set[int] = field(default_factory=set)
     times: list[int] = field(default_factory=list)  # of each record, by offset
     next_run: int = 0
@@ -43,10 +43,10 @@ class Model:
     rows_written: int = 0
     files_written: int = 0
     reads: int = 0
-    works: list[Work] = field(default_factory=list)  # of the last change
+    works: list[MergeJob] = field(default_factory=list)  # of the last change
     before: Partition = field(default_factory=lambda: Partition(0))  # the partition before it
 
-    def places(self, piece: Piece) -> Places:
+    def places(self, piece: Piece) -> TimePoints:
         self.reads += 1
         times, offsets = self.files[piece.file, piece.row_group]
         return times[piece.row_lo : piece.row_hi], offsets[piece.row_lo : piece.row_hi]
@@ -71,17 +71,17 @@ class Model:
         killed: I64 = np.sort(np.array([self.times[offset] for offset in kill], np.int64))
         self.dead.update(kill)
         if self.late_merge == "always":
-            arranged = arrange.always(self.partition, new, killed, self.most, self.places)
+            arranged = arrangement.arrange_always(self.partition, new, killed, self.most, self.places)
         else:
-            arranged = arrange.auto(self.partition, new, killed, self.most, self.next_run, self.places)
+            arranged = arrangement.arrange_auto(self.partition, new, killed, self.most, self.next_run, self.places)
         self.next_run += len(new)
-        self._carry_out(arranged, How.MERGED)
+        self._carry_out(arranged, PieceOrigin.MERGED)
 
     def fold(self) -> int:
         """How many rounds it took. The dead are counted before each one, as a fold of the product does."""
         rounds = 0
-        while (arranged := arrange.folded(self._counted(), self.most, self.places)) is not None:
-            self._carry_out(arranged, How.FOLDED)
+        while (arranged := arrangement.arrange_fold(self._counted(), self.most, self.places)) is not None:
+            self._carry_out(arranged, PieceOrigin.FOLDED)
             rounds += 1
             assert rounds < 10
         return rounds
@@ -91,19 +91,19 @@ class Model:
         settled = (replace(p, dead=dead) for p, dead in zip(self.partition.settled, counts, strict=True))
         return replace(self.partition, settled=tuple(settled))
 
-    def _carry_out(self, arranged: Arranged, how: How) -> None:
+    def _carry_out(self, arranged: Arrangement, how: PieceOrigin) -> None:
         self.version += 1
         self.works, self.before = arranged.works, self.partition
         written = [self._merged(work, how) for work in self.works]
         self.partition = arranged.finished(written, self.next_run, self.places)
         self.next_run += len(self.works)
 
-    def _merged(self, work: Work, how: How) -> list[Piece]:
+    def _merged(self, work: MergeJob, how: PieceOrigin) -> list[Piece]:
         places = [self.places(p) for p in work.sources]
         times, offsets = (np.concatenate([each[i] for each in places]) for i in (0, 1))
         positions = np.lexsort((offsets, times))
         times, offsets = times[positions], offsets[positions]
-        living = alive(offsets, np.array(sorted(self.dead), np.int64), 0)
+        living = live_mask(offsets, np.array(sorted(self.dead), np.int64), 0)
         if living is not None:
             times, offsets = times[living], offsets[living]
         self.rows_written += len(times)
@@ -156,8 +156,8 @@ class Model:
         return found
 
 
-def run_of(number: int, tier: int, *pieces: Piece) -> Run:
-    return Run(number, tier, pieces)
+def run_of(number: int, tier: int, *pieces: Piece) -> WaitingRun:
+    return WaitingRun(number, tier, pieces)
 
 
 def moved(piece: Piece, **facts: int) -> Piece:

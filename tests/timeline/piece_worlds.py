@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.ledger.layout import Layout, derive
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.slices import Vocabulary
+from floodmark.ledger.schema import Layout, derive_layout
+from floodmark.storage.parquet import Vocabulary
 from floodmark.storage.store import Store
-from floodmark.timeline.order.pieces import How, Piece
-from floodmark.timeline.reading.sources import PieceFiles
-from floodmark.timeline.stored.objects import TimelineObjects
-from floodmark.timeline.stored.own_writing import GroupRows, pieces_of, write_groups
+from floodmark.timeline.manifest import TimelineObjects
+from floodmark.timeline.piece_files import GroupRows, PieceFiles, make_pieces, write_groups
+from floodmark.timeline.pieces import Piece, PieceOrigin
 
 TIME = pa.timestamp("us", "UTC")
-LAYOUT = derive(pa.schema([("at", TIME), ("v", pa.string())]), Vocabulary(event_time="at"), "at")
+LAYOUT = derive_layout(pa.schema([("at", TIME), ("v", pa.string())]), Vocabulary(event_time="at"), "at")
 WIDER = LAYOUT.with_fields([pa.field("more", pa.int64())])
 
 Row = tuple[int, int]
@@ -55,7 +54,7 @@ def write_piece(objects: TimelineObjects, rows: Sequence[Row], layout: Layout = 
     written = write_groups(objects, layout, iter([table(rows, layout)]))
     times, offsets = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     stretch = GroupRows(0, cut, len(rows), cut)
-    return pieces_of(written.name, written.groups, [stretch], times, offsets, How.SORTED, 1)[0]
+    return make_pieces(written.name, written.groups, [stretch], times, offsets, PieceOrigin.SORTED, 1)[0]
 
 
 def rows_of(objects: TimelineObjects, pieces: Sequence[Piece], layout: Layout = LAYOUT) -> list[dict[str, Any]]:

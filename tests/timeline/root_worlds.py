@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from floodmark.errors import StorageError, SwapUnknown
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.errors import StorageError, SwapUnknown
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.order.pieces import How, Partition, Piece, Place, Run
-from floodmark.timeline.stored import root as roots
-from floodmark.timeline.stored.objects import TimelineObjects
-from floodmark.timeline.stored.own_files import FOLDER
-from floodmark.timeline.stored.publish import Change, publish
-from floodmark.timeline.stored.root import LastUpdate, Root
+from floodmark.timeline import root as roots
+from floodmark.timeline.commit import RootChange, publish
+from floodmark.timeline.manifest import FOLDER, TimelineObjects
+from floodmark.timeline.pieces import Partition, Piece, PieceOrigin, TimePoint, WaitingRun
+from floodmark.timeline.root import LastUpdate, Root
 
 DAY = 86_400_000_000
 DIGEST = "settings"
@@ -25,13 +24,13 @@ def own_name(number: int) -> str:
 
 def piece(time: int, rows: int = 10, file: str = "data/f1620", offset: int = 0, since: int = 1) -> Piece:
     """A whole row group of rows a microsecond apart."""
-    first, last = Place(time, offset), Place(time + rows - 1, offset + rows - 1)
-    return Piece(file, 0, 0, rows, rows, first, last, offset, offset + rows - 1, rows * 20, How.SLICE, since)
+    first, last = TimePoint(time, offset), TimePoint(time + rows - 1, offset + rows - 1)
+    return Piece(file, 0, 0, rows, rows, first, last, offset, offset + rows - 1, rows * 20, PieceOrigin.SLICE, since)
 
 
 def partition(day: int, pieces: int = 1, file: str = "data/f1620", waiting: Sequence[Piece] = ()) -> Partition:
     settled = tuple(piece(day * DAY + i * 1000, file=file) for i in range(pieces))
-    runs = tuple(Run(i, 0, (p,)) for i, p in enumerate(waiting))
+    runs = tuple(WaitingRun(i, 0, (p,)) for i, p in enumerate(waiting))
     return Partition(day * DAY, settled, runs, pieces * 10, pieces * 200, 0)
 
 
@@ -39,10 +38,10 @@ def objects_with(store: Any = None) -> TimelineObjects:
     return TimelineObjects(DatasetObjects(MemoryStore() if store is None else store, "ticks"))
 
 
-def change(before: Root, *partitions: Partition, removed: Sequence[int] = (), purged_before: int = 0) -> Change:
+def change(before: Root, *partitions: Partition, removed: Sequence[int] = (), purged_before: int = 0) -> RootChange:
     """A change that applies ten more records."""
     last = LastUpdate(rows=10, bytes_in=200, bytes_written=100)
-    return Change(
+    return RootChange(
         applied=before.applied + 10,
         block=f"{before.version + 1:064x}",
         settings_digest=DIGEST,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline.order.pieces import How, Partition
-from floodmark.timeline.plan import cost
+from floodmark.timeline import cost
+from floodmark.timeline.pieces import Partition, PieceOrigin
 from limits import set_limit
 from profiles import examples
 from timeline.models import ROW_BYTES, Model
@@ -102,7 +102,7 @@ def test_always_takes_in_sorted_rows_by_reference() -> None:
     model.commit(range(0, 95), range(200, 295))
     model.commit(range(300, 400), range(500, 630))
     assert model.rows_written == 0
-    assert [p.how for p in model.partition.settled] == [How.SLICE] * len(model.partition.settled)
+    assert [p.how for p in model.partition.settled] == [PieceOrigin.SLICE] * len(model.partition.settled)
 
 
 def test_always_points_at_whole_row_groups_whatever_their_size() -> None:

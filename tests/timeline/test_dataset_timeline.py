@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.runtime import Runtime
-from floodmark.timeline.errors import BadRange, NoTimeline
+from floodmark.engine.session import Runtime
+from floodmark.errors import BadRange, NoTimeline
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, NAME, World, template_folder, world
 
@@ -102,9 +102,9 @@ def test_a_partition_that_is_none_is_refused(tmp_path):
 
 def test_folding_a_partition_of_a_dataset_without_a_timeline_is_refused(tmp_path):
     plain = fm.Lake(tmp_path).create("plain", event_time="at")
-    with pytest.raises(NoTimeline, match="keeps no timeline"):
+    with pytest.raises(NoTimeline, match="has no timeline"):
         plain.fold("2026-11-01")
-    with pytest.raises(NoTimeline, match="keeps no timeline"):
+    with pytest.raises(NoTimeline, match="has no timeline"):
         plain.update_timeline()
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.ledger.keys.key_index import KeyIndex
-from floodmark.ledger.rows import Rows
+from floodmark.rows.key_index import KeyIndex
+from floodmark.rows.rows import Rows
 from timeline.layouts import assert_sound
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, DAY, World, world

@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from floodmark.ledger.errors import UnknownDataset
-from floodmark.timeline.change import changing, fold
-from floodmark.timeline.change.changing import Step
-from floodmark.timeline.errors import UnknownPartition
-from floodmark.timeline.order.pieces import How
-from floodmark.timeline.stored import root as roots
-from floodmark.timeline.stored.objects import TimelineObjects
-from floodmark.timeline.stored.publish import Change, publish
-from floodmark.timeline.stored.root import LastUpdate
-from floodmark.timeline.upkeep import check
+from floodmark.errors import BadRange, UnknownDataset
+from floodmark.timeline import fold, piece_files, verify, writer
+from floodmark.timeline import root as roots
+from floodmark.timeline.commit import RootChange, publish
+from floodmark.timeline.manifest import TimelineObjects
+from floodmark.timeline.pieces import PieceOrigin
+from floodmark.timeline.root import LastUpdate
+from floodmark.timeline.writer import WriterStep
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, DAY, NAME, World, world
@@ -47,7 +45,7 @@ def test_nothing_waits_after_a_fold_and_row_groups_without_late_rows_stay(tmp_pa
     done = made.dataset.fold("2026-11-01")
     after = made.dataset.timeline_pieces().partitions[0].settled
     assert set(before) - set(after) == {before[1]}
-    assert [p.how for p in after].count(How.FOLDED) == 1
+    assert [p.how for p in after].count(PieceOrigin.FOLDED) == 1
     assert (done.files, done.rows) == (1, 104)
     _check(made)
 
@@ -141,7 +139,7 @@ def test_damaged_file_makes_a_fold_begin_anew(tmp_path: Path, caplog: pytest.Log
     made.reopen()
     with caplog.at_level(logging.WARNING):
         made.dataset.fold()
-    assert "is made anew" in caplog.text
+    assert "rebuilding the timeline" in caplog.text
     assert made.dataset.verify().ok
     _check(made)
 
@@ -168,20 +166,20 @@ def test_dataset_without_rows_folds_to_nothing(tmp_path: Path) -> None:
 
 def test_fold_before_the_first_write_does_nothing(tmp_path: Path) -> None:
     made = world(tmp_path)
-    assert made.dataset.fold() == fold.NOTHING
-    assert made.dataset.fold("2026-11-01") == fold.NOTHING
+    assert made.dataset.fold() == fold.EMPTY_REPORT
+    assert made.dataset.fold("2026-11-01") == fold.EMPTY_REPORT
 
 
 def test_partition_that_is_not_there_is_refused_and_those_near_are_named(tmp_path: Path) -> None:
     made = world(tmp_path, mode="lazy")
     for day in (0, 2, 5):
         _write(made, range(10), day=day)
-    with pytest.raises(UnknownPartition, match="no partition 2026-11-02") as caught:
+    with pytest.raises(BadRange, match="no partition 2026-11-02") as caught:
         made.dataset.fold("2026-11-02")
     assert caught.value.near == ("2026-11-01", "2026-11-03")
-    with pytest.raises(UnknownPartition, match="nearest to it: 2026-11-06"):
+    with pytest.raises(BadRange, match="the nearest: 2026-11-06"):
         made.dataset.fold("2030-01-01")
-    with pytest.raises(UnknownPartition, match="nearest to it: 2026-11-01"):
+    with pytest.raises(BadRange, match="the nearest: 2026-11-01"):
         made.dataset.fold("1999-01-01")
 
 
@@ -191,8 +189,8 @@ def test_fold_of_a_partition_reads_its_own_files_and_no_others(tmp_path: Path, m
         _write(made, range(0, 100, 2), day=day)
         _write(made, range(1, 100, 30), day=day)
     hashed: list[str] = []
-    real = check.is_whole
-    monkeypatch.setattr(check, "is_whole", lambda objects, own: hashed.append(own.name) or real(objects, own))
+    real = piece_files.is_intact
+    monkeypatch.setattr(verify, "is_intact", lambda objects, own: hashed.append(own.name) or real(objects, own))
     made.dataset.fold("2026-11-02")
     named = [{p.file for p in partition.pieces} for partition in made.dataset.timeline_pieces().partitions]
     assert set(hashed) == {file for file in named[1] if file.startswith("info/timeline")}
@@ -234,7 +232,7 @@ def test_wrong_numbers_of_dead_rows_are_put_right(tmp_path: Path) -> None:
     root = roots.load(objects)
     [day] = roots.partitions(objects, root)
     wrong = replace(day, settled=(replace(day.settled[0], dead=1), *day.settled[1:]))
-    change = Change(root.applied, root.block, root.settings_digest, (wrong,), LastUpdate(), root.next_run)
+    change = RootChange(root.applied, root.block, root.settings_digest, (wrong,), LastUpdate(), root.next_run)
     assert publish(objects, root, change) is not None
     assert made.dataset.timeline_stats().partitions[0].dead_rows == 1
     assert made.dataset.fold("2026-11-01").rows == 0
@@ -246,18 +244,18 @@ class Meanwhile:
     """Lets somebody else do something while a fold has its files written, the first time that it does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-        self._act, self._real = act, Step.carry_out
+        self._act, self._real = act, WriterStep.write_partitions
         self.waited = False
         self._threads: list[threading.Thread] = []
         meanwhile = self
 
-        def carry_out(step: Step, *args: Any) -> Any:
+        def carry_out(step: WriterStep, *args: Any) -> Any:
             done = meanwhile._real(step, *args)
-            if args[1] == How.FOLDED and not meanwhile._threads:
+            if args[1] == PieceOrigin.FOLDED and not meanwhile._threads:
                 meanwhile._run()
             return done
 
-        monkeypatch.setattr(Step, "carry_out", carry_out)
+        monkeypatch.setattr(WriterStep, "write_partitions", carry_out)
 
     def _run(self) -> None:
         thread = threading.Thread(target=self._act)
@@ -341,7 +339,7 @@ def test_rows_that_die_during_a_fold_are_counted(tmp_path: Path, monkeypatch: py
     other = made.lake[NAME]
     meanwhile = Meanwhile(monkeypatch, lambda: other.delete([{"id": 7}, {"id": 250}]))
     with monkeypatch.context() as patch:
-        patch.setattr(fold._Folding, "next_round", lambda *_: True)
+        patch.setattr(fold._FoldState, "next_round", lambda *_: True)
         made.dataset.fold("2026-11-01")
     meanwhile.join()
     assert [p.dead for p in made.dataset.timeline_pieces().partitions[0].settled] == [1, 0, 1]
@@ -356,7 +354,7 @@ def test_dataset_dropped_during_a_fold_leaves_nothing_behind(busy: World, monkey
         busy.lake.drop(NAME)
         return publish(*args)
 
-    monkeypatch.setattr(changing, "publish", publish_too_late)
+    monkeypatch.setattr(writer, "publish", publish_too_late)
     with pytest.raises(UnknownDataset):
         busy.dataset.fold("2026-11-01")
     assert list(busy.store.list(folder)) == []

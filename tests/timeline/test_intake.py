@@ -10,16 +10,15 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.errors import UnreadablePiece
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.change import intake
-from floodmark.timeline.change.intake import incoming, shared_groups
-from floodmark.timeline.errors import UnreadablePiece
-from floodmark.timeline.order import partitions
-from floodmark.timeline.order.pieces import How
-from floodmark.timeline.order.places import places_of
-from floodmark.timeline.reading.sources import PieceFiles
+from floodmark.timeline import intake, piece_files
+from floodmark.timeline import settings as partitions
+from floodmark.timeline.intake import shared_groups, take_next_slices
+from floodmark.timeline.manifest import TimelineObjects
+from floodmark.timeline.piece_files import PieceFiles
+from floodmark.timeline.pieces import PieceOrigin, time_points_of
 from floodmark.timeline.settings import Settings
-from floodmark.timeline.stored.objects import TimelineObjects
 from limits import set_limit
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
@@ -48,7 +47,7 @@ def events(*minutes):
 
 def take(dataset, settings=BY_HOUR, applied=0, dead=NOBODY):
     snapshot = dataset.snapshot()
-    return incoming(
+    return take_next_slices(
         "ticks", snapshot, snapshot.layout, settings, applied, lambda ranges: _within(dead, ranges), fm.Runtime(), 3
     )
 
@@ -63,7 +62,7 @@ def rows_in(dataset, pieces):
     files = PieceFiles(TimelineObjects(snapshot.objects), snapshot.layout)
     tables = [files.read(p, snapshot.layout.slice_schema.names) for p in pieces]
     for piece, rows in zip(pieces, tables, strict=True):
-        times, offsets = places_of(rows, snapshot.layout)
+        times, offsets = time_points_of(rows, snapshot.layout)
         assert [(times[0], offsets[0]), (times[-1], offsets[-1])] == [piece.first, piece.last]
         assert (piece.offset_min, piece.offset_max) == (offsets.min(), offsets.max())
     return [row for table in tables for row in table.to_pylist()]
@@ -77,7 +76,7 @@ def check(dataset, found, settings, dead=()):
             assert all(one.last < following.first for one, following in pairwise(pieces))
             for row in (rows := rows_in(dataset, pieces)):
                 time = int(row["at"].timestamp() * 10**6)
-                assert partitions.starts(np.array([time]), settings.partition_by)[0] == start
+                assert partitions.partition_starts(np.array([time]), settings.partition_by)[0] == start
             assert [(r["at"], r["offset"]) for r in rows] == sorted((r["at"], r["offset"]) for r in rows)
             assert all(p.rows <= settings.row_group_size * 3 // 2 for p in pieces)
             seen += rows
@@ -97,7 +96,7 @@ def test_slices_in_order_are_pointed_at_by_row_group_and_partition(lake):
         [1],
     ]
     every = [p for stretches in found.partitions.values() for pieces in stretches for p in pieces]
-    assert {p.how for p in every} == {How.SLICE}
+    assert {p.how for p in every} == {PieceOrigin.SLICE}
     assert {p.since for p in every} == {3}
     assert {p.file for p in every} == {dataset_file(dataset)}
     assert found.bytes_written == 0
@@ -125,7 +124,7 @@ def test_slices_out_of_order_are_sorted_into_one_file_each(lake):
         dataset.write(keyed(*rng.integers(400 * n, 400 * n + 400, 60).tolist()))
     found = take(dataset)
     every = [p for stretches in found.partitions.values() for pieces in stretches for p in pieces]
-    assert {p.how for p in every} == {How.SORTED}
+    assert {p.how for p in every} == {PieceOrigin.SORTED}
     assert len({p.file for p in every}) == 3
     stored = {i.key: i.size for i in TimelineObjects(dataset.snapshot().objects).files()}
     assert found.bytes_written == sum(stored.values()) > 0
@@ -228,7 +227,7 @@ def test_a_large_slice_is_sorted_part_by_part_so_that_memory_does_not_have_all_o
     rng = np.random.default_rng(3)
     dataset.write(keyed(*rng.integers(0, 1000, 60).tolist()))
     copies = []
-    real = intake.write_groups
+    real = piece_files.write_groups
     monkeypatch.setattr(PieceFiles, "read", counted)
     monkeypatch.setattr(intake, "write_groups", lambda *args: copies.append(len(held)) or real(*args))
     found = take(dataset, Settings("day", row_group_size=10))

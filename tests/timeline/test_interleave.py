@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.order.pieces import Place
-from floodmark.timeline.reading.interleave import Rows, Unread, interleave, plain, positions_in
+from floodmark.timeline.interleave import LazyOffsets, OrderedRows, decode_dictionaries, interleave, positions_in
+from floodmark.timeline.pieces import TimePoint
 from limits import set_limit
 
 
-def rows(places: list[tuple[int, int]]) -> Rows:
+def rows(places: list[tuple[int, int]]) -> OrderedRows:
     """Records at these places, with columns that say which they are."""
     times, offsets = ([p[i] for p in places] for i in (0, 1))
     table = pa.table(
@@ -23,7 +23,7 @@ def rows(places: list[tuple[int, int]]) -> Rows:
             "list": pa.array([[t, o] for t, o in places], pa.list_(pa.int64())),
         }
     )
-    return Rows(table, np.array(times, np.int64), np.array(offsets, np.int64))
+    return OrderedRows(table, np.array(times, np.int64), np.array(offsets, np.int64))
 
 
 def naive(parts: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
@@ -66,7 +66,7 @@ def test_positions_count_the_places_before(parts):
     hi=st.tuples(st.integers(0, 6), st.integers(-1, 60)),
 )
 def test_rows_between_two_places_are_found(parts, lo, hi):
-    found = rows(parts[0]).between(Place(*lo), Place(*hi))
+    found = rows(parts[0]).between(TimePoint(*lo), TimePoint(*hi))
     assert found.offsets.tolist() == [o for t, o in parts[0] if lo <= (t, o) < hi]
     assert found.table["offset"].to_pylist() == found.offsets.tolist()
 
@@ -83,9 +83,9 @@ def test_rows_far_from_late_ones_are_not_copied(monkeypatch):
     assert middle["offset"].to_pylist() == [2000, 501, 502, 503, 2001]
 
 
-def unread(base: Rows, last: int, asked: list[int]) -> Rows:
+def unread(base: OrderedRows, last: int, asked: list[int]) -> OrderedRows:
     """The same rows, which note when their offsets are read."""
-    return Rows(base.table, base.times, Unread(last, lambda: asked.append(1) or base.offsets))
+    return OrderedRows(base.table, base.times, LazyOffsets(last, lambda: asked.append(1) or base.offsets))
 
 
 @given(parts=dealt())
@@ -105,7 +105,7 @@ def test_offsets_are_read_only_where_a_tie_cannot_be_told_otherwise():
         assert len(asked) == times
 
 
-def encoded(part: Rows) -> Rows:
+def encoded(part: OrderedRows) -> OrderedRows:
     """The same rows, whose texts are a dictionary of their own."""
     table = part.table
     return part.with_table(table.set_column(1, "text", table["text"].combine_chunks().dictionary_encode()))
@@ -114,7 +114,7 @@ def encoded(part: Rows) -> Rows:
 @given(parts=dealt(), which=st.lists(st.booleans(), min_size=5, max_size=5))
 def test_texts_may_be_dictionaries_in_all_parts_or_in_some(parts, which):
     some = [encoded(rows(p)) if is_encoded else rows(p) for p, is_encoded in zip(parts, which, strict=False)]
-    tables = [plain(table) for table in interleave(some)]
+    tables = [decode_dictionaries(table) for table in interleave(some)]
     wanted = rows(naive(parts)).table
     found = pa.concat_tables(tables) if tables else wanted.schema.empty_table()
     assert found.schema.types == wanted.schema.types

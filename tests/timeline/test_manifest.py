@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline.errors import BadManifest
-from floodmark.timeline.order.pieces import Bundle, How, Partition, Piece, Place, Run
-from floodmark.timeline.stored.manifest import decode, encode
+from floodmark.errors import BadManifest
+from floodmark.timeline.manifest import decode, encode
+from floodmark.timeline.pieces import Bundle, Partition, Piece, PieceOrigin, TimePoint, WaitingRun
 from profiles import examples
 from timeline.root_worlds import DAY, own_name, partition, piece
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.integers(0, 2**63 - 1)
-PLACES = st.builds(Place, NUMBERS, NUMBERS)
+PLACES = st.builds(TimePoint, NUMBERS, NUMBERS)
 PIECES = st.builds(
     Piece,
     file=st.sampled_from(["data/a", "data/b", "info/timeline/files/ü", ""]),
@@ -29,12 +29,12 @@ PIECES = st.builds(
     offset_min=COUNTS,
     offset_max=COUNTS,
     size=COUNTS,
-    how=st.sampled_from(How),
+    how=st.sampled_from(PieceOrigin),
     since=COUNTS,
     dead=COUNTS,
 )
 MANY = st.lists(PIECES, max_size=4).map(tuple)
-RUNS = st.builds(Run, COUNTS, COUNTS, MANY)
+RUNS = st.builds(WaitingRun, COUNTS, COUNTS, MANY)
 PARTITIONS = st.builds(Partition, NUMBERS, MANY, st.lists(RUNS, max_size=3).map(tuple), COUNTS, COUNTS, COUNTS)
 BUNDLES = st.builds(Bundle, st.lists(PARTITIONS, max_size=4).map(tuple))
 
@@ -76,5 +76,5 @@ def test_a_hundred_referenced_row_groups_take_little_more_than_their_times():
 
 def _row_group(number, first, last):
     low, high = number * 1000, number * 1000 + 999
-    places = Place(first, low), Place(last, high)
-    return Piece(own_name(1), number, 0, 1000, 1000, *places, low, high, 20_000, How.SLICE, 1)
+    places = TimePoint(first, low), TimePoint(last, high)
+    return Piece(own_name(1), number, 0, 1000, 1000, *places, low, high, 20_000, PieceOrigin.SLICE, 1)

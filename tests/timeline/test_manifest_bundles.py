@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.order.pieces import Bundle
-from floodmark.timeline.stored.bundles import cut, regroup
-from floodmark.timeline.stored.manifest import encode
-from floodmark.timeline.stored.publish import ref_of
+from floodmark.timeline.bundles import cut, regroup
+from floodmark.timeline.commit import ref_of
+from floodmark.timeline.manifest import encode
+from floodmark.timeline.pieces import Bundle
 from limits import set_limit
 from timeline.root_worlds import DAY, partition
 

@@ -13,14 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floodmark as fm
-from floodmark.storage.errors import StorageError
+from floodmark.errors import StorageError, UnreadablePiece
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.change.merge import MergeTask, Shape, dead_among, even_cuts, merge
-from floodmark.timeline.change.sharing import merge_all
-from floodmark.timeline.errors import UnreadablePiece
-from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece, Place
-from floodmark.timeline.reading.gathering import gathered
+from floodmark.timeline.interleave import take_rows
+from floodmark.timeline.merge import PieceMergeTask, RowGroupShape, even_cuts, merge, merge_all, select_dead
+from floodmark.timeline.pieces import MAX_POINT, MIN_POINT, Piece, PieceOrigin, TimePoint
 from limits import set_limit
 from profiles import examples
 from timeline.piece_worlds import LAYOUT, WIDER, check_pieces, objects_in, rows_of, table, write_piece
@@ -32,8 +30,8 @@ def objects():
 
 
 def task_of(objects, sources, **other):
-    given = {"most": 100, "how": How.MERGED, "since": 7, **other}
-    return MergeTask(objects, given.pop("layout", LAYOUT), tuple(sources), **given)
+    given = {"most": 100, "how": PieceOrigin.MERGED, "since": 7, **other}
+    return PieceMergeTask(objects, given.pop("layout", LAYOUT), tuple(sources), **given)
 
 
 def test_late_rows_come_after_those_of_the_same_time_and_before_later_ones(objects):
@@ -42,8 +40,8 @@ def test_late_rows_come_after_those_of_the_same_time_and_before_later_ones(objec
     merged = merge(task_of(objects, [late, there]))
     assert [r["offset"] for r in rows_of(objects, merged.pieces)] == [3, 0, 1, 4, 5, 2, 6]
     (piece,) = merged.pieces
-    assert (piece.first, piece.last) == (Place(5, 3), Place(40, 6))
-    assert (piece.how, piece.since, piece.dead, piece.is_whole) == (How.MERGED, 7, 0, True)
+    assert (piece.first, piece.last) == (TimePoint(5, 3), TimePoint(40, 6))
+    assert (piece.how, piece.since, piece.dead, piece.is_whole) == (PieceOrigin.MERGED, 7, 0, True)
     assert merged.dropped == 0
     assert merged.bytes == objects.store.stat(objects.key(piece.file)).size > piece.size > 0
 
@@ -61,7 +59,7 @@ PLACES = st.lists(
     dead=st.sets(st.integers(0, 40)),
     purged_before=st.integers(0, 10),
     most=st.integers(1, 50),
-    shape=st.sampled_from(Shape),
+    shape=st.sampled_from(RowGroupShape),
 )
 def test_a_merge_has_the_living_rows_of_its_sources_in_order(rows, share, dead, purged_before, most, shape):
     objects = objects_in(MemoryStore())
@@ -75,7 +73,7 @@ def test_a_merge_has_the_living_rows_of_its_sources_in_order(rows, share, dead, 
     living = [row for row in taken if row[1] not in dead and row[1] >= purged_before]
     assert rows_of(objects, merged.pieces) == table(living).to_pylist()
     assert merged.dropped == len(taken) - len(living)
-    assert all(p.rows <= (most if shape is Shape.CHUNKS else max(most * 3 // 2, 1)) for p in merged.pieces)
+    assert all(p.rows <= (most if shape is RowGroupShape.CHUNKS else max(most * 3 // 2, 1)) for p in merged.pieces)
     assert len({p.file for p in merged.pieces}) <= 1
     check_pieces(objects, merged.pieces)
 
@@ -161,10 +159,10 @@ def test_much_data_is_merged_by_spark(tmp_path, session, monkeypatch):
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 10)), max_size=5),
 )
 def test_a_task_takes_along_only_the_dead_that_its_pieces_may_hold(dead, bounds):
-    some = Piece("data/f", 0, 0, 1, 1, BEGINNING, END, 0, 0, 1, How.SLICE, 1)
+    some = Piece("data/f", 0, 0, 1, 1, MIN_POINT, MAX_POINT, 0, 0, 1, PieceOrigin.SLICE, 1)
     pieces = [replace(some, offset_min=low, offset_max=low + more) for low, more in bounds]
     expected = sorted(d for d in dead if any(p.offset_min <= d <= p.offset_max for p in pieces))
-    assert dead_among(np.array(sorted(dead), np.int64), pieces).tolist() == expected
+    assert select_dead(np.array(sorted(dead), np.int64), pieces).tolist() == expected
 
 
 @given(st.integers(1, 500), st.integers(1, 100))
@@ -185,6 +183,6 @@ def test_gathering_is_taking_from_all_tables_as_one(round_bytes, sizes, data):
     positions = np.array(data.draw(st.permutations(range(sum(sizes)))), np.int64)[: data.draw(st.integers(0, 40))]
     with pytest.MonkeyPatch.context() as patch:
         set_limit(patch, "gathering.round_bytes", round_bytes)
-        found = gathered(tables, positions)
+        found = take_rows(tables, positions)
     assert found.to_pylist() == whole.take(pa.array(positions)).to_pylist()
     assert found.schema == whole.schema

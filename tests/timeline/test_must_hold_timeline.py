@@ -21,12 +21,11 @@ import floodmark as fm
 from faults.timeline_runs import MINUTE, lake_on
 from floodmark.cli.app import floodmark
 from floodmark.dataset import Dataset
-from floodmark.storage.counting import CountingStore
+from floodmark.engine.run import run_on_spark
 from floodmark.storage.local import LocalStore
-from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.change import tasks
-from floodmark.timeline.change.sharing import FileTask
-from floodmark.timeline.order.pieces import How
+from floodmark.storage.memory import CountingStore, MemoryStore
+from floodmark.timeline.merge import FileTask
+from floodmark.timeline.pieces import PieceOrigin
 from limits import set_limit
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right, difference, expected, found
@@ -237,7 +236,7 @@ def test_commit_writes_only_new_files_and_manifests_of_touched_partitions(lake):
     assert files(dataset).items() >= files_before.items()
     new = [key for key in files(dataset) if key not in files_before]
     assert len(new) == 1
-    rewritten = {p.file for p in after[BEGIN + DAY_MINUTES * MINUTE].pieces if p.how is How.MERGED}
+    rewritten = {p.file for p in after[BEGIN + DAY_MINUTES * MINUTE].pieces if p.how is PieceOrigin.MERGED}
     assert [key.endswith(next(iter(rewritten))) for key in new] == [True]
 
 
@@ -286,7 +285,7 @@ def test_data_in_order_is_not_written_a_second_time(lake):
     for day in range(3):
         dataset.write(rows([DAY_MINUTES * day + float(n) for n in range(DAY_MINUTES)], day * 2000))
     assert files(dataset) == {}
-    assert {p.how for p in settled(dataset)} == {How.SLICE}
+    assert {p.how for p in settled(dataset)} == {PieceOrigin.SLICE}
     assert all(p.file.startswith("data/") for p in settled(dataset))
     assert_right(dataset)
 
@@ -298,7 +297,7 @@ def test_late_rows_in_a_small_part_of_a_large_row_group_cut_it_by_reference(lake
     dataset.write(rows([100 + n / 100 for n in range(40)], 9000))
     before, middle, after = settled(dataset)
     assert (before.file, after.file) == (whole.file, whole.file)
-    assert middle.how is How.MERGED
+    assert middle.how is PieceOrigin.MERGED
     assert middle.rows <= 40 + 250
     assert before.rows + middle.rows + after.rows == 1040
     assert waiting(dataset) == 0
@@ -316,7 +315,7 @@ def test_late_rows_spread_thin_lie_over_row_groups_until_merging_pays(lake):
     merged = 0
     for number in range(60):
         dataset.write(rows([n * 33.3 + number / 10 for n in range(30)], 10_000 + 100 * number))
-        merged += any(p.how is How.MERGED for p in settled(dataset))
+        merged += any(p.how is PieceOrigin.MERGED for p in settled(dataset))
         assert waiting(dataset) < 4000
     assert merged
     assert_right(dataset)
@@ -330,7 +329,7 @@ def test_always_merges_once_per_commit(lake):
         dataset.write(rows([50.5, 350.5, 650.5, 950.5], 9000 + 10 * number))
         assert waiting(dataset) == 0
         new = [p for p in settled(dataset) if p.since == dataset.timeline_root().version]
-        assert [p.how for p in new] == [How.MERGED] * 4
+        assert [p.how for p in new] == [PieceOrigin.MERGED] * 4
     assert_right(dataset)
 
 
@@ -342,8 +341,8 @@ def test_merging_runs_as_spark_tasks_touched_row_groups_in_parallel(session, tmp
     lake = fm.Lake(tmp_path / "lake", runtime=fm.Runtime(session=session))
     dataset = made(lake, late_merge="always")
     dataset.write(a_day())
-    spark = mock.Mock(wraps=tasks.run)
-    monkeypatch.setattr(tasks, "run", spark)
+    spark = mock.Mock(wraps=run_on_spark)
+    monkeypatch.setattr("floodmark.timeline.tasks.run_on_spark", spark)
     set_limit(monkeypatch, "tasks.spark_bytes", 0)  # however little it is
     dataset.write(rows([50.5, 350.5, 650.5, 950.5], 9000))
     merges = [call.args[0] for call in spark.call_args_list if isinstance(call.args[0][0], FileTask)]

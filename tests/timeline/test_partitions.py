@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from floodmark.timeline.errors import BadRange
-from floodmark.timeline.order import partitions
+from floodmark.errors import BadRange
+from floodmark.timeline import settings
 
 EPOCH = datetime(1970, 1, 1)
 FIRST, LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)
-units = st.sampled_from(partitions.UNITS)
+units = st.sampled_from(settings.UNITS)
 moments = st.datetimes(FIRST, LAST)
 
 
@@ -38,7 +38,7 @@ def beginning(moment, unit):
 @example([FIRST, LAST, EPOCH - timedelta(microseconds=1)], "week")
 @example([FIRST, LAST, EPOCH - timedelta(microseconds=1)], "month")
 def test_each_time_lies_in_the_partition_that_the_calendar_says(times, unit):
-    found = partitions.starts(np.array([micros(t) for t in times], np.int64), unit)
+    found = settings.partition_starts(np.array([micros(t) for t in times], np.int64), unit)
     assert found.dtype == np.int64
     assert found.tolist() == [micros(beginning(t, unit)) for t in times]
 
@@ -48,9 +48,9 @@ def test_each_time_lies_in_the_partition_that_the_calendar_says(times, unit):
 @example(FIRST, "week")
 def test_a_partition_ends_where_the_next_begins(moment, unit):
     start = micros(beginning(moment, unit))
-    end = partitions.end(start, unit)
+    end = settings.partition_end(start, unit)
     assert start <= micros(moment) < end
-    assert partitions.starts(np.array([end - 1, end], np.int64), unit).tolist() == [start, end]
+    assert settings.partition_starts(np.array([end - 1, end], np.int64), unit).tolist() == [start, end]
 
 
 @given(moments, units)
@@ -59,8 +59,8 @@ def test_a_partition_ends_where_the_next_begins(moment, unit):
 @example(datetime(2024, 12, 30), "week")  # in the first week of 2025
 def test_a_label_names_its_partition_again(moment, unit):
     start = micros(beginning(moment, unit))
-    assert partitions.parse(partitions.label(start, unit), unit) == start
-    assert partitions.parse(moment.isoformat(), unit) == start
+    assert settings.parse_partition(settings.partition_label(start, unit), unit) == start
+    assert settings.parse_partition(moment.isoformat(), unit) == start
 
 
 @pytest.mark.parametrize(
@@ -68,20 +68,20 @@ def test_a_label_names_its_partition_again(moment, unit):
     [("hour", "2026-11-01T13"), ("day", "2026-11-01"), ("week", "2026-W44"), ("month", "2026-11"), ("year", "2026")],
 )
 def test_labels_are_those_of_the_calendar(unit, label):
-    start = partitions.starts(np.array([micros(datetime(2026, 11, 1, 13, 45))], np.int64), unit)[0]
-    assert partitions.label(int(start), unit) == label
+    start = settings.partition_starts(np.array([micros(datetime(2026, 11, 1, 13, 45))], np.int64), unit)[0]
+    assert settings.partition_label(int(start), unit) == label
 
 
 @given(units, st.lists(moments, min_size=2, max_size=2))
 def test_labels_sort_as_their_partitions_do(unit, pair):
     a, b = sorted(micros(beginning(t, unit)) for t in pair)
-    assert (partitions.label(a, unit) < partitions.label(b, unit)) == (a < b)
+    assert (settings.partition_label(a, unit) < settings.partition_label(b, unit)) == (a < b)
 
 
 def test_a_time_with_a_zone_is_taken_as_the_instant_it_is():
-    start = partitions.parse("2026-11-01T00:30+02:00", "day")
-    assert partitions.label(start, "day") == "2026-10-31"
-    assert partitions.parse(datetime(2026, 10, 31, tzinfo=UTC).isoformat(), "day") == start
+    start = settings.parse_partition("2026-11-01T00:30+02:00", "day")
+    assert settings.partition_label(start, "day") == "2026-10-31"
+    assert settings.parse_partition(datetime(2026, 10, 31, tzinfo=UTC).isoformat(), "day") == start
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_time_with_a_zone_is_taken_as_the_instant_it_is():
     ],
 )
 def test_whatever_lies_in_one_partition_names_it(text, unit, start):
-    assert partitions.parse(text, unit) == micros(start)
+    assert settings.parse_partition(text, unit) == micros(start)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_whatever_lies_in_one_partition_names_it(text, unit, start):
     ],
 )
 def test_a_label_that_names_no_partition_or_several_is_refused(text, unit):
-    with pytest.raises(BadRange, match=f"names no {unit}") as caught:
-        partitions.parse(text, unit)
+    with pytest.raises(BadRange, match=f"is not a partition by {unit}") as caught:
+        settings.parse_partition(text, unit)
     assert caught.value.start == text
-    assert partitions.parse(caught.value.hint.split(" as in ")[1].split(",")[0], unit)
+    assert settings.parse_partition(caught.value.hint.split(" such as ")[1].split(",")[0], unit)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.order.partitions import end, parse
-from floodmark.timeline.picture.axis import Axis
+from floodmark.timeline.scene import Axis
+from floodmark.timeline.settings import parse_partition, partition_end
 from timeline.drawn import DAY, HOUR
 
 
@@ -28,8 +28,8 @@ def ticks(lo: int, hi: int, cells: int = 70) -> list[str]:
     ],
 )
 def test_every_unit_has_the_labels_that_people_would_write(unit, label, shown):
-    start = parse(label, unit)
-    assert ticks(start, end(start, unit)) == shown
+    start = parse_partition(label, unit)
+    assert ticks(start, partition_end(start, unit)) == shown
 
 
 def test_a_microsecond_has_a_label():
@@ -64,5 +64,5 @@ def test_labels_never_overlap_or_leave_the_axis(lo: int, power: int, width: int,
 
 
 def test_two_days_have_labels_with_the_day_and_the_minute():
-    start = parse("2026-11-01", "day")
+    start = parse_partition("2026-11-01", "day")
     assert ticks(start, start + 2 * DAY)[:3] == ["11-01 00:00", "11-01 12:00", "11-02 00:00"]

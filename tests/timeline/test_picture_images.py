@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from floodmark.timeline.order.pieces import How
-from floodmark.timeline.order.ranges import Range
-from floodmark.timeline.picture import svg
-from floodmark.timeline.picture.drawing import COLOURS, SIZE, Drawing, Rectangle, Words, draw
-from floodmark.timeline.picture.scene import Shade, compose
+from floodmark.timeline import picture
+from floodmark.timeline.picture import COLOURS, SIZE, Drawing, Rectangle, TextLine, draw
+from floodmark.timeline.pieces import PieceOrigin
+from floodmark.timeline.scene import Shade, compose
+from floodmark.timeline.sections import Range
 from timeline.drawn import DAY, HOUR, day, even, piece
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -18,7 +18,11 @@ WORLD = (
     day("2026-11-01", even(4)),
     day(
         "2026-11-02",
-        [piece(0, 8 * HOUR - 1), piece(8 * HOUR, 16 * HOUR - 1, since=9, how=How.MERGED), piece(16 * HOUR, DAY - 1)],
+        [
+            piece(0, 8 * HOUR - 1),
+            piece(8 * HOUR, 16 * HOUR - 1, since=9, how=PieceOrigin.MERGED),
+            piece(16 * HOUR, DAY - 1),
+        ],
         [[piece(18 * HOUR, 20 * HOUR - 1, since=9)]],
     ),
 )
@@ -29,7 +33,7 @@ def drawing_of(partitions, title: str = "ticks by day") -> Drawing:
 
 
 def test_svg_has_a_box_for_every_piece_that_says_what_it_is():
-    root = ElementTree.fromstring(svg.render(drawing_of(WORLD)))
+    root = ElementTree.fromstring(picture.render(drawing_of(WORLD)))
     titles = [(box.get("fill"), title.text) for box in root.iter(f"{SVG}rect") for title in box.iter(f"{SVG}title")]
     assert len(titles) == 8
     merged = COLOURS[Shade.MERGED], "10 rows of row group 0 in data/f1620aa, merged"
@@ -40,7 +44,7 @@ def test_svg_has_a_box_for_every_piece_that_says_what_it_is():
 
 
 def test_svg_shows_any_name_as_it_is():
-    root = ElementTree.fromstring(svg.render(drawing_of(WORLD, '<a href="x">&amp; "b"')))
+    root = ElementTree.fromstring(picture.render(drawing_of(WORLD, '<a href="x">&amp; "b"')))
     assert next(root.iter(f"{SVG}text")).text == '<a href="x">&amp; "b"'
 
 
@@ -60,7 +64,7 @@ def test_lines_of_words_and_boxes_do_not_lie_on_each_other():
     runs = [[piece(n * 10**9, 8 * HOUR + n * 10**9)] for n in range(40)]
     drawing = drawing_of([day("2026-11-01", even(30), runs), day("2026-11-02", even(30), runs)])
     boxes = [shape for shape in drawing.shapes if isinstance(shape, Rectangle) and shape.about]
-    headlines = [shape for shape in drawing.shapes if isinstance(shape, Words) and shape.text.startswith("2026-")]
+    headlines = [shape for shape in drawing.shapes if isinstance(shape, TextLine) and shape.text.startswith("2026-")]
     assert len(headlines) == 2
     for words in headlines:
         assert all(box.y + box.height <= words.y or words.y + words.size <= box.y for box in boxes)
@@ -69,4 +73,4 @@ def test_lines_of_words_and_boxes_do_not_lie_on_each_other():
 def test_five_thousand_pieces_are_a_small_file():
     drawing = drawing_of([day("2026-11-01", even(5000))])
     assert sum(isinstance(shape, Rectangle) and bool(shape.about) for shape in drawing.shapes) == SIZE.cells
-    assert len(svg.render(drawing)) < 200_000
+    assert len(picture.render(drawing)) < 200_000

@@ -7,16 +7,16 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.timeline.order.pieces import How
-from floodmark.timeline.order.ranges import Range, parse_range
-from floodmark.timeline.picture.scene import Scene, Shade, Size, compose
+from floodmark.timeline.pieces import PieceOrigin
+from floodmark.timeline.scene import PictureSize, Scene, Shade, compose
+from floodmark.timeline.sections import Range, parse_range
 from profiles import examples
 from timeline.drawn import DAY, HOUR, day, even, piece
 
-SIZE = Size(cells=48, letter=1, lanes=3, panels=4)  # a day has two cells for each hour
+SIZE = PictureSize(cells=48, letter=1, lanes=3, panels=4)  # a day has two cells for each hour
 
 
-def scene_of(*partitions, version: int = 9, size: Size = SIZE) -> Scene:
+def scene_of(*partitions, version: int = 9, size: PictureSize = SIZE) -> Scene:
     return compose(partitions, "day", version, size, Range())
 
 
@@ -49,7 +49,7 @@ def test_a_gap_of_less_than_a_cell_is_none():
 def test_a_narrow_merged_middle_can_be_seen():
     cut = [
         piece(0, 6 * HOUR),
-        piece(6 * HOUR + 1, 6 * HOUR + 9, since=9, how=How.MERGED),
+        piece(6 * HOUR + 1, 6 * HOUR + 9, since=9, how=PieceOrigin.MERGED),
         piece(6 * HOUR + 10, DAY - 1),
     ]
     (panel,) = scene_of(day("2026-11-01", cut)).panels
@@ -61,11 +61,11 @@ def test_a_narrow_merged_middle_can_be_seen():
 def test_shades_say_what_the_last_update_did():
     touched = [
         piece(0, HOUR),
-        piece(2 * HOUR, 3 * HOUR, since=9, how=How.MERGED),
-        piece(4 * HOUR, 5 * HOUR, since=9, how=How.SLICE),
-        piece(6 * HOUR, 7 * HOUR, since=9, how=How.SORTED),
-        piece(8 * HOUR, 9 * HOUR, since=9, how=How.FOLDED),
-        piece(10 * HOUR, 11 * HOUR, since=8, how=How.MERGED),
+        piece(2 * HOUR, 3 * HOUR, since=9, how=PieceOrigin.MERGED),
+        piece(4 * HOUR, 5 * HOUR, since=9, how=PieceOrigin.SLICE),
+        piece(6 * HOUR, 7 * HOUR, since=9, how=PieceOrigin.SORTED),
+        piece(8 * HOUR, 9 * HOUR, since=9, how=PieceOrigin.FOLDED),
+        piece(10 * HOUR, 11 * HOUR, since=8, how=PieceOrigin.MERGED),
     ]
     first, second = scene_of(day("2026-11-01", even(2)), day("2026-11-02", touched)).panels
     assert first.settled is not None
@@ -154,7 +154,7 @@ def test_every_piece_is_in_one_box_and_no_boxes_overlap(settled, runs, width):
         return made
 
     world = day("2026-11-01", laid(settled), [run for run in map(laid, runs) if run])
-    scene = scene_of(world, size=Size(width, 1, 3, 4))
+    scene = scene_of(world, size=PictureSize(width, 1, 3, 4))
     (panel,) = scene.panels
     for lane in panel.lanes:
         borders = [border for box in lane.boxes for border in (box.lo, box.hi)]

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from floodmark.errors import UnreadablePiece
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.errors import UnreadablePiece
-from floodmark.timeline.reading import sources
-from floodmark.timeline.reading.sources import PieceFiles
-from floodmark.timeline.stored.own_files import own_file
+from floodmark.timeline import piece_files
+from floodmark.timeline.manifest import parse_own_file
+from floodmark.timeline.piece_files import PieceFiles
 from limits import set_limit
 from timeline.piece_worlds import LAYOUT, WIDER, objects_in, table, write_piece
 
@@ -48,9 +48,9 @@ def test_a_column_that_came_later_is_null_in_older_files(objects):
 
 def test_a_row_group_is_decoded_once_for_all_pieces_that_it_was_cut_into(objects, monkeypatch):
     decoded = []
-    decode = sources._OpenFile.decode
+    decode = piece_files._OpenFile.decode
     monkeypatch.setattr(
-        sources._OpenFile, "decode", lambda self, *args: decoded.append(args[:2]) or decode(self, *args)
+        piece_files._OpenFile, "decode", lambda self, *args: decoded.append(args[:2]) or decode(self, *args)
     )
     piece = write_piece(objects, ROWS)
     files = PieceFiles(objects, LAYOUT)
@@ -134,8 +134,8 @@ def test_a_piece_that_its_file_does_not_have_is_refused(objects, change):
 
 def test_names_of_own_files_say_what_they_are_checked_by(objects):
     name = write_piece(objects, ROWS).file
-    assert own_file(name).name == name
-    assert own_file("data/f1620" + "0" * 64) is None
+    assert parse_own_file(name).name == name
+    assert parse_own_file("data/f1620" + "0" * 64) is None
 
 
 def test_texts_may_be_read_as_dictionaries_until_one_has_many_values(objects, monkeypatch):

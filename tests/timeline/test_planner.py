@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from floodmark.timeline.order.pieces import BEGINNING, END, Place
-from floodmark.timeline.plan.planner import Bounds, CopyLate, CopyRowGroup, Merge, cuts, plan, ranks, split
+from floodmark.timeline.pieces import MAX_POINT, MIN_POINT, TimePoint
+from floodmark.timeline.planner import CopyLate, CopyRowGroup, MergeLate, RowGroupBounds, cuts, plan, ranks, split
 
 
 def late(*times):
@@ -14,7 +14,7 @@ def late(*times):
 
 
 def test_without_late_rows_every_row_group_stays():
-    groups = [Bounds(0, 9, 10), Bounds(20, 29, 10)]
+    groups = [RowGroupBounds(0, 9, 10), RowGroupBounds(20, 29, 10)]
     assert plan(groups, late()) == [CopyRowGroup(0, 0, 10), CopyRowGroup(1, 0, 10)]
 
 
@@ -23,40 +23,40 @@ def test_nothing_at_all_needs_no_action():
 
 
 def test_rows_in_a_gap_go_into_a_small_next_row_group_if_the_previous_is_large():
-    groups = [Bounds(100, 200, 50), Bounds(400, 500, 5)]
-    assert plan(groups, late(300, 301), small=10) == [CopyRowGroup(0, 0, 50), Merge(1, 1, 0, 5, 0, 2)]
+    groups = [RowGroupBounds(100, 200, 50), RowGroupBounds(400, 500, 5)]
+    assert plan(groups, late(300, 301), small=10) == [CopyRowGroup(0, 0, 50), MergeLate(1, 1, 0, 5, 0, 2)]
 
 
 def test_of_two_small_neighbours_the_previous_takes_the_gap():
-    groups = [Bounds(100, 200, 5), Bounds(400, 500, 5)]
-    assert plan(groups, late(300), small=10) == [Merge(0, 0, 0, 5, 0, 1), CopyRowGroup(1, 0, 5)]
+    groups = [RowGroupBounds(100, 200, 5), RowGroupBounds(400, 500, 5)]
+    assert plan(groups, late(300), small=10) == [MergeLate(0, 0, 0, 5, 0, 1), CopyRowGroup(1, 0, 5)]
 
 
 def test_a_small_row_group_takes_gaps_on_both_sides_with_what_it_overlaps():
-    groups = [Bounds(0, 10, 50), Bounds(100, 200, 5), Bounds(400, 500, 50)]
+    groups = [RowGroupBounds(0, 10, 50), RowGroupBounds(100, 200, 5), RowGroupBounds(400, 500, 50)]
     assert plan(groups, late(50, 150, 300), small=10) == [
         CopyRowGroup(0, 0, 50),
-        Merge(1, 1, 0, 5, 0, 3),
+        MergeLate(1, 1, 0, 5, 0, 3),
         CopyRowGroup(2, 0, 50),
     ]
 
 
 def test_a_row_group_of_exactly_small_rows_is_not_small():
-    assert plan([Bounds(0, 1, 10)], late(5), small=10) == [CopyRowGroup(0, 0, 10), CopyLate(0, 1)]
-    assert plan([Bounds(0, 1, 9)], late(5), small=10) == [Merge(0, 0, 0, 9, 0, 1)]
+    assert plan([RowGroupBounds(0, 1, 10)], late(5), small=10) == [CopyRowGroup(0, 0, 10), CopyLate(0, 1)]
+    assert plan([RowGroupBounds(0, 1, 9)], late(5), small=10) == [MergeLate(0, 0, 0, 9, 0, 1)]
 
 
 def test_row_groups_of_exactly_small_rows_take_nothing_from_the_gap_between_them():
-    groups = [Bounds(0, 1, 10), Bounds(8, 9, 10)]
+    groups = [RowGroupBounds(0, 1, 10), RowGroupBounds(8, 9, 10)]
     assert plan(groups, late(5), small=10) == [CopyRowGroup(0, 0, 10), CopyLate(0, 1), CopyRowGroup(1, 0, 10)]
 
 
 def test_rows_before_and_after_all_go_into_small_outer_row_groups():
-    groups = [Bounds(100, 200, 5), Bounds(300, 400, 50), Bounds(500, 600, 5)]
+    groups = [RowGroupBounds(100, 200, 5), RowGroupBounds(300, 400, 50), RowGroupBounds(500, 600, 5)]
     assert plan(groups, late(1, 999), small=10) == [
-        Merge(0, 0, 0, 5, 0, 1),
+        MergeLate(0, 0, 0, 5, 0, 1),
         CopyRowGroup(1, 0, 50),
-        Merge(2, 2, 0, 5, 1, 2),
+        MergeLate(2, 2, 0, 5, 1, 2),
     ]
 
 
@@ -81,13 +81,21 @@ def test_a_remainder_that_would_make_a_chunk_too_large_stands_alone():
 
 
 def test_several_row_groups_that_share_a_timestamp_merge_together_when_duplicates_are_removed():
-    groups = [Bounds(100, 200, 4), Bounds(200, 200, 4), Bounds(200, 300, 4), Bounds(300, 400, 4)]
-    assert plan(groups, late(150, 200), small=1, dedup=True) == [Merge(0, 2, 0, 12, 0, 2), CopyRowGroup(3, 0, 4)]
+    groups = [
+        RowGroupBounds(100, 200, 4),
+        RowGroupBounds(200, 200, 4),
+        RowGroupBounds(200, 300, 4),
+        RowGroupBounds(300, 400, 4),
+    ]
+    assert plan(groups, late(150, 200), small=1, dedup=True) == [MergeLate(0, 2, 0, 12, 0, 2), CopyRowGroup(3, 0, 4)]
 
 
 def test_a_shared_timestamp_that_no_late_row_has_keeps_row_groups_apart():
-    groups = [Bounds(100, 200, 4), Bounds(200, 300, 4)]
-    assert plan(groups, late(150, 250), small=1, dedup=True) == [Merge(0, 0, 0, 4, 0, 1), Merge(1, 1, 0, 4, 1, 2)]
+    groups = [RowGroupBounds(100, 200, 4), RowGroupBounds(200, 300, 4)]
+    assert plan(groups, late(150, 250), small=1, dedup=True) == [
+        MergeLate(0, 0, 0, 4, 0, 1),
+        MergeLate(1, 1, 0, 4, 1, 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,21 +107,32 @@ def test_a_shared_timestamp_that_no_late_row_has_keeps_row_groups_apart():
 )
 def test_event_times_may_be_datetimes_of_any_precision(low, high, times):
     hours = np.array(times, "datetime64[h]")
-    assert plan([Bounds(low, high, 9)], hours, small=0) == [CopyLate(0, 1), Merge(0, 0, 0, 9, 1, 2)]
+    assert plan([RowGroupBounds(low, high, 9)], hours, small=0) == [CopyLate(0, 1), MergeLate(0, 0, 0, 9, 1, 2)]
 
 
 def test_event_times_may_be_text_or_floats():
-    assert plan([Bounds("bb", "dd", 9)], np.array(["a", "c"]), small=0) == [CopyLate(0, 1), Merge(0, 0, 0, 9, 1, 2)]
-    assert plan([Bounds(0.5, 0.6, 9)], np.array([0.4, 0.5]), small=0) == [CopyLate(0, 1), Merge(0, 0, 0, 9, 1, 2)]
+    assert plan([RowGroupBounds("bb", "dd", 9)], np.array(["a", "c"]), small=0) == [
+        CopyLate(0, 1),
+        MergeLate(0, 0, 0, 9, 1, 2),
+    ]
+    assert plan([RowGroupBounds(0.5, 0.6, 9)], np.array([0.4, 0.5]), small=0) == [
+        CopyLate(0, 1),
+        MergeLate(0, 0, 0, 9, 1, 2),
+    ]
 
 
 def test_large_integers_are_compared_exactly():
     near = np.array([2**60 + 1], np.uint64)
-    assert plan([Bounds(2**60, 2**60, 9)], near, small=0) == [CopyRowGroup(0, 0, 9), CopyLate(0, 1)]
+    assert plan([RowGroupBounds(2**60, 2**60, 9)], near, small=0) == [CopyRowGroup(0, 0, 9), CopyLate(0, 1)]
 
 
 @pytest.mark.parametrize(
-    "groups", [[Bounds(5, 9, 1), Bounds(0, 4, 1)], [Bounds(0, 5, 1), Bounds(4, 9, 1)], [Bounds(2, 1, 1)]]
+    "groups",
+    [
+        [RowGroupBounds(5, 9, 1), RowGroupBounds(0, 4, 1)],
+        [RowGroupBounds(0, 5, 1), RowGroupBounds(4, 9, 1)],
+        [RowGroupBounds(2, 1, 1)],
+    ],
 )
 def test_row_groups_out_of_order_are_refused(groups):
     with pytest.raises(ValueError, match="in time order"):
@@ -143,13 +162,13 @@ def test_what_fits_into_one_row_group_is_not_cut():
 
 
 def test_ranks_tell_places_at_one_time_apart_by_their_offsets():
-    groups = [(Place(5, 10), Place(7, 12)), (Place(7, 20), Place(9, 30))]
+    groups = [(TimePoint(5, 10), TimePoint(7, 12)), (TimePoint(7, 20), TimePoint(9, 30))]
     times, offsets = late(7, 7, 7), late(11, 15, 25)
     bounds, rows = ranks(groups, times, offsets)
-    planned = plan([Bounds(*b, 100) for b in bounds], rows, small=0)
-    assert planned == [Merge(0, 0, 0, 100, 0, 1), CopyLate(1, 2), Merge(1, 1, 0, 100, 2, 3)]
+    planned = plan([RowGroupBounds(*b, 100) for b in bounds], rows, small=0)
+    assert planned == [MergeLate(0, 0, 0, 100, 0, 1), CopyLate(1, 2), MergeLate(1, 1, 0, 100, 2, 3)]
 
 
 def test_ranks_take_the_ends_of_all_time():
-    bounds, rows = ranks([(BEGINNING, END)], late(-(2**63), 2**63 - 1), late(0, 0))
-    assert plan([Bounds(*bounds[0], 1)], rows, small=0) == [Merge(0, 0, 0, 1, 0, 2)]
+    bounds, rows = ranks([(MIN_POINT, MAX_POINT)], late(-(2**63), 2**63 - 1), late(0, 0))
+    assert plan([RowGroupBounds(*bounds[0], 1)], rows, small=0) == [MergeLate(0, 0, 0, 1, 0, 2)]

@@ -8,15 +8,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.order.pieces import Place
-from floodmark.timeline.plan.planner import Bounds, CopyLate, CopyRowGroup, Merge, cuts, plan, ranks, split
+from floodmark.timeline.pieces import TimePoint
+from floodmark.timeline.planner import CopyLate, CopyRowGroup, MergeLate, RowGroupBounds, cuts, plan, ranks, split
 
 
 @st.composite
 def row_groups(draw):
     """Row groups in order; neighbours may touch, and a few times are enough for many ties."""
     edges = sorted(draw(st.lists(st.integers(0, 30), max_size=12)))
-    return [Bounds(a, b, draw(st.integers(1, 20))) for a, b in zip(edges[::2], edges[1::2], strict=False)]
+    return [RowGroupBounds(a, b, draw(st.integers(1, 20))) for a, b in zip(edges[::2], edges[1::2], strict=False)]
 
 
 late_rows = st.lists(st.integers(-2, 32), max_size=40).map(lambda times: np.array(sorted(times), np.int64))
@@ -41,7 +41,7 @@ def coalesced(groups, late, dedup):
         if at is None:
             break
         (a, first, _), (b, _, last) = blocks[at : at + 2]
-        blocks[at : at + 2] = [(Bounds(a.min, b.max, a.rows + b.rows), first, last)]
+        blocks[at : at + 2] = [(RowGroupBounds(a.min, b.max, a.rows + b.rows), first, last)]
     return blocks
 
 
@@ -53,7 +53,7 @@ def test_every_late_row_is_claimed_once_in_order_and_by_the_row_group_that_the_r
     claimed = []
     for action in plan(groups, late, small=small, most=most, dedup=dedup):
         match action:
-            case Merge(first, last, _, _, lo, hi):
+            case MergeLate(first, last, _, _, lo, hi):
                 claimed += [(row, (first, last)) for row in range(lo, hi)]
             case CopyLate(lo, hi):
                 claimed += [(row, None) for row in range(lo, hi)]
@@ -66,7 +66,7 @@ def test_every_row_group_is_copied_or_merged_once_and_whole(groups, late, small,
     seen = []
     for action in plan(groups, late, small=small, most=most, dedup=dedup):
         match action:
-            case Merge(first, last, lo, hi, late_lo, late_hi):
+            case MergeLate(first, last, lo, hi, late_lo, late_hi):
                 assert late_lo < late_hi
                 assert (lo, hi) == (0, sum(g.rows for g in groups[first : last + 1]))
                 assert first == last or dedup
@@ -82,7 +82,7 @@ def test_what_the_actions_make_is_in_time_order(groups, late, small, most, dedup
     spans = []
     for action in plan(groups, late, small=small, most=most, dedup=dedup):
         match action:
-            case Merge(first, last, _, _, lo, hi):
+            case MergeLate(first, last, _, _, lo, hi):
                 spans.append((min(groups[first].min, late[lo]), max(groups[last].max, late[hi - 1])))
             case CopyRowGroup(index):
                 spans.append((groups[index].min, groups[index].max))
@@ -141,7 +141,7 @@ places = st.tuples(st.integers(-3, 3), st.integers(0, 60))
 def test_ranks_compare_as_places_do(bounds, late):
     if len(bounds) % 2:
         bounds = bounds[:-1]
-    groups = [(Place(*a), Place(*b)) for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
+    groups = [(TimePoint(*a), TimePoint(*b)) for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
     numbers, rows = ranks(groups, np.array([t for t, _ in late], np.int64), np.array([o for _, o in late], np.int64))
     for pair, ranked in zip(groups, numbers, strict=True):
         for place, number in zip(pair, ranked, strict=True):

@@ -7,9 +7,9 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pandas as pd
 import pytest
 
-from floodmark.timeline.errors import BadRange
-from floodmark.timeline.order.pieces import BEGINNING, END, Place
-from floodmark.timeline.order.ranges import Range, parse_range
+from floodmark.errors import BadRange
+from floodmark.timeline.pieces import MAX_POINT, MIN_POINT, TimePoint
+from floodmark.timeline.sections import Range, parse_range
 
 DAY = 86_400_000_000
 
@@ -28,20 +28,20 @@ DAY = 86_400_000_000
     ],
 )
 def test_a_moment_is_text_a_date_or_a_time_and_utc_without_a_zone(given):
-    assert parse_range(given, None) == Range(Place(2 * DAY, -1), END)
-    assert parse_range(None, given) == Range(BEGINNING, Place(2 * DAY, -1))
+    assert parse_range(given, None) == Range(TimePoint(2 * DAY, -1), MAX_POINT)
+    assert parse_range(None, given) == Range(MIN_POINT, TimePoint(2 * DAY, -1))
 
 
 def test_times_before_1970_are_negative():
-    assert parse_range("1969-12-31T23:59:59.999999", "1970-01-01").first == Place(-1, -1)
+    assert parse_range("1969-12-31T23:59:59.999999", "1970-01-01").first == TimePoint(-1, -1)
 
 
 def test_start_is_part_of_the_range_and_end_is_not():
     within = parse_range("1970-01-01", "1970-01-02")
-    assert within.meets(Place(0, 0), Place(0, 0))
-    assert not within.meets(Place(DAY, 0), Place(DAY, 0))
-    assert within.meets(Place(-5, 3), Place(0, 0))
-    assert not within.meets(Place(-5, 3), Place(-1, 99))
+    assert within.meets(TimePoint(0, 0), TimePoint(0, 0))
+    assert not within.meets(TimePoint(DAY, 0), TimePoint(DAY, 0))
+    assert within.meets(TimePoint(-5, 3), TimePoint(0, 0))
+    assert not within.meets(TimePoint(-5, 3), TimePoint(-1, 99))
 
 
 def test_a_range_of_no_length_is_empty():
@@ -57,7 +57,7 @@ def test_a_range_that_ends_before_it_starts_is_refused():
 
 @pytest.mark.parametrize("given", ["yesterday", 7, 1.5, pd.NaT, b"2026-11-01", ""])
 def test_what_is_no_time_is_refused(given):
-    with pytest.raises(BadRange, match="is no time"):
+    with pytest.raises(BadRange, match="is not a time"):
         parse_range(given, None)
-    with pytest.raises(BadRange, match="is no time"):
+    with pytest.raises(BadRange, match="is not a time"):
         parse_range(None, given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from floodmark.timeline.stored.recent import Recent
+from floodmark.timeline.manifest import WeightedCache
 
 
 def kept(recent, keys):
@@ -10,7 +10,7 @@ def kept(recent, keys):
 
 
 def test_what_was_not_used_for_the_longest_time_makes_room():
-    recent = Recent(10)
+    recent = WeightedCache(10)
     for key in "abc":
         recent.put(key, key.upper(), 3)
     assert recent.get("a") == "A"
@@ -19,14 +19,14 @@ def test_what_was_not_used_for_the_longest_time_makes_room():
 
 
 def test_what_is_too_heavy_by_itself_drives_nothing_out():
-    recent = Recent(10)
+    recent = WeightedCache(10)
     recent.put("a", 1, 10)
     recent.put("b", 2, 11)
     assert kept(recent, "ab") == ["a"]
 
 
 def test_what_is_put_twice_weighs_once():
-    recent = Recent(10)
+    recent = WeightedCache(10)
     recent.put("a", 1, 5)
     recent.put("a", 2, 5)
     recent.put("b", 3, 5)
@@ -34,7 +34,7 @@ def test_what_is_put_twice_weighs_once():
 
 
 def test_what_is_dropped_leaves_its_room():
-    recent = Recent(10)
+    recent = WeightedCache(10)
     recent.put("a", 1, 6)
     recent.drop("a")
     recent.drop("a")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from floodmark.timeline.stored.own_files import FOLDER, remedy
+from floodmark.timeline.manifest import FOLDER, repair_hint
 
 
 def test_own_files_are_made_anew_and_slices_are_looked_into() -> None:
-    own, slice_ = remedy(f"{FOLDER}/f1620ab-12-0000abcd"), remedy("data/f1620ab")
+    own, slice_ = repair_hint(f"{FOLDER}/f1620ab-12-0000abcd"), repair_hint("data/f1620ab")
     assert "fold()" in own
     assert "verify()" not in own
     assert "verify()" in slice_

@@ -6,13 +6,13 @@ import logging
 
 import pytest
 
+from floodmark.errors import BadManifest, CommitUnknown, LostRace
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.errors import BadManifest, PurgedMeanwhile, RootUnknown
-from floodmark.timeline.stored import root as roots
-from floodmark.timeline.stored.bundles import BUNDLE_PIECES
-from floodmark.timeline.stored.objects import last_name
-from floodmark.timeline.stored.publish import publish
-from floodmark.timeline.stored.root import Root
+from floodmark.timeline import root as roots
+from floodmark.timeline.bundles import BUNDLE_PIECES
+from floodmark.timeline.commit import publish
+from floodmark.timeline.manifest import last_name
+from floodmark.timeline.root import Root
 from limits import set_limit
 from timeline.root_worlds import DAY, Swaps, change, objects_with, own_name, partition, piece, published
 
@@ -239,7 +239,7 @@ def test_records_that_were_purged_meanwhile_do_not_come_back():
     objects = objects_with()
     before = published(objects, partition(1))
     purged = publish(objects, before, change(before, removed=[DAY], purged_before=10))
-    with pytest.raises(PurgedMeanwhile):
+    with pytest.raises(LostRace):
         publish(objects, purged, change(purged, partition(2)))
     assert roots.load(objects) == purged
     later = partition(2, 0, waiting=[piece(2 * DAY, offset=10)])
@@ -278,7 +278,7 @@ def test_a_swap_that_cannot_be_settled_says_so():
     objects = objects_with(store)
     before = roots.load(objects)
     store.lost, store.failing_gets = 1, 50
-    with pytest.raises(RootUnknown, match="may or may not") as raised:
+    with pytest.raises(CommitUnknown, match="may or may not") as raised:
         publish(objects, before, change(before, partition(1)))
     assert raised.value.key == objects.root_key
     assert "update_timeline" in raised.value.hint

@@ -10,11 +10,10 @@ import pytest
 import floodmark as fm
 from floodmark.chain.events import AttachmentEmbedded, AttachmentsEmbedded, SetAttachments
 from floodmark.chain.state import EMPTY, ChainState
-from floodmark.ledger.errors import DatasetExists
+from floodmark.errors import BadOption, DatasetExists
 from floodmark.ledger.strategy import APPEND, Strategy, strategy_of, to_attachments
 from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.errors import BadSettings
-from floodmark.timeline.settings import LARGEST_ROW_GROUP_SIZE, Settings, declare, note, of
+from floodmark.timeline.settings import LARGEST_ROW_GROUP_SIZE, Settings, declare, read_settings, settings_note
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def chain_with(text):
 
 
 def kept(dataset):
-    return of(dataset.snapshot().state)
+    return read_settings(dataset.snapshot().state)
 
 
 def test_a_timeline_has_row_groups_of_100_000_rows_and_is_eager_unless_told():
@@ -68,7 +67,7 @@ def test_every_unit_can_be_declared(unit):
     ],
 )
 def test_nonsense_is_refused_with_a_hint(given, setting, hint):
-    with pytest.raises(BadSettings) as caught:
+    with pytest.raises(BadOption) as caught:
         declare(*given)
     assert caught.value.setting == setting
     assert hint in caught.value.hint
@@ -77,21 +76,21 @@ def test_nonsense_is_refused_with_a_hint(given, setting, hint):
 
 
 def test_refused_settings_create_nothing(lake):
-    with pytest.raises(BadSettings):
+    with pytest.raises(BadOption):
         lake.create("ticks", event_time="at", partition_by="decade")
     assert "ticks" not in lake
 
 
 @pytest.mark.parametrize("settings", [Settings("day"), Settings("week", 7, "always", "lazy")])
 def test_the_chain_keeps_the_settings(settings):
-    attached = to_attachments(APPEND, note(settings))
-    assert of(ChainState(attachments=attached)) == settings
+    attached = to_attachments(APPEND, settings_note(settings))
+    assert read_settings(ChainState(attachments=attached)) == settings
 
 
 def test_a_lookup_prefix_and_a_timeline_are_kept_side_by_side(lake):
     lake.create("d", event_time="at", key=["a", "b"], lookup=["a"], partition_by="day", row_group_size=9)
     state = lake["d"].snapshot().state
-    assert of(state) == Settings("day", 9)
+    assert read_settings(state) == Settings("day", 9)
     assert strategy_of(state) == Strategy("upsert", ("a", "b"), None, ("a",))
 
 
@@ -116,11 +115,11 @@ def test_a_dataset_without_a_timeline_notes_nothing(lake):
     ],
 )
 def test_what_is_no_note_of_ours_is_no_timeline(text):
-    assert of(chain_with(text)) is None
+    assert read_settings(chain_with(text)) is None
 
 
 def test_a_chain_without_attachments_has_no_timeline():
-    assert of(EMPTY) is None
+    assert read_settings(EMPTY) is None
 
 
 def test_only_what_makes_a_layout_is_in_the_digest():

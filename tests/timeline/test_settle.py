@@ -8,8 +8,17 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.order.pieces import BEGINNING, END, Piece, Place
-from floodmark.timeline.plan.settle import at_spans, cut, cut_at, even, settle, span, span_of, without
+from floodmark.timeline.piece_cuts import (
+    cut_at,
+    cut_at_spans,
+    cut_evenly,
+    cut_piece,
+    remove_range,
+    settle,
+    span,
+    span_of,
+)
+from floodmark.timeline.pieces import MAX_POINT, MIN_POINT, Piece, TimePoint
 from timeline.models import Model, run_of
 
 TIMES = st.lists(st.integers(0, 60), min_size=1, max_size=40)
@@ -68,8 +77,8 @@ def test_many_rows_in_a_gap_are_cut_out_by_reference() -> None:
 def test_row_group_that_is_too_large_is_cut_evenly() -> None:
     model = Model(1000)
     (large,) = model.slice(range(400))
-    assert [p.rows for p in even(large, 100, model.places)] == [134, 133, 133]
-    assert even(large, 300, model.places) == [large]
+    assert [p.rows for p in cut_evenly(large, 100, model.places)] == [134, 133, 133]
+    assert cut_evenly(large, 300, model.places) == [large]
 
 
 @given(st.lists(TIMES, max_size=5), TIMES)
@@ -89,12 +98,12 @@ def test_every_row_settles_once_or_waits_once(there: list[list[int]], times: lis
 def test_parts_of_a_cut_piece_have_exact_bounds(times: list[int], rows: list[int]) -> None:
     model = Model(100)
     (piece,) = model.slice(times)
-    parts = cut(piece, rows, model.places(piece))
+    parts = cut_piece(piece, rows, model.places(piece))
     assert _rows(model, parts) == _rows(model, [piece])
     assert sum(p.size for p in parts) == piece.size
     assert len(parts) == 1 + len({row for row in rows if 0 < row < piece.rows})
     for part in parts:
-        places = [Place(*place) for place in _rows(model, [part])]
+        places = [TimePoint(*place) for place in _rows(model, [part])]
         assert (part.first, part.last) == (places[0], places[-1])
         assert (part.offset_min, part.offset_max) == (min(p.offset for p in places), max(p.offset for p in places))
 
@@ -103,9 +112,9 @@ def test_parts_of_a_cut_piece_have_exact_bounds(times: list[int], rows: list[int
 def test_piece_is_cut_where_naive_comparison_says(times: list[int], at: list[tuple[int, int]]) -> None:
     model = Model(100)
     (piece,) = model.slice(times)
-    edges = sorted(Place(*each) for each in at)
+    edges = sorted(TimePoint(*each) for each in at)
     parts = cut_at(piece, edges, model.places)
-    naive = [sum(edge <= Place(*row) for edge in edges) for row in _rows(model, [piece])]
+    naive = [sum(edge <= TimePoint(*row) for edge in edges) for row in _rows(model, [piece])]
     sizes = [naive.count(number) for number in sorted(set(naive))]
     assert [p.rows for p in parts] == sizes
 
@@ -113,13 +122,13 @@ def test_piece_is_cut_where_naive_comparison_says(times: list[int], at: list[tup
 @given(TIMES, TIMES, st.integers(0, 60), st.integers(0, 60))
 def test_rows_between_two_places_are_taken_from_runs(a: list[int], b: list[int], one: int, other: int) -> None:
     model = Model(8)
-    lo, hi = Place(min(one, other), -1), Place(max(one, other), -1)
+    lo, hi = TimePoint(min(one, other), -1), TimePoint(max(one, other), -1)
     runs = [run_of(0, 0, *model.slice(a)), run_of(1, 1, *model.slice(b))]
-    taken, left = without(runs, lo, hi, model.places)
+    taken, left = remove_range(runs, lo, hi, model.places)
     rows = sorted(_rows(model, [p for run in runs for p in run.pieces]))
-    assert sorted(_rows(model, taken)) == [row for row in rows if lo <= Place(*row) < hi]
+    assert sorted(_rows(model, taken)) == [row for row in rows if lo <= TimePoint(*row) < hi]
     kept = [p for run in left for p in run.pieces]
-    assert sorted(_rows(model, kept)) == [row for row in rows if not lo <= Place(*row) < hi]
+    assert sorted(_rows(model, kept)) == [row for row in rows if not lo <= TimePoint(*row) < hi]
     assert all(run.pieces for run in left)
 
 
@@ -127,26 +136,26 @@ def test_spans_cover_all_places_and_meet() -> None:
     model = Model(2)
     settled = model.slice([1, 2, 5, 6, 8, 9])
     assert [span(settled, i, i) for i in range(3)] == [
-        (BEGINNING, settled[1].first),
+        (MIN_POINT, settled[1].first),
         (settled[1].first, settled[2].first),
-        (settled[2].first, END),
+        (settled[2].first, MAX_POINT),
     ]
-    assert span(settled, 0, 2) == (BEGINNING, END)
-    assert [span_of(settled, Place(time, 0)) for time in (-5, 1, 4, 5, 7, 9, 20)] == [0, 0, 0, 0, 1, 2, 2]
+    assert span(settled, 0, 2) == (MIN_POINT, MAX_POINT)
+    assert [span_of(settled, TimePoint(time, 0)) for time in (-5, 1, 4, 5, 7, 9, 20)] == [0, 0, 0, 0, 1, 2, 2]
 
 
 def test_waiting_rows_are_cut_at_spans_but_not_into_crumbs() -> None:
     model = Model(100)
     settled = [*model.slice(range(0, 10)), *model.slice(range(10, 20)), *model.slice(range(20, 30))]
     (late,) = model.slice([1, 2, 3, 11, 21, 22, 23])
-    assert [p.rows for p in at_spans([late], settled, 1, model.places)] == [3, 1, 3]
-    assert [p.rows for p in at_spans([late], settled, 3, model.places)] == [3, 4]
-    assert at_spans([late], settled, 4, model.places) == [late]
+    assert [p.rows for p in cut_at_spans([late], settled, 1, model.places)] == [3, 1, 3]
+    assert [p.rows for p in cut_at_spans([late], settled, 3, model.places)] == [3, 4]
+    assert cut_at_spans([late], settled, 4, model.places) == [late]
 
 
 def test_dead_rows_are_shared_out_among_the_parts() -> None:
     model = Model(100)
     piece = model.slice(range(10))[0]
-    parts = cut(replace(piece, dead=5), [3], model.places(piece))
+    parts = cut_piece(replace(piece, dead=5), [3], model.places(piece))
     assert sum(p.dead for p in parts) == 5
     assert all(p.dead > 0 for p in parts)

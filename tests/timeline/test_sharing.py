@@ -16,14 +16,13 @@ import floodmark as fm
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.sweep import remove
-from floodmark.timeline.change import sharing
-from floodmark.timeline.change.merge import MergeTask, Shape, merge
-from floodmark.timeline.change.sharing import merge_all, shared_out, write_file
-from floodmark.timeline.order.pieces import How
-from floodmark.timeline.plan.settle import cut
-from floodmark.timeline.reading.sources import PieceFiles
-from floodmark.timeline.stored.objects import TimelineObjects
-from floodmark.timeline.upkeep import gc
+from floodmark.timeline import garbage
+from floodmark.timeline import merge as sharing
+from floodmark.timeline.manifest import TimelineObjects
+from floodmark.timeline.merge import PieceMergeTask, RowGroupShape, assign_files, merge, merge_all, write_file
+from floodmark.timeline.piece_cuts import cut_piece
+from floodmark.timeline.piece_files import PieceFiles
+from floodmark.timeline.pieces import PieceOrigin
 from limits import set_limit
 from profiles import examples
 from timeline.layouts import assert_folded, assert_sound, purge_problems
@@ -34,8 +33,10 @@ from timeline.timeline_worlds import BEGIN, HOUR, World, template_folder, world
 HOURS = 24
 
 
-def task_of(objects: Any, sources: Any, **other: Any) -> MergeTask:
-    return MergeTask(objects, LAYOUT, tuple(sources), **{"most": 100, "how": How.MERGED, "since": 7, **other})
+def task_of(objects: Any, sources: Any, **other: Any) -> PieceMergeTask:
+    return PieceMergeTask(
+        objects, LAYOUT, tuple(sources), **{"most": 100, "how": PieceOrigin.MERGED, "since": 7, **other}
+    )
 
 
 def many_hours(tmp_path: Any, **declared: Any) -> World:
@@ -92,7 +93,7 @@ def test_a_fold_of_many_small_partitions_writes_a_few_files_and_the_next_one_non
     done = made.dataset.fold()
     after = own_files(made)
     assert 0 < done.files <= 3
-    assert {p.how for each in made.dataset.timeline_pieces().partitions for p in each.pieces} == {How.SHARED}
+    assert {p.how for each in made.dataset.timeline_pieces().partitions for p in each.pieces} == {PieceOrigin.SHARED}
     assert_folded(made.dataset)
     assert_right(made.dataset)
     assert made.dataset.fold().rows == 0
@@ -122,7 +123,7 @@ def test_a_shared_file_stays_while_one_partition_needs_it_and_goes_after_the_las
 
 def sweep(made: World) -> Any:
     objects = timeline_objects(made)
-    return remove(gc.find(objects, 2**62, grace_nanos=0)).objects
+    return remove(garbage.find(objects, 2**62, grace_nanos=0)).objects
 
 
 def test_a_purge_leaves_no_copy_in_shared_files(tmp_path):
@@ -169,8 +170,8 @@ def test_merges_together_give_what_each_gives_alone(parts, cuts, dead, purged_be
     for one, other in zip(together, alone, strict=True):
         assert rows_of(objects, one.pieces) == rows_of(objects, other.pieces)
         assert (one.dropped, one.rows) == (other.dropped, other.rows)
-        assert all(p.is_whole == (p.how is How.MERGED) for p in one.pieces)
-        assert all(p.how is How.MERGED or 4 * p.rows < most for p in one.pieces)
+        assert all(p.is_whole == (p.how is PieceOrigin.MERGED) for p in one.pieces)
+        assert all(p.how is PieceOrigin.MERGED or 4 * p.rows < most for p in one.pieces)
         check_pieces(objects, one.pieces)
     named = {objects.key(p.file) for m in together for p in m.pieces}
     assert stored.keys() <= named
@@ -183,7 +184,7 @@ def test_rows_of_one_row_group_are_read_once_for_all_that_need_some(monkeypatch)
     objects = objects_in(MemoryStore())
     whole = write_piece(objects, [(n, n) for n in range(60)])
     places = PieceFiles(objects, LAYOUT).places(whole)
-    parts = cut(whole, range(0, 60, 2), places)
+    parts = cut_piece(whole, range(0, 60, 2), places)
     assert len(parts) == 30
     reads = []
     real = PieceFiles.read
@@ -194,7 +195,7 @@ def test_rows_of_one_row_group_are_read_once_for_all_that_need_some(monkeypatch)
     assert rows_of(objects, [p for m in found for p in m.pieces]) == rows_of(objects, [whole])
 
 
-class Sized(MergeTask):
+class Sized(PieceMergeTask):
     """A merge that says of itself how much it reads."""
 
     rows = property(lambda self: self.since)  # type: ignore[assignment]
@@ -204,7 +205,9 @@ class Sized(MergeTask):
 def shared(sizes: list[tuple[int, int]], most: int = 100) -> list[list[list[int]]]:
     """How merges of so many rows and bytes are shared out."""
     objects = objects_in(MemoryStore())
-    return shared_out([Sized(objects, LAYOUT, (), most, How.MERGED, rows, purged_before=size) for rows, size in sizes])
+    return assign_files(
+        [Sized(objects, LAYOUT, (), most, PieceOrigin.MERGED, rows, purged_before=size) for rows, size in sizes]
+    )
 
 
 def test_row_groups_are_shared_up_to_so_many_rows_and_bytes_and_files_up_to_so_many_row_groups(monkeypatch):
@@ -237,10 +240,10 @@ def test_shared_files_survive_pickling(tmp_path):
 def test_many_dead_travel_in_a_fraction_of_their_bytes():
     objects = objects_in(MemoryStore())
     dead = np.cumsum(np.random.default_rng(0).integers(1, 50, 100_000))
-    task = task_of(objects, [write_piece(objects, [(1, 1)])], dead=dead, shape=Shape.CHUNKS)
+    task = task_of(objects, [write_piece(objects, [(1, 1)])], dead=dead, shape=RowGroupShape.CHUNKS)
     state = task.__getstate__()
     assert len(pickle.dumps(state["dead"])) < dead.nbytes / 7
-    again = MergeTask.__new__(MergeTask)
+    again = PieceMergeTask.__new__(PieceMergeTask)
     again.__setstate__(pickle.loads(pickle.dumps({**state, "objects": None})))
     assert np.array_equal(again.dead, dead)
-    assert again.shape is Shape.CHUNKS
+    assert again.shape is RowGroupShape.CHUNKS

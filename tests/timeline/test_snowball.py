@@ -12,8 +12,7 @@ import pytest
 
 import floodmark as fm
 from floodmark.dataset import Dataset
-from floodmark.storage.counting import CountingStore, Counts
-from floodmark.storage.memory import MemoryStore
+from floodmark.storage.memory import CountingStore, Counts, MemoryStore
 from profiles import IN_FULL
 from timeline.layouts import assert_sound
 from timeline.oracle import assert_right

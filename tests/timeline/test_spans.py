@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.order.pieces import BEGINNING, END, How, Piece, Place
-from floodmark.timeline.order.ranges import Range
-from floodmark.timeline.order.spans import groups, share, spans
+from floodmark.timeline.pieces import MAX_POINT, MIN_POINT, Piece, PieceOrigin, TimePoint
+from floodmark.timeline.sections import Range, estimate_share, groups, spans
 from limits import set_limit
 
 
 def piece(first: tuple[int, int], last: tuple[int, int], rows: int = 10, name: str = "data/a") -> Piece:
-    return Piece(name, 0, 0, rows, rows, Place(*first), Place(*last), first[1], last[1], rows * 8, How.SLICE, 1)
+    return Piece(
+        name, 0, 0, rows, rows, TimePoint(*first), TimePoint(*last), first[1], last[1], rows * 8, PieceOrigin.SLICE, 1
+    )
 
 
 def even(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
@@ -35,7 +36,9 @@ def rows_in(found, pieces, look) -> list[int]:
     return [sum(span.lo <= place < span.hi for place in places) for span in found]
 
 
-def layout(places: list[Place], over: list[tuple[Place, Place]], rows: int) -> tuple[list[Piece], list[Piece]]:
+def layout(
+    places: list[TimePoint], over: list[tuple[TimePoint, TimePoint]], rows: int
+) -> tuple[list[Piece], list[Piece]]:
     """Settled pieces between every second place and the next, and pieces over them."""
     ordered = sorted(set(places))
     settled = [
@@ -44,7 +47,7 @@ def layout(places: list[Place], over: list[tuple[Place, Place]], rows: int) -> t
     return settled, [piece(*sorted(ends), rows, f"data/w{i}") for i, ends in enumerate(over)]
 
 
-places = st.builds(Place, st.integers(-20, 20), st.integers(0, 5))
+places = st.builds(TimePoint, st.integers(-20, 20), st.integers(0, 5))
 ranges = st.one_of(st.just(Range()), st.tuples(places, places).map(sorted).map(lambda ends: Range(*ends)))
 
 
@@ -71,7 +74,7 @@ def test_every_place_of_a_range_is_in_one_span_with_all_pieces_around_it(settled
 
 def test_pieces_outside_of_the_range_are_not_read():
     settled = [piece((t, t), (t + 5, t + 5)) for t in range(0, 100, 10)]
-    found = list(spans(settled, [], Range(Place(30, -1), Place(50, -1)), 100, unseen))
+    found = list(spans(settled, [], Range(TimePoint(30, -1), TimePoint(50, -1)), 100, unseen))
     assert [s.settled for s in found] == settled[3:5]
     assert all(s.is_plain for s in found)
 
@@ -83,13 +86,13 @@ def test_a_piece_that_ends_where_a_span_begins_lies_over_both():
 
 
 def test_an_empty_range_has_no_spans():
-    assert list(spans([piece((0, 0), (9, 9))], [], Range(Place(3, -1), Place(3, -1)), 100, unseen)) == []
+    assert list(spans([piece((0, 0), (9, 9))], [], Range(TimePoint(3, -1), TimePoint(3, -1)), 100, unseen)) == []
 
 
 def test_what_lies_over_one_stretch_in_masses_is_cut_by_time():
     over = [piece((0, i), (1000, i), 100, f"data/{i}") for i in range(50)]
     found = list(spans([], over, Range(), 500, even))
-    assert (found[0].lo, found[-1].hi) == (BEGINNING, END)
+    assert (found[0].lo, found[-1].hi) == (MIN_POINT, MAX_POINT)
     assert max(rows_in(found, over, even)) <= 1000
     assert [span.rows for span in found] == rows_in(found, over, even)
 
@@ -137,12 +140,12 @@ def test_groups_are_consecutive_and_bounded():
 @pytest.mark.parametrize(
     ("lo", "hi", "expected"),
     [
-        (Place(5, 0), Place(5, 50), 0.5),  # half of the offsets
-        (Place(4, 80), Place(5, 50), 0.5),  # from an earlier time: from the first offset
-        (Place(5, 50), Place(6, 0), 0.5),  # to a later time: to the last offset
-        (Place(5, 20), Place(5, 45), 0.25),
-        (Place(5, 200), Place(6, 0), 0.0),
+        (TimePoint(5, 0), TimePoint(5, 50), 0.5),  # half of the offsets
+        (TimePoint(4, 80), TimePoint(5, 50), 0.5),  # from an earlier time: from the first offset
+        (TimePoint(5, 50), TimePoint(6, 0), 0.5),  # to a later time: to the last offset
+        (TimePoint(5, 20), TimePoint(5, 45), 0.25),
+        (TimePoint(5, 200), TimePoint(6, 0), 0.0),
     ],
 )
-def test_the_share_of_a_piece_with_one_time_is_counted_in_offsets(lo: Place, hi: Place, expected: float):
-    assert share(piece((5, 0), (5, 100)), lo, hi) == pytest.approx(expected)
+def test_the_share_of_a_piece_with_one_time_is_counted_in_offsets(lo: TimePoint, hi: TimePoint, expected: float):
+    assert estimate_share(piece((5, 0), (5, 100)), lo, hi) == pytest.approx(expected)

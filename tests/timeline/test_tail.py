@@ -10,13 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.selection import NOBODY
-from floodmark.storage.counting import CountingStore
-from floodmark.timeline.order.ranges import Range
-from floodmark.timeline.reading import lying
-from floodmark.timeline.reading.sources import PieceFiles
-from floodmark.timeline.reading.tail import tail
-from floodmark.timeline.stored.objects import TimelineObjects
+from floodmark.ledger.selection import NO_OFFSETS
+from floodmark.storage.memory import CountingStore
+from floodmark.timeline import interleave
+from floodmark.timeline.manifest import TimelineObjects
+from floodmark.timeline.piece_files import PieceFiles, tail
+from floodmark.timeline.sections import Range
 from limits import set_limit
 from profiles import IN_FULL
 from timeline.oracle import assert_right
@@ -84,7 +83,7 @@ def test_where_no_file_can_be_written_a_large_tail_is_read_all_the_same(tmp_path
     def full(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(lying, "on_disk", full)
+    monkeypatch.setattr(interleave, "spill", full)
     assert_right(made.dataset)
     assert caplog.text.count("No space left on device") == 1
     assert max(reads.count(piece) for piece in set(reads)) > 2
@@ -115,7 +114,7 @@ def test_when_only_some_pieces_are_looked_at_all_rows_are_still_in_one_span_each
 
 def pieces(dataset, since=0):
     snapshot = dataset.snapshot()
-    return tail(snapshot, snapshot.layout, since, NOBODY, Range())
+    return tail(snapshot, snapshot.layout, since, NO_OFFSETS, Range())
 
 
 @pytest.mark.parametrize("time", TIMES)

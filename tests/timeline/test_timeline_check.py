@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.ledger.selection import NOBODY
-from floodmark.timeline.order.pieces import How, Place
-from floodmark.timeline.order.places import places_of
-from floodmark.timeline.reading.sources import PieceFiles
-from floodmark.timeline.stored import root as roots
-from floodmark.timeline.stored.own_writing import GroupRows, pieces_of, write_groups
-from floodmark.timeline.upkeep.check import Ledger, problems
+from floodmark.ledger.selection import NO_OFFSETS
+from floodmark.timeline import root as roots
+from floodmark.timeline.piece_files import GroupRows, PieceFiles, make_pieces, write_groups
+from floodmark.timeline.pieces import PieceOrigin, TimePoint, time_points_of
+from floodmark.timeline.verify import LedgerRecords, problems
 from timeline.laid_worlds import DAY, SETTINGS, Laid
 
 
@@ -65,7 +63,7 @@ def test_missing_records_are_found(laid, dead):
 def test_records_that_are_there_twice_are_found(laid):
     laid.lay(laid.day(0, [laid.slice(0)], [laid.cut(laid.slice(0), 4, 6)]), slices=1)
     [problem] = laid.problems()
-    assert "twice, such as offset 4" in problem
+    assert "twice, for example offset 4" in problem
 
 
 def test_pieces_that_overlap_are_found(laid):
@@ -80,8 +78,8 @@ def test_pieces_that_overlap_are_found(laid):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"first": Place(0, 0)}, "they lie from"),
-        ({"last": Place(2**60, 9)}, "they lie from"),
+        ({"first": TimePoint(0, 0)}, "they range from"),
+        ({"last": TimePoint(2**60, 9)}, "they range from"),
         ({"offset_min": 1}, "offsets are 0–9, not 1–9"),
         ({"offset_max": 8}, "offsets are 0–9, not 0–8"),
         ({"row_group": 3}, "cannot be read"),
@@ -158,13 +156,13 @@ def test_a_root_that_says_something_wrong_of_a_manifest_is_found(laid):
     wrong = replace(root, manifests=(replace(root.manifests[0], until=root.manifests[0].until - DAY),))
     laid.objects.store.compare_and_swap(laid.objects.root_key, root.stored, roots.encode(wrong))
     [problem] = laid.problems()
-    assert "does not hold what the root says" in problem
+    assert "does not match its entry in the root" in problem
 
 
 def test_copies_of_purged_records_are_found_named_or_not(laid):
     laid.lay(*whole(laid))
     laid.purge(10)
-    assert [p for p in laid.problems() if "purge(10) again or fold() removes it" in p]
+    assert [p for p in laid.problems() if "purge(10) or fold() to remove it" in p]
     laid.drop_purged()
     assert laid.problems() == []
     stray = laid.merged(laid.slice(1))[0].file
@@ -179,7 +177,7 @@ def test_rows_that_are_out_of_order_are_found(laid):
     table = PieceFiles(laid.objects, layout).read(laid.slice(0), layout.slice_schema.names).take([0, 2, 1])
     made = write_groups(laid.objects, layout, iter([table]))
     stretch = GroupRows(0, 0, 3)
-    [piece] = pieces_of(made.name, made.groups, [stretch], *places_of(table, layout), How.SORTED, 1)
+    [piece] = make_pieces(made.name, made.groups, [stretch], *time_points_of(table, layout), PieceOrigin.SORTED, 1)
     laid.lay(laid.day(0, [piece], [laid.cut(laid.slice(0), 3, 10)]), slices=1)
     [problem] = laid.problems()
     assert "not in order" in problem
@@ -189,7 +187,7 @@ def test_a_partition_that_comes_twice_is_found(laid):
     root = laid.lay(*whole(laid))
     twice = replace(root, manifests=root.manifests * 2)
     laid.objects.store.compare_and_swap(laid.objects.root_key, root.stored, roots.encode(twice))
-    assert any("comes twice or out of order" in p for p in laid.problems())
+    assert any("is duplicate or out of order" in p for p in laid.problems())
 
 
 def test_what_was_replaced_while_it_was_checked_is_not_wrong(laid):
@@ -199,7 +197,7 @@ def test_what_was_replaced_while_it_was_checked_is_not_wrong(laid):
         if len(looks) == 1:
             laid.lay(*whole(laid))
         looks.append(laid.snapshot)
-        return Ledger(looks[-1], NOBODY)
+        return LedgerRecords(looks[-1], NO_OFFSETS)
 
     looks = [laid.snapshot]
     assert problems(laid.objects, SETTINGS, look) == []

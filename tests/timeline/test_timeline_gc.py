@@ -9,9 +9,9 @@ import time
 import pytest
 
 from floodmark.storage.sweep import GRACE_NANOS, remove
-from floodmark.timeline.stored import root as roots
-from floodmark.timeline.stored.objects import last_name
-from floodmark.timeline.upkeep.gc import find
+from floodmark.timeline import root as roots
+from floodmark.timeline.garbage import find
+from floodmark.timeline.manifest import last_name
 from timeline.laid_worlds import Laid
 
 HOUR = 3600 * 10**9

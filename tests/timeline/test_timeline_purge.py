@@ -8,11 +8,10 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.storage.errors import StorageError
-from floodmark.timeline.change import purge as purging
-from floodmark.timeline.change.changing import Step
-from floodmark.timeline.errors import PurgedMeanwhile
-from floodmark.timeline.stored import root as roots
+from floodmark.errors import LostRace, StorageError
+from floodmark.timeline import root as roots
+from floodmark.timeline import update as purging
+from floodmark.timeline.writer import WriterStep
 from timeline.laid_worlds import SETTINGS, Laid
 
 
@@ -129,7 +128,7 @@ def test_an_update_that_began_before_the_purge_cannot_bring_records_back(laid):
     merged = laid.merged(laid.slice(0), laid.slice(1))
     laid.purge(10)
     laid.drop_purged()
-    with pytest.raises(PurgedMeanwhile):
+    with pytest.raises(LostRace):
         laid.lay(laid.day(0, merged))
 
 
@@ -137,7 +136,7 @@ def test_the_first_update_cannot_either(laid):
     merged = laid.merged(laid.slice(0), laid.slice(1))
     laid.purge(10)
     laid.drop_purged()
-    with pytest.raises(PurgedMeanwhile):
+    with pytest.raises(LostRace):
         laid.lay(laid.day(0, merged), slices=2)
 
 
@@ -159,7 +158,7 @@ def test_a_damaged_timeline_is_emptied_rather_than_left_with_purged_records(laid
     laid.purge(10)
     with caplog.at_level(logging.WARNING):
         laid.drop_purged()
-    assert "anew" in caplog.text
+    assert "rebuild" in caplog.text
     assert laid.files() == set()
     assert roots.load(objects).applied == 0
     assert laid.problems() == []
@@ -175,7 +174,7 @@ def test_a_store_that_fails_fails_no_purge_and_the_next_one_does_the_rest(laid, 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(type(laid.objects.store), "compare_and_swap", refuse)
         laid.drop_purged()
-    assert "purge again removes them" in caplog.text
+    assert "purge again to remove them" in caplog.text
     assert any(offset < 10 for offset in stored_offsets(laid))
     laid.drop_purged()
     check(laid, 10)
@@ -196,7 +195,7 @@ def test_what_was_written_is_counted(laid):
 def test_pieces_of_any_size_are_rewritten(laid, monkeypatch):
     both_days(laid, laid.day(0, laid.merged(laid.slice(0), laid.slice(1))))
     laid.purge(10)
-    monkeypatch.setattr(Step, "most", 1)
+    monkeypatch.setattr(WriterStep, "most", 1)
     laid.drop_purged()
     check(laid, 10)
 
@@ -220,4 +219,4 @@ def test_a_purge_stands_when_a_fault_keeps_the_timeline_from_following(laid, cap
         assert laid.dataset.purge(10).before == 10
     [record] = caplog.records
     assert record.exc_info is not None
-    assert "purge again removes them" in record.getMessage()
+    assert "purge again to remove them" in record.getMessage()

@@ -12,15 +12,14 @@ import pytest
 
 import floodmark as fm
 from floodmark.dataset import Dataset
-from floodmark.ledger.errors import BadQuery, Purged
-from floodmark.storage.counting import CountingStore
-from floodmark.timeline.change.intake import incoming
-from floodmark.timeline.errors import BadRange, NoTimeline, UnreadablePiece
-from floodmark.timeline.order.pieces import Partition, Run
-from floodmark.timeline.reading import read
-from floodmark.timeline.stored import root as roots
-from floodmark.timeline.stored.publish import Change, publish
-from floodmark.timeline.stored.root import LastUpdate
+from floodmark.errors import BadQuery, BadRange, NoTimeline, RecordsPurged, UnreadablePiece
+from floodmark.storage.memory import CountingStore
+from floodmark.timeline import piece_files, read
+from floodmark.timeline import root as roots
+from floodmark.timeline.commit import RootChange, publish
+from floodmark.timeline.intake import take_next_slices
+from floodmark.timeline.pieces import Partition, WaitingRun
+from floodmark.timeline.root import LastUpdate
 from limits import set_limit
 from profiles import sample
 from timeline.oracle import all_records, assert_right, expected
@@ -33,7 +32,7 @@ def take_in(dataset: Dataset) -> None:
     snapshot, settings, objects = timeline.snapshot, timeline.settings, timeline.objects
     root = timeline.root
     layout = snapshot.require_layout("ticks")
-    taken = incoming(
+    taken = take_next_slices(
         "ticks",
         snapshot,
         layout,
@@ -51,10 +50,10 @@ def take_in(dataset: Dataset) -> None:
         old = there.get(start, Partition(start))
         settled = old.settled or stretches[0]
         rest = stretches if old.settled else stretches[1:]
-        waiting = (*old.waiting, *(Run(run + i, 0, pieces) for i, pieces in enumerate(rest)))
+        waiting = (*old.waiting, *(WaitingRun(run + i, 0, pieces) for i, pieces in enumerate(rest)))
         run += len(rest)
         changed.append(Partition(start, settled, waiting))
-    change = Change(taken.end, taken.block, settings.digest, tuple(changed), LastUpdate(), run)
+    change = RootChange(taken.end, taken.block, settings.digest, tuple(changed), LastUpdate(), run)
     assert publish(objects, root, change) is not None
 
 
@@ -132,7 +131,7 @@ def test_purged_records_are_left_out_though_the_timeline_still_has_copies(tmp_pa
     for day in range(3):
         made.write(made.table(made.times(BEGIN + day * DAY, BEGIN + (day + 1) * DAY, 100)))
     take_in(made.dataset)
-    monkeypatch.setattr("floodmark.timeline.change.purge.drop_purged", lambda *_: None)  # as if it had been cut short
+    monkeypatch.setattr("floodmark.timeline.update.drop_purged", lambda *_: None)  # as if it had been cut short
     made.dataset.purge(200)
     purged = made.dataset.snapshot().purged_before
     assert any(p.offset_min < purged for part in made.dataset.timeline_pieces().partitions for p in part.pieces)
@@ -144,7 +143,7 @@ def test_pieces_that_are_purged_as_a_whole_are_not_looked_for(tmp_path, monkeypa
     for day in range(3):
         made.write(made.table([BEGIN + day * DAY + i * HOUR // 10 for i in range(100)]))
     take_in(made.dataset)
-    monkeypatch.setattr("floodmark.timeline.change.purge.drop_purged", lambda *_: None)  # as if it had been cut short
+    monkeypatch.setattr("floodmark.timeline.update.drop_purged", lambda *_: None)  # as if it had been cut short
     made.dataset.purge(200)
     assert_right(made.dataset, *RANGES)
     assert "damaged" not in caplog.text
@@ -223,8 +222,10 @@ def test_a_range_reads_only_the_pieces_that_can_match(tmp_path, monkeypatch):
     assert dataset.timeline_batches().read_all().num_rows == 24 * 60
     whole = store.counts.bytes_read - read_before
     seen = []
-    decode = read.PieceFiles.read
-    monkeypatch.setattr(read.PieceFiles, "read", lambda self, p, columns: seen.append(p) or decode(self, p, columns))
+    decode = piece_files.PieceFiles.read
+    monkeypatch.setattr(
+        piece_files.PieceFiles, "read", lambda self, p, columns: seen.append(p) or decode(self, p, columns)
+    )
     hour = moment(BEGIN + 3 * HOUR), moment(BEGIN + 4 * HOUR)
     read_before = store.counts.bytes_read
     assert dataset.timeline_batches(*hour).read_all().num_rows == 60
@@ -237,8 +238,8 @@ def test_disjoint_pieces_without_dead_read_no_column_but_those_asked_for(tmp_pat
     made.write(made.table([BEGIN + i * 60_000_000 for i in range(500)]))
     take_in(made.dataset)
     asked = []
-    decode = read.PieceFiles.read
-    monkeypatch.setattr(read.PieceFiles, "read", lambda self, p, c: asked.append(tuple(c)) or decode(self, p, c))
+    decode = piece_files.PieceFiles.read
+    monkeypatch.setattr(piece_files.PieceFiles, "read", lambda self, p, c: asked.append(tuple(c)) or decode(self, p, c))
     assert made.dataset.timeline_batches(columns=["v"]).read_all().num_rows == 500
     assert set(asked) == {("v",)}
 
@@ -303,7 +304,7 @@ def test_a_purge_while_rows_are_read_is_said_to_be_one(tmp_path, monkeypatch):
     with made.dataset.timeline_batches() as reader:
         reader.read_next_batch()
         fm.Lake(made.folder)["ticks"].purge(700)
-        with pytest.raises(Purged, match="while they were read"):
+        with pytest.raises(RecordsPurged, match="while they were read"):
             reader.read_all()
 
 
@@ -342,7 +343,7 @@ def test_a_reader_that_is_left_in_the_middle_leaves_no_thread(tmp_path, monkeypa
 def test_a_dataset_without_a_timeline_says_how_to_have_one(tmp_path):
     plain = fm.Lake(tmp_path).create("plain", event_time="at")
     for ask in (plain.timeline_batches, plain.timeline_stats, plain.timeline_root, plain.timeline_pieces):
-        with pytest.raises(NoTimeline, match="keeps no timeline") as caught:
+        with pytest.raises(NoTimeline, match="has no timeline") as caught:
             ask()
         assert "partition_by" in caught.value.hint
 
@@ -365,8 +366,8 @@ def test_small_pieces_are_handed_out_together(tmp_path):
 
 
 def test_batches_are_no_larger_than_they_need_to_be_and_large_ones_are_not_copied():
-    large = pa.table({"n": pa.array(range(read.BATCH_ROWS))})
-    small = pa.table({"n": pa.array(range(read.BATCH_ROWS // 4))})
+    large = pa.table({"n": pa.array(range(read.READ_BATCH_ROWS))})
+    small = pa.table({"n": pa.array(range(read.READ_BATCH_ROWS // 4))})
     heavy = pa.table({"n": pa.array(range(3)), "t": pa.array(["x" * (read.BATCH_BYTES // 2)] * 3)})
     found = list(read._batches(pa.concat_tables([small, small, large, *[small] * 6])))
     assert [b.num_rows for b in found] == [2 * small.num_rows, large.num_rows, 4 * small.num_rows, 2 * small.num_rows]

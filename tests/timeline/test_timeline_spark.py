@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.runtime import Runtime
+from floodmark.engine.session import Runtime
 from limits import set_limit
 from timeline.oracle import expected
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, moment, world

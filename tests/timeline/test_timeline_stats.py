@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.timeline.order.pieces import Partition
-from floodmark.timeline.stored.root import LastUpdate, Root
+from floodmark.timeline.pieces import Partition
+from floodmark.timeline.root import LastUpdate, Root
 from floodmark.timeline.timeline import hidden_bytes, stats
 from timeline.root_worlds import DAY, own_name, piece
 from timeline.root_worlds import partition as whole

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodmark.timeline.reading import spark_frame
+from floodmark.timeline import read, sections
 from limits import set_limit
 from timeline.layouts import assert_sound
 from timeline.oracle import expected
@@ -67,7 +67,7 @@ def driven(dataset, monkeypatch, least=500, start=None, end=None, **changed) -> 
     set_limit(monkeypatch, "spark_frame.least_bytes", least)
     set_limit(monkeypatch, "spark_frame.tasks", 10**9)
     reading = replace(dataset.parts.timeline.reading(start, end, ["offset", "v"]), **changed)
-    return spark_frame.spark_frame(reading, Driven())
+    return read.spark_frame(reading, Driven())
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_a_reading_that_travelled_is_the_same(ticks):
     for dead in (reading.dead, reading.dead[:1], reading.dead[:0], np.array([0, 2**40, 2**41])):
         there = pickle.loads(pickle.dumps(replace(reading, dead=dead)))
         assert (there.spans, there.columns, there.purged_before) == (reading.spans, reading.columns, 0)
-        assert there.instead.head == reading.instead.head
+        assert there.fallback.head == reading.fallback.head
         assert there.dead.tolist() == dead.tolist()
 
 
@@ -113,6 +113,6 @@ def test_tasks_make_up_for_damaged_files_by_the_ledger(ends, ticks, monkeypatch,
 def test_rows_that_spark_sorts_need_no_file_of_the_timeline(ticks, monkeypatch):
     set_limit(monkeypatch, "spark_frame.least_bytes", 500)
     reading = ticks.dataset.parts.timeline.reading(None, None, ["offset", "v"])
-    source = reading.alone(reading.instead, spark_frame.Range(reading.spans[0].lo, reading.spans[-1].hi))
+    source = reading.alone(reading.fallback, sections.Range(reading.spans[0].lo, reading.spans[-1].hi))
     assert all(piece.file.startswith("data/") for span in source.spans for piece in span.pieces)
     assert source.to_reader().read_all().equals(reading.to_reader().read_all())

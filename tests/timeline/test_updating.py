@@ -12,17 +12,14 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.ledger.errors import UnknownDataset
+from floodmark.errors import LostRace, UnknownDataset, UnreadablePiece
 from floodmark.ledger.ledger import Ledger
-from floodmark.storage.counting import CountingStore
-from floodmark.storage.memory import MemoryStore
-from floodmark.timeline.change import changing, update
-from floodmark.timeline.errors import PurgedMeanwhile, UnreadablePiece
-from floodmark.timeline.order.pieces import How, Partition
-from floodmark.timeline.plan import arrange
+from floodmark.storage.memory import CountingStore, MemoryStore
+from floodmark.timeline import arrangement, merge, update, writer
+from floodmark.timeline import commit as changing
+from floodmark.timeline.manifest import TimelineObjects, repair_hint
+from floodmark.timeline.pieces import Partition, PieceOrigin
 from floodmark.timeline.settings import Settings
-from floodmark.timeline.stored.objects import TimelineObjects
-from floodmark.timeline.stored.own_files import remedy
 from limits import set_limit
 from timeline.layouts import assert_sound
 from timeline.models import NOBODY
@@ -54,7 +51,7 @@ def test_rows_in_order_are_pointed_at_where_the_ledger_has_them(tmp_path: Path) 
     made = world(tmp_path)
     _write(made, range(120))
     _write(made, range(120, 150))
-    assert {p.how for p in _only(made).pieces} == {How.SLICE}
+    assert {p.how for p in _only(made).pieces} == {PieceOrigin.SLICE}
     last = made.dataset.timeline_root().last
     assert last is not None
     assert (last.rows, last.late_rows, last.merged_rows) == (30, 0, 0)
@@ -79,16 +76,16 @@ def test_manifests_that_are_known_are_not_read_again_unless_somebody_else_change
     store = CountingStore(MemoryStore())
     ticks = fm.Lake(store).create("ticks", event_time="at", partition_by="day", timeline="lazy")
     objects, settings = TimelineObjects(ticks.snapshot().objects), Settings("day", mode="lazy")
-    updating = changing.Updating("ticks", objects, settings, fm.Runtime(), ticks.snapshot, lambda *_: NOBODY)
+    updating = writer.TimelineWriter("ticks", objects, settings, fm.Runtime(), ticks.snapshot, lambda *_: NOBODY)
 
-    def manifests_read(by: changing.Updating) -> int:
+    def manifests_read(by: writer.TimelineWriter) -> int:
         ticks.write(pa.table({"at": column_of(_seconds(range(5)), "us utc")}))
         read = len(store.keys_read)
         assert update.update(by) is not None
         return sum("/manifests/" in key for key in store.keys_read[read:])
 
     assert [manifests_read(updating) for _ in range(3)] == [0, 0, 0]
-    assert manifests_read(replace(updating, kept=changing.KeptRoot())) == 1
+    assert manifests_read(replace(updating, kept=writer.RootCache())) == 1
     assert manifests_read(updating) == 1
     assert_right(ticks)
 
@@ -103,7 +100,7 @@ def test_late_rows_wait_until_merging_pays_and_are_read_in_their_place(tmp_path:
     for shift in range(3, 39, 4):
         _write(made, range(shift, 2000, 40))
         _check(made)
-    assert any(p.how == How.MERGED for p in _only(made).settled)
+    assert any(p.how == PieceOrigin.MERGED for p in _only(made).settled)
 
 
 def test_narrow_late_rows_cut_a_row_group_by_reference(tmp_path: Path) -> None:
@@ -111,7 +108,12 @@ def test_narrow_late_rows_cut_a_row_group_by_reference(tmp_path: Path) -> None:
     _write(made, range(0, 2000))
     made.dataset.write(made.table([BEGIN + 500 * SECOND + i for i in range(1, 60)]))
     before, middle, after, untouched = _only(made).settled
-    assert [p.how for p in (before, middle, after, untouched)] == [How.SLICE, How.MERGED, How.SLICE, How.SLICE]
+    assert [p.how for p in (before, middle, after, untouched)] == [
+        PieceOrigin.SLICE,
+        PieceOrigin.MERGED,
+        PieceOrigin.SLICE,
+        PieceOrigin.SLICE,
+    ]
     assert before.file == after.file == untouched.file
     assert middle.rows < 100
     _check(made)
@@ -178,12 +180,12 @@ def test_update_that_loses_the_race_begins_again_from_the_new_root(
         if not raced:
             raced.append(True)
             with monkeypatch.context() as patch:
-                patch.setattr(changing, "publish", real)
+                patch.setattr(writer, "publish", real)
                 patch.setattr(type(other.store._inner), "turn", _no_turn)
                 assert other.dataset.update_timeline() is not None
         return real(*args)
 
-    monkeypatch.setattr(changing, "publish", publish)
+    monkeypatch.setattr(writer, "publish", publish)
     assert made.dataset.update_timeline() is None  # the other one has done it
     assert made.dataset.timeline_root().version == 1
     _check(made)
@@ -197,7 +199,7 @@ def test_update_whose_swap_is_refused_tries_again(tmp_path: Path, monkeypatch: p
     made = world(tmp_path, mode="lazy")
     _write(made, range(100))
     real, answers = changing.publish, [None, None]
-    monkeypatch.setattr(changing, "publish", lambda *args: answers.pop() if answers else real(*args))
+    monkeypatch.setattr(writer, "publish", lambda *args: answers.pop() if answers else real(*args))
     assert made.dataset.update_timeline() is not None
     assert made.dataset.timeline_root().applied == 100
     _check(made)
@@ -211,10 +213,10 @@ def test_update_during_which_records_were_purged_begins_again(tmp_path: Path, mo
     def publish(*args: Any) -> Any:
         if not refused:
             refused.append(True)
-            raise PurgedMeanwhile("purged", purged_before=1)
+            raise LostRace("purged", purged_before=1)
         return real(*args)
 
-    monkeypatch.setattr(changing, "publish", publish)
+    monkeypatch.setattr(writer, "publish", publish)
     assert made.dataset.update_timeline() is not None
     _check(made)
 
@@ -265,14 +267,14 @@ def test_slices_that_are_purged_while_they_are_merged_are_no_damage(
     made = world(tmp_path, late_merge="always")
     _write(made, range(0, 200, 2))
     _write(made, range(200, 300))
-    real = changing.merge_all
+    real = merge.merge_all
 
     def purge_first(*args: Any) -> Any:
-        monkeypatch.setattr(changing, "merge_all", real)
+        monkeypatch.setattr(writer, "merge_all", real)
         made.dataset.parts.rows.purge(100)
         return real(*args)
 
-    monkeypatch.setattr(changing, "merge_all", purge_first)
+    monkeypatch.setattr(writer, "merge_all", purge_first)
     with caplog.at_level(logging.WARNING):
         _write(made, range(41, 51, 2))
     root = made.dataset.timeline_root()
@@ -293,7 +295,7 @@ def test_slice_that_cannot_be_read_does_not_make_a_timeline_begin_anew(tmp_path:
     _write(made, range(1, 100, 10))
     with pytest.raises(UnreadablePiece) as caught:
         made.dataset.update_timeline()
-    assert caught.value.hint == remedy(caught.value.file)
+    assert caught.value.hint == repair_hint(caught.value.file)
     assert "verify()" in caught.value.hint
     assert made.dataset.timeline_root() == root
 
@@ -328,7 +330,7 @@ def test_write_stays_written_when_a_fault_keeps_its_timeline_from_following(
         raise ValueError("row groups must not overlap")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(arrange, "auto", stumble)
+        patch.setattr(arrangement, "arrange_auto", stumble)
         _write(made, range(50, 150))
     [record] = caplog.records
     assert "ValueError: row groups must not overlap" in record.getMessage()
@@ -380,7 +382,7 @@ def test_timeline_with_a_lost_manifest_is_made_anew(tmp_path: Path, caplog: pyte
     made.reopen()
     with caplog.at_level(logging.WARNING):
         _write(made, range(30, 60))
-    assert "is made anew" in caplog.text
+    assert "rebuilding the timeline" in caplog.text
     assert made.dataset.timeline_root().applied == 130
     _check(made)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import floodmark as fm
 from faults.recording import HastyFileSystem
 from floodmark.dataset import Dataset
-from floodmark.storage.errors import StorageError, SwapUnknown
+from floodmark.errors import StorageError, SwapUnknown
 from floodmark.storage.local import LocalStore
 from timeline.oracle import EPOCH, MICROSECOND, micros
 

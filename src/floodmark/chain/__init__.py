@@ -1,1 +1,1 @@
-"""The metadata chain: hashes, ids, events, codec, rules, head and skip pointers. Pure Python."""
+"""The metadata chain of a dataset: hashes, ids, events, their bytes, and the rules. Pure Python, no I/O."""

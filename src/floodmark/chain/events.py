@@ -1,7 +1,7 @@
-"""Everything a metadata block can hold, one frozen dataclass per table of the format.
+"""Metadata blocks and their events: one frozen dataclass per table of the format.
 
-Fields have the names and the order of the format; unions are Python unions; an optional field is None when it
-is absent. Schemas live in `schema`, the parts of a source in `sources`.
+Fields have the names and the order of the format. Unions are Python unions. An optional field is None when it
+is absent. Schemas are in `schema`, the parts of a source in `source_steps`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from floodmark.chain.hashes import Multihash
-from floodmark.chain.ids import DatasetId
+from floodmark.chain.arrow_schema import read_arrow_schema
+from floodmark.chain.ids import DatasetId, Multihash
 from floodmark.chain.schema import DataSchema, ExtraAttributes
-from floodmark.chain.sources import FetchStep, MergeStrategy, PrepStepWrapper, ReadStep
+from floodmark.chain.source_steps import FetchStep, MergeStrategy, PrepStepWrapper, ReadStep
+from floodmark.errors import CorruptBlock
 
 Nanos = int
 """A point in time: nanoseconds since 1970-01-01T00:00:00Z."""
 
 
 class DatasetKind(Enum):
-    """Whether a dataset takes data from outside or computes it from other datasets."""
+    """Whether a dataset gets its data from outside or computes it from other datasets."""
 
     ROOT = 0
     DERIVATIVE = 1
@@ -30,7 +31,7 @@ class DatasetKind(Enum):
 
 @dataclass(frozen=True)
 class OffsetInterval:
-    """Offsets `start` to `end`, both included: blocks hold closed intervals."""
+    """Offsets `start` to `end`, both included: intervals in blocks are closed."""
 
     start: int
     end: int
@@ -47,7 +48,7 @@ class DataSlice:
 
     @property
     def rows(self) -> int:
-        """How many records the slice holds."""
+        """The number of records in the slice."""
         return self.offset_interval.end - self.offset_interval.start + 1
 
 
@@ -70,7 +71,7 @@ class SourceState:
 
 @dataclass(frozen=True)
 class AddData:
-    """Records came in from outside, or the watermark or the state of a source moved."""
+    """Adds records from outside, or moves the watermark or the state of a source."""
 
     prev_checkpoint: Multihash | None = None
     prev_offset: int | None = None
@@ -83,9 +84,9 @@ class AddData:
 
 @dataclass(frozen=True)
 class ExecuteTransformInput:
-    """What a transaction read of one input: the blocks and offsets after `prev`, up to and with `new`.
+    """The part of one input that a transaction read: blocks and offsets after `prev`, up to and including `new`.
 
-    An absent `new` is an empty interval.
+    Without `new` the interval is empty.
     """
 
     dataset_id: DatasetId
@@ -96,18 +97,18 @@ class ExecuteTransformInput:
 
     @property
     def last_block_hash(self) -> Multihash | None:
-        """The block up to which this input has been read, this transaction included."""
+        """The last block of this input that was read, by this transaction or before it."""
         return self.new_block_hash if self.new_block_hash is not None else self.prev_block_hash
 
     @property
     def last_offset(self) -> int | None:
-        """The offset up to which this input has been read, this transaction included."""
+        """The last offset of this input that was read, by this transaction or before it."""
         return self.new_offset if self.new_offset is not None else self.prev_offset
 
 
 @dataclass(frozen=True)
 class ExecuteTransform:
-    """Records were computed from the inputs, or the position in an input or the watermark moved."""
+    """Adds records computed from the inputs, or moves the position in an input or the watermark."""
 
     query_inputs: tuple[ExecuteTransformInput, ...]
     prev_checkpoint: Multihash | None = None
@@ -122,7 +123,7 @@ class ExecuteTransform:
 
 @dataclass(frozen=True)
 class Seed:
-    """The first block: gives the dataset its id."""
+    """The event of the first block. It gives the dataset its id."""
 
     dataset_id: DatasetId
     dataset_kind: DatasetKind
@@ -130,7 +131,7 @@ class Seed:
 
 @dataclass(frozen=True)
 class TransformInput:
-    """A dataset that a transform reads, and the name it has in there."""
+    """A dataset that a transform reads, and its name in the queries."""
 
     dataset_ref: str
     alias: str | None = None
@@ -138,7 +139,7 @@ class TransformInput:
 
 @dataclass(frozen=True, kw_only=True)
 class SqlQueryStep:
-    """One query of several; the last one has no alias, it is the result."""
+    """One of several queries. The last one is the result and has no alias."""
 
     alias: str | None = None
     query: str
@@ -146,7 +147,7 @@ class SqlQueryStep:
 
 @dataclass(frozen=True)
 class TemporalTable:
-    """A table that an input is seen as, with one row per key."""
+    """A view of an input as a table with one row per key."""
 
     name: str
     primary_key: tuple[str, ...]
@@ -154,7 +155,7 @@ class TemporalTable:
 
 @dataclass(frozen=True)
 class TransformSql:
-    """A transform as the text of its queries."""
+    """A transform, defined by the text of its queries."""
 
     engine: str
     version: str | None = None
@@ -168,7 +169,7 @@ Transform = TransformSql
 
 @dataclass(frozen=True)
 class SetTransform:
-    """What a derivative dataset is computed from, and how."""
+    """Sets the inputs and the transform of a derivative dataset."""
 
     inputs: tuple[TransformInput, ...]
     transform: Transform
@@ -176,7 +177,7 @@ class SetTransform:
 
 @dataclass(frozen=True)
 class SetVocab:
-    """The names of the system columns, where they are not the usual ones."""
+    """Sets the names of system columns that differ from the defaults."""
 
     offset_column: str | None = None
     operation_type_column: str | None = None
@@ -186,7 +187,7 @@ class SetVocab:
 
 @dataclass(frozen=True)
 class AttachmentEmbedded:
-    """A text file kept in the chain."""
+    """A text file stored in the chain."""
 
     path: str
     content: str
@@ -194,7 +195,7 @@ class AttachmentEmbedded:
 
 @dataclass(frozen=True)
 class AttachmentsEmbedded:
-    """Text files kept in the chain."""
+    """Text files stored in the chain."""
 
     items: tuple[AttachmentEmbedded, ...]
 
@@ -204,14 +205,14 @@ Attachments = AttachmentsEmbedded
 
 @dataclass(frozen=True)
 class SetAttachments:
-    """Files that come with the dataset, such as a README."""
+    """Attaches files to the dataset, such as a README."""
 
     attachments: Attachments
 
 
 @dataclass(frozen=True)
 class SetInfo:
-    """What the dataset is about."""
+    """Sets the description and the keywords of the dataset."""
 
     description: str | None = None
     keywords: tuple[str, ...] | None = None
@@ -219,7 +220,7 @@ class SetInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class SetLicense:
-    """The terms under which the data may be used."""
+    """Sets the license of the data."""
 
     short_name: str
     name: str
@@ -229,15 +230,25 @@ class SetLicense:
 
 @dataclass(frozen=True)
 class SetDataSchema:
-    """The columns of the dataset from here on."""
+    """Sets the columns of the dataset from this block on."""
 
-    raw_arrow_schema: bytes | None = None  # how older writers put it; read, never written by us
+    raw_arrow_schema: bytes | None = None  # the form of older writers: we read it and never write it
     schema: DataSchema | None = None
+
+    @property
+    def columns(self) -> DataSchema | None:
+        """The columns in either form; None if there is no schema, or none that can be read (rule 8 refuses both)."""
+        if self.schema is not None or self.raw_arrow_schema is None:
+            return self.schema
+        try:
+            return read_arrow_schema(self.raw_arrow_schema)
+        except CorruptBlock:
+            return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddPushSource:
-    """A way by which others push data in."""
+    """Adds a source that pushes data into the dataset."""
 
     source_name: str
     read: ReadStep
@@ -247,7 +258,7 @@ class AddPushSource:
 
 @dataclass(frozen=True, kw_only=True)
 class SetPollingSource:
-    """A place from which data is fetched."""
+    """Sets the source from which data is fetched."""
 
     fetch: FetchStep
     prepare: tuple[PrepStepWrapper, ...] | None = None
@@ -258,14 +269,14 @@ class SetPollingSource:
 
 @dataclass(frozen=True)
 class DisablePushSource:
-    """A push source takes no more data."""
+    """Disables a push source: it accepts no more data."""
 
     source_name: str
 
 
 @dataclass(frozen=True)
 class DisablePollingSource:
-    """Nothing is fetched any more."""
+    """Disables the polling source: nothing more is fetched."""
 
 
 MetadataEvent = (
@@ -286,13 +297,13 @@ MetadataEvent = (
 
 DataEvent = AddData | ExecuteTransform
 
-ROUTINE = (AddData, ExecuteTransform)
-"""The events that a dataset in use has any number of; all others are rare."""
+ROUTINE_EVENTS = (AddData, ExecuteTransform)
+"""Events that repeat for as long as a dataset is used. All other events are rare."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetadataBlock:
-    """One link of the chain."""
+    """One entry of the chain."""
 
     system_time: Nanos
     prev_block_hash: Multihash | None = None
@@ -301,37 +312,37 @@ class MetadataBlock:
 
 
 def kind(event: MetadataEvent) -> str:
-    """The event's kind as indexes name it: `AddData`, `Seed`, …"""
+    """The kind of an event, as indexes store it: `AddData`, `Seed`, …"""
     return type(event).__name__
 
 
-ROUTINE_KINDS = frozenset(event.__name__ for event in ROUTINE)
+ROUTINE_KINDS = frozenset(event.__name__ for event in ROUTINE_EVENTS)
 
 
-# A data block alone says where the chain stands: what it does not move, it carries.
+# The newest data block alone describes the state of the chain: it repeats the values that it does not change.
 
 
 def last_offset(event: DataEvent) -> int | None:
-    """The last offset of the chain once this event is in it; None while there are no records."""
+    """The last offset of the chain after this event; None if there are no records."""
     return event.new_data.offset_interval.end if event.new_data is not None else event.prev_offset
 
 
 def next_offset(event: DataEvent) -> int:
-    """The offset that the next record will get."""
+    """The offset of the next record after this event."""
     last = last_offset(event)
     return 0 if last is None else last + 1
 
 
 def checkpoint(event: DataEvent) -> Multihash | None:
-    """The checkpoint that is valid once this event is in the chain."""
+    """The current checkpoint after this event."""
     return event.new_checkpoint.physical_hash if event.new_checkpoint is not None else event.prev_checkpoint
 
 
 def rows(event: DataEvent) -> int:
-    """How many records this event adds."""
+    """The number of records that this event adds."""
     return event.new_data.rows if event.new_data is not None else 0
 
 
 def source_state(event: DataEvent) -> SourceState | None:
-    """The source state that this event carries."""
+    """The source state in this event, if any."""
     return event.new_source_state if isinstance(event, AddData) else None

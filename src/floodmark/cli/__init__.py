@@ -1,4 +1,4 @@
-"""The command line: one small module per verb."""
+"""The `floodmark` command line: one module per group of commands."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line of this process; always ends in an exit code."""
+    """Run the `floodmark` command and exit with its exit code."""
     try:
-        # Not before: Ctrl-C may come while all of it is being imported, and has to end like any other.
+        # Imported here, so that Ctrl-C during the imports also exits with 130.
         from floodmark.cli.app import main as run
 
         run()

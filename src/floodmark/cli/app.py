@@ -1,4 +1,4 @@
-"""The `floodmark` command: its verbs and what its exit codes mean."""
+"""The `floodmark` command group and its entry point."""
 
 from __future__ import annotations
 
@@ -8,48 +8,28 @@ import sys
 
 import click
 
-from floodmark.cli.exits import INTERRUPTED, Verbs
-from floodmark.cli.verbs import (
-    backfill,
-    changes,
+from floodmark.cli import (
     checkpoints,
     columns,
-    delete,
-    doctor,
-    drop,
-    errors,
-    fold,
-    gc,
-    graph,
-    history,
+    datasets,
     ingest,
-    init,
-    log,
-    new,
-    offsets,
+    maintenance,
     plan,
-    purge,
-    refresh,
-    rename,
-    reset,
-    retry,
+    project,
+    records,
     run,
-    schema,
-    sql,
     status,
-    tail,
+    steps,
     timeline,
-    verify,
-    view,
-    why,
+    views,
 )
-from floodmark.cli.verbs import list as listing
+from floodmark.cli.exit_codes import INTERRUPTED, RootGroup
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="floodmark", prog_name="floodmark")
 def floodmark() -> None:
-    """Datasets with record offsets on a hash chain; columns, views and transforms that compute only what changed.
+    """Append-only datasets, with columns, views and transforms that compute only what changed.
 
     \b
     floodmark init
@@ -60,75 +40,75 @@ def floodmark() -> None:
     floodmark refresh daily
     floodmark run
 
-    The lake is --lake, else FLOODMARK_LAKE, else `lake = "…"` in the floodmark.toml of this folder or one above,
-    else ./lake: a folder, or a bucket such as s3://bucket/prefix. Steps are those of --pipeline, else of the file that
-    `pipeline = "…"` names there, else of pipeline.py.
+    The lake is a folder, or a bucket such as s3://bucket/prefix. It is the first of these that is set: --lake,
+    FLOODMARK_LAKE, `lake = "…"` in the floodmark.toml of this folder or a parent folder, ./lake. The pipeline file is
+    the first of: --pipeline, `pipeline = "…"` in floodmark.toml, pipeline.py.
 
-    With --json every verb prints one JSON document and nothing else. Times are ISO 8601, decimals and durations
-    (ISO 8601) are strings, bytes are hex, and NaN and the infinities are the strings "NaN", "Infinity", "-Infinity".
-    Without it, what is meant for the eye only (notes, progress, errors) goes to stderr.
+    With --json every command prints one JSON document and nothing else. Times are ISO 8601 strings; decimals and
+    durations (ISO 8601) are strings; bytes are hexadecimal; NaN and the infinities are "NaN", "Infinity", "-Infinity".
+    Without --json, notes, progress and errors go to stderr.
 
     \b
     Exit codes:
-      0    done
-      1    refused or failed: stderr says why and what to do; with --json {"error": {"type", "message", "hint"}}
-           (a run or refresh in which single keys or rows failed is done, so 0; with --strict 1)
-      2    the command was not understood, or lacks something
+      0    success
+      1    error: stderr has the message and a hint; with --json {"error": {"type", "message", "hint"}}
+           (if only single keys or rows of a run or refresh failed: 0, or 1 with --strict)
+      2    invalid command line
       3    verify found problems
       130  interrupted by Ctrl-C
-      141  whoever read the output stopped reading
+      141  output pipe closed
     """
 
 
 for _verb in (
-    new.new,
-    init.init,
-    listing.list_datasets,
+    project.new,
+    project.init,
+    datasets.list_datasets,
     ingest.ingest,
-    log.log,
-    tail.tail,
-    changes.changes,
-    history.history,
-    why.why,
+    datasets.log,
+    records.tail,
+    records.changes,
+    records.history,
+    records.why,
     timeline.timeline,
-    sql.sql,
-    schema.schema,
+    records.sql,
+    datasets.schema,
     columns.columns,
-    backfill.backfill,
+    columns.backfill,
     checkpoints.checkpoints,
-    view.view,
-    refresh.refresh,
+    views.view,
+    views.refresh,
     run.run,
     plan.plan,
     status.status,
-    graph.graph,
-    errors.errors,
-    retry.retry,
-    offsets.offsets,
-    reset.reset,
-    delete.delete,
-    fold.fold,
-    gc.gc,
-    verify.verify,
-    doctor.doctor,
-    purge.purge,
-    drop.drop,
-    rename.rename,
+    status.graph,
+    steps.errors,
+    steps.retry,
+    steps.offsets,
+    steps.reset,
+    records.delete,
+    maintenance.fold,
+    maintenance.gc,
+    maintenance.verify,
+    maintenance.doctor,
+    maintenance.purge,
+    datasets.drop,
+    datasets.rename,
 ):
     floodmark.add_command(_verb)
 
 
 def main() -> None:
-    """Run the command line of this process; always ends in an exit code."""
+    """Run the command group and exit with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character gets its number, not a traceback.
+            # A character that the terminal cannot encode is printed as an escape; it must not raise.
             stream.reconfigure(errors="backslashreplace")
     try:
         floodmark.main(prog_name="floodmark")
     except SystemExit as end:
         if end.code == INTERRUPTED:
-            # Threads of libraries may be at work still, and would hold us up or crash on the way out.
+            # Threads of libraries may still run, and could block or crash a normal exit.
             sys.stdout.flush()
             os._exit(INTERRUPTED)
         raise

@@ -1,158 +1,323 @@
-"""Finding views: those that a command names, or all of them, each after the views that it is made from."""
+"""`floodmark view` and `floodmark refresh`: declare, show and refresh views."""
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli import functions, interrupts
-from floodmark.cli.call import Call
-from floodmark.cli.place import mark_of
+from floodmark.cli import arguments, exit_codes, output, targets
+from floodmark.cli.command import Invocation, verb
+from floodmark.cli.exit_codes import FAILED, Stopped
+from floodmark.cli.output import TableColumn, TableRow, escape_control_characters, print_table
 from floodmark.errors import FloodmarkError
-from floodmark.ledger.errors import UnknownDataset
 
 if TYPE_CHECKING:
-    from floodmark.compute.functions.udf import Udf
+    from floodmark.functions.udf import Udf
     from floodmark.lake import Lake
-    from floodmark.transform.views.analysed.analysis import Kind
     from floodmark.view import View
+    from floodmark.views.plan import RefreshReport
+    from floodmark.views.snapshot import ViewSnapshot
 
 
-def find_view(lake: Lake, name: str) -> View | None:
-    """The view of this name, if there is one."""
-    from floodmark.transform.views.errors import NotAView
+_COLUMNS = [
+    TableColumn("view"),
+    TableColumn("refreshed by"),
+    TableColumn("made from"),
+    TableColumn("behind", is_number=True),
+]
+_COLUMNS += [TableColumn("state")]
+
+
+@verb("view")
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--sql", metavar="QUERY", help="Declare the view: a query over datasets of the lake, in Spark's SQL.")
+@click.option(
+    "--file", type=click.Path(exists=True, dir_okay=False), help="Declare the view by the query in this file."
+)
+@click.option("--errors", is_flag=True, help="Show the rows for which a function of the view failed, and why.")
+def view(call: Invocation, name: str | None, sql: str | None, file: str | None, errors: bool) -> None:
+    """Declare a view, or show views.
+
+    \b
+    floodmark view daily --sql "select carrier, date, count(*) n from flights group by carrier, date"
+    floodmark view daily --file daily.sql
+    floodmark view daily
+    floodmark view
+
+    A view stores the result of a query; `floodmark refresh` computes what changed. Declaring a view computes nothing,
+    and prints how refreshes will work. If you declare it again with another query, the next refresh computes everything
+    once, and writes only rows that differ. Declare views with Python functions in Python, with lake.view().
+
+    Without a query this shows the view; without a NAME it lists all views.
+    """
+    given = [option for option, value in (("--sql", sql), ("--file", file), ("--errors", errors)) if value]
+    if len(given) > 1:
+        raise click.UsageError(f"{given[0]} and {given[1]} cannot be combined.")
+    if given and name is None:
+        raise click.UsageError(f"{given[0]} needs the NAME of a view.")
+    lake = call.quick_lake()
+    if name is None:
+        _list(call, lake)
+    elif errors:
+        _show_errors(call, targets.open_view(lake, name))
+    elif sql is not None or file is not None:
+        _declare(call, lake, name, sql if sql is not None else _read_query(Path(str(file))))
+    else:
+        _describe(call, lake, targets.open_view(lake, name))
+
+
+def _read_query(file: Path) -> str:
+    """The text of a file, without the byte order mark that some editors write."""
+    try:
+        return file.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
+
+
+def _declare(call: Invocation, lake: Lake, name: str, sql: str) -> None:
+    present = targets.find_view(lake, name)
+    before = None if present is None else present.definition.version
+    with call.waiting("analysing the query with Spark"):
+        declared = lake.view(name, sql=sql)
+    done = "made" if before is None else "same" if before == declared.definition.version else "changed"
+    if call.as_json:
+        output.emit(lake=lake.store.url, done=done, **_view_fields(declared))
+        return
+    said = {"made": "declared", "same": "unchanged", "changed": "redefined"}
+    click.echo(f"{declared.name}: {said[done]}; {targets.describe_refresh(declared)}")
+    if declared.schema is None:
+        call.note(f"it has no rows yet: `floodmark refresh {declared.name}` computes them")
+    elif done == "changed":
+        call.note(f"readers see the old rows until `floodmark refresh {declared.name}`, which computes everything once")
+
+
+def _view_fields(one: View) -> dict[str, Any]:
+    """The declaration of a view, for JSON."""
+    return {
+        "view": one.name,
+        "kind": one.refresh_kind,
+        "why": one.whole_reason,
+        "by": one.refresh_keys,
+        "sources": one.inputs,
+        "key": one.strategy.key,
+        "version": one.definition.version,
+        "query": one.definition.shown_query,
+    }
+
+
+# All of them
+
+
+@dataclass(frozen=True)
+class ViewState:
+    """How far a view is behind its inputs, and its state as text."""
+
+    behind: int
+    waiting: int
+    state: str
+
+    @classmethod
+    def of(cls, lake: Lake, name: str) -> ViewState:
+        from floodmark.views.snapshot import OutdatedView, take_view_snapshot
+
+        pinned = take_view_snapshot(lake, name)
+        if isinstance(pinned, OutdatedView):
+            return cls(0, 0, "the columns of its inputs changed")
+        waiting = sum(source.waiting for source in pinned.sources)
+        behind = sum(head - pinned.positions[one] for one, head in pinned.heads.items())
+        return cls(behind, waiting, _state_text(pinned, waiting))
+
+
+def _state_text(pinned: ViewSnapshot, waiting: int) -> str:
+    if pinned.note is None and pinned.replaces is None:
+        state = "never refreshed"
+    elif pinned.stale is not None:
+        state = f"must compute everything: {pinned.stale}"
+    else:
+        state = "up to date" if pinned.is_up_to_date else "behind"
+    return f"{state}; {output.format_count(waiting, 'record')} waiting for a computed column" if waiting else state
+
+
+def _list(call: Invocation, lake: Lake) -> None:
+    rows: list[TableRow] = []
+    described: list[dict[str, Any]] = []
+    found, broken = targets.all_views(lake)
+    for one in found:
+        try:
+            fields, standing = _view_fields(one), ViewState.of(lake, one.name)
+        except FloodmarkError as error:
+            broken[one.name] = error
+            continue
+        described.append({**fields, **asdict(standing)})
+        by = targets.refresh_unit(one.refresh_kind, one.refresh_keys)
+        rows.append([one.name, by, ", ".join(one.inputs), f"{standing.behind:,}", standing.state])
+    if call.as_json:
+        output.emit(lake=lake.store.url, views=[*described, *(targets.error_fields(*one) for one in broken.items())])
+    elif rows:
+        print_table(_COLUMNS, rows)
+    elif not broken:
+        call.note(f"no views in {lake.store.url} yet: `floodmark view NAME --sql …` declares one")
+    for name, why in broken.items():
+        targets.print_view_error(call, name, why)
+    if broken:
+        click.get_current_context().exit(FAILED)
+
+
+# One of them
+
+
+def _describe(call: Invocation, lake: Lake, one: View) -> None:
+    standing = ViewState.of(lake, one.name)
+    if call.as_json:
+        output.emit(lake=lake.store.url, **_view_fields(one), **asdict(standing))
+        return
+    click.echo(f"{one.name}: {targets.describe_refresh(one)}")
+    for line in one.definition.shown_query.strip().splitlines():
+        click.echo(f"  {escape_control_characters(line)}")
+    behind = f" ({output.format_count(standing.behind, 'new record')})" if standing.behind else ""
+    click.echo(f"{standing.state}{behind}")
+
+
+def _show_errors(call: Invocation, one: View) -> None:
+    from floodmark.cli import row_output
+
+    found = one.errors()
+    if call.as_json:
+        output.emit(view=one.name, errors=row_output.row_objects(found))
+    elif found.num_rows:
+        row_output.print_first_rows(
+            call, found.drop_columns([name for name in found.column_names if name == "traceback"]), "row"
+        )
+    else:
+        call.note(f"{one.name}: no row failed")
+
+
+_SMALL_INPUTS = 256 << 20
+"""Up to this many bytes of inputs, Spark runs with settings that start faster but compute slower."""
+
+
+@verb("refresh")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All views of the lake.")
+@click.option("--retry-errors", is_flag=True, help="Also retry rows whose function failed and was skipped.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a function failed for some rows.")
+@click.option(
+    "--udf",
+    "udfs",
+    metavar="MODULE:NAME",
+    multiple=True,
+    callback=arguments.check_function_names,
+    help="Import a function from here. Default: the module where it was defined.",
+)
+def refresh(
+    call: Invocation, names: tuple[str, ...], everything: bool, retry_errors: bool, strict: bool, udfs: tuple[str, ...]
+) -> None:
+    """Bring views up to date.
+
+    \b
+    floodmark refresh daily
+    floodmark refresh --all
+    floodmark refresh bright --retry-errors
+
+    Views are refreshed in dependency order. Only the changed records, groups or join keys are computed. If a view
+    cannot be refreshed in parts, everything is computed and the reason is printed. Only rows that differ are written.
+    Readers see the old rows until the commit.
+
+    If a view fails, the others are still refreshed: the error is on stderr (with --json an `error`), and the exit code
+    is 1. Functions are imported from their modules: run this in a folder from which Python can import them.
+    """
+    if bool(names) == everything:
+        raise click.UsageError("Name the views, or add --all." if not names else "Name views or use --all, not both.")
+    lake = call.quick_lake()
+    chosen, broken = targets.all_views(lake) if everything else ([targets.open_view(lake, name) for name in names], {})
+    if targets.total_input_size(lake, chosen) > _SMALL_INPUTS:
+        lake = call.lake()
+        chosen = [targets.open_view(lake, view.name) for view in chosen]
+    if not chosen and not broken:
+        call.note(f"no views in {lake.store.url} yet: `floodmark view NAME --sql …` declares one")
+    for name, why in broken.items():
+        targets.print_view_error(call, name, why)
+    targets.check_udf_options(chosen, udfs)
+    done: list[RefreshReport] = []
+    for view in targets.sort_by_dependency(chosen):
+        try:
+            report = _refresh(call, view, targets.find_functions(lake, view, udfs), retry_errors)
+        except FloodmarkError as error:
+            if len(names) == 1:
+                raise
+            broken[view.name] = error
+            targets.print_view_error(call, view.name, error)
+            continue
+        done.append(report)
+        _print_report(call, report)
+    if call.as_json:
+        failed = [targets.error_fields(*one) for one in broken.items()]
+        output.emit(lake=lake.store.url, refreshes=[*map(asdict, done), *failed])
+    if broken or (strict and any(report.failed for report in done)):
+        click.get_current_context().exit(FAILED)
+
+
+def _refresh(call: Invocation, view: View, udfs: Sequence[Udf], retry_errors: bool) -> RefreshReport:
+    """Refresh one view. A failed function prints its traceback, and Ctrl-C raises Stopped with what is kept."""
+    from floodmark.errors import FunctionFailed
 
     try:
-        return lake.view(name) if name in lake else None
-    except NotAView:
-        return None
+        return view.refresh(retry_errors=retry_errors, udfs=udfs)
+    except FunctionFailed as error:
+        call.note(error.traceback.rstrip())
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or exit_codes.interrupt_pressed():
+            kept = "; results of its functions are stored" if view.definition.udfs else ""
+            raise Stopped(f"interrupted: {view.name} is unchanged{kept}; run the same command again") from error
+        raise
 
 
-def open_view(lake: Lake, name: str) -> View:
-    """The view of this name; an error that names the nearest view there is, or says that the name is none."""
-    from floodmark.transform.views.errors import NotAView
-
-    there = [] if (found := find_view(lake, name)) is not None else [view.name for view in all_views(lake)[0]]
-    if found is not None:
-        return found
-    declares = f"`floodmark view {name if name not in lake else 'NAME'} --sql …` declares"
-    if (near := nearest(name, there)) is not None:
-        hint = f"did you mean {near!r}?"
-    else:
-        hint = f"the views are {', '.join(there)}; {declares} another" if there else f"{declares} one"
-    if name in lake:
-        raise NotAView(f"{name!r} is a dataset, but no view", hint=hint, view=name)
-    raise UnknownDataset(f"there is no view {name!r} in {lake.store.url}", hint=hint, name=name)
+def _print_report(call: Invocation, report: RefreshReport) -> None:
+    if call.as_json:
+        return
+    click.echo(f"{report.view}: {format_report(report)}")
+    if report.failed:
+        call.note(
+            f"rows that failed have null: `floodmark view {report.view} --errors` shows why,"
+            f" `floodmark refresh {report.view} --retry-errors` retries"
+        )
 
 
-def all_views(lake: Lake) -> tuple[list[View], dict[str, FloodmarkError]]:
-    """All views in alphabetical order, and the datasets that cannot be read, views or not, with what is wrong."""
-    found: list[View] = []
-    broken: dict[str, FloodmarkError] = {}
-    for dataset in lake:
-        try:
-            found += [] if (view := find_view(lake, dataset.name)) is None else [view]
-        except FloodmarkError as error:
-            broken[dataset.name] = error
-    return found, broken
+def format_report(report: RefreshReport) -> str:
+    """What a refresh did, in one line."""
+    waiting = f"; {_waiting_text(report.waiting)}" if report.waiting else ""
+    if report.nothing:
+        return f"nothing to do{waiting}"
+    parts = [f"everything was computed, because {report.stale or report.why}" if report.is_whole else _changes(report)]
+    parts += [_calls_text(report)] if report.called or report.reused or report.failed else []
+    counts = {"new": report.new, "changed": report.changed, "retracted": report.retracted}
+    rows = [f"{count:,} {what}" for what, count in counts.items() if count]
+    kept = f"; the old rows are in {report.kept_as}" if report.kept_as is not None else ""
+    return f"{'; '.join(parts)}; rows: {', '.join(rows) or 'nothing changed'}{kept}{waiting} ({report.seconds:.1f} s)"
 
 
-def failed(name: str, error: FloodmarkError) -> dict[str, Any]:
-    """A view that could not be looked at or refreshed, for JSON."""
-    return {"view": name, "error": {"type": type(error).__name__, "message": error.message, "hint": error.hint}}
-
-
-def say_failed(call: Call, name: str, error: FloodmarkError) -> None:
-    """The same for people, beside the answer."""
-    call.note(f"error: {name}: {error.message}" + (f"\n  {error.hint}" if error.hint else ""))
-
-
-def nearest(name: str, names: Sequence[str]) -> str | None:
-    """Which of the names may have been meant."""
-    return next(iter(difflib.get_close_matches(name, names, 1)), None)
-
-
-def in_order(views: Sequence[View]) -> list[View]:
-    """The views, each once and after those of them that it is made from; else in the order given."""
-    named = {view.name: view for view in views}
-    seen: set[str] = set()
-    ordered: list[View] = []
-
-    def add(view: View) -> None:
-        if view.name in seen:
-            return
-        seen.add(view.name)
-        for source in view.sources:
-            if source in named:
-                add(named[source])
-        ordered.append(view)
-
-    for view in named.values():
-        add(view)
-    return ordered
-
-
-def size_of_sources(lake: Lake, views: Sequence[View]) -> int:
-    """How many bytes there are of what views are made from; what cannot be read counts for nothing here."""
-    size = 0
-    for name in {source for view in views for source in view.sources}:
-        with contextlib.suppress(FloodmarkError):
-            size += lake[name].snapshot().size
-    return size
-
-
-def find_functions(lake: Lake, view: View, places: Sequence[str]) -> list[Udf]:
-    """The functions of a view's columns, imported from where each was defined, or from where `places` says.
-
-    A place is MODULE:NAME, and is meant for columns whose function has this name.
-    """
-    named = {_meant(place): place for place in places}
-    sought = [functions.Sought(column.name, column.function, _retake(view)) for column in view.definition.udfs]
-    found = [functions.find_function(one, named.get(one.function.name), mark_of(lake)) for one in sought]
-    interrupts.stop_if_pressed()
-    return found
-
-
-def check_places(views: Sequence[View], places: Sequence[str]) -> None:
-    """Refuse a place that is meant for no function of these views: it was mistyped, or is not needed."""
-    there = sorted({column.function.name for view in views for column in view.definition.udfs})
-    for place in places:
-        if _meant(place) not in there:
-            has = f"they have {', '.join(there)}" if there else "they have none"
-            raise click.UsageError(f"--udf {place} is for a function that the views do not have: {has}.")
-
-
-def _meant(place: str) -> str:
-    return place.rpartition(":")[2].rpartition(".")[2]
-
-
-def _retake(view: View) -> Callable[[str], str]:
-    def said(function: str) -> str:
-        declared = f"lake.view({view.name!r}, …) with {function} in it"
-        return f"to compute the view with it from now on, declare it again, in Python: {declared}"
-
-    return said
-
-
-def described(view: View) -> str:
-    """How a view is refreshed, as the end of a sentence."""
-    if view.way == "whole":
-        return f"a refresh computes everything, because {view.why}"
-    return f"a refresh goes by {refreshed_by(view.way, view.by)} of {', '.join(view.sources)}"
-
-
-def refreshed_by(kind: Kind, by: Sequence[str]) -> str:
-    """What refreshes of a view go by, in a few words; `by` are the columns that tell groups or join keys apart."""
-    match kind:
-        case "rows":
-            return "records"
+def _changes(report: RefreshReport) -> str:
+    records = output.format_count(report.records, "new record") if report.records else "no new records"
+    match report.kind:
         case "groups":
-            return f"groups ({', '.join(by)})"
+            return f"{records} in {output.format_count(report.keys, 'group')}"
         case "join":
-            return f"join keys ({', '.join(by)})"
+            return f"{records} with {output.format_count(report.keys, 'join key')}"
         case _:
-            return "everything"
+            return records
+
+
+def _calls_text(report: RefreshReport) -> str:
+    parts = [f"functions called for {output.format_count(report.called, 'row')}"]
+    parts += [f"{report.reused:,} reused"] if report.reused else []
+    parts += [f"{report.failed:,} failed"] if report.failed else []
+    return ", ".join(parts)
+
+
+def _waiting_text(records: int) -> str:
+    return f"{output.format_count(records, 'record')} {'waits' if records == 1 else 'wait'} for a computed column"

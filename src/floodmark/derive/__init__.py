@@ -1,1 +1,1 @@
-"""What every derived thing shares: the loop that brings it up to date, turns, and positions in its inputs."""
+"""Shared by everything that is computed from datasets: the run loop, turns, positions in inputs, stored results."""

@@ -1,4 +1,4 @@
-"""Commit notes: small JSON documents, named by commits as their checkpoints, that say what a dataset was made of."""
+"""Commit notes: small JSON documents that record what a commit was computed from. A commit names it as checkpoint."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeVar
 
 from floodmark.chain.events import Checkpoint
-from floodmark.chain.hashes import Multihash
-from floodmark.errors import FloodmarkError
+from floodmark.chain.ids import Multihash
+from floodmark.errors import FloodmarkError, ObjectNotFound
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.errors import ObjectNotFound
 
 N = TypeVar("N", bound="CommitNote")
 
 
 class BadNote(FloodmarkError):
-    """The note that a commit names cannot be read; `problem` says why, as in "the note is gone"."""
+    """The note that a commit names cannot be read; `problem` has the reason, such as "is gone"."""
 
     file: str
     problem: str
 
 
 class NoteGone(BadNote):
-    """The note that a commit names is gone."""
+    """The note that a commit names does not exist any more."""
 
 
 @dataclass(frozen=True)
 class CommitNote:
-    """A note; each kind of derived dataset has its own, told apart by KIND."""
+    """A note. Each kind of derived dataset has a subclass, identified by KIND."""
 
     KIND: ClassVar[str]
 
@@ -42,20 +41,20 @@ class CommitNote:
         return Checkpoint(Multihash.sha3_256(data), len(data))
 
     def put(self, objects: DatasetObjects) -> None:
-        """Store it under the key that its commit names."""
+        """Store the note under the key that its commit names."""
         objects.store.put_if_absent(objects.checkpoint_key(self.checkpoint.physical_hash), self.to_bytes())
 
 
 @dataclass(frozen=True)
-class Facts:
-    """A note as read. Its kind is None if Floodmark did not write it."""
+class StoredNote:
+    """The content of a stored note. Its kind is None if Floodmark did not write it."""
 
     file: str
     kind: str | None
     facts: Mapping[str, Any]
 
     def read_as(self, note: type[N]) -> N | None:
-        """The note, if it is of this kind."""
+        """The note if it has this kind, else None."""
         if self.kind != note.KIND:
             return None
         try:
@@ -64,29 +63,27 @@ class Facts:
             raise _bad(self.file, f"is of another format ({error})") from error
 
 
-def read(objects: DatasetObjects, checkpoint: Multihash) -> Facts:
-    """The note that a commit names; `BadNote` if it is gone, or its bytes do not hash to its name."""
+def load_note(objects: DatasetObjects, checkpoint: Multihash) -> StoredNote:
+    """Read the note that a commit names; `BadNote` if it is gone, or its bytes do not hash to its name."""
     try:
         data = objects.store.get(objects.checkpoint_key(checkpoint))
     except ObjectNotFound as error:
         raise _bad(checkpoint.text, "is gone", NoteGone) from error
     if Multihash.sha3_256(data) != checkpoint:
         raise _bad(checkpoint.text, "was changed or damaged")
-    return parse(data, checkpoint.text)
+    return parse_note(data, checkpoint.text)
 
 
-def parse(data: bytes, file: str) -> Facts:
-    """What a note says."""
+def parse_note(data: bytes, file: str) -> StoredNote:
+    """Parse the bytes of a note."""
     try:
-        said: Any = json.loads(data)
+        content: Any = json.loads(data)
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or not isinstance(said.get("kind"), str):
-        return Facts(file, None, {})
-    return Facts(file, said.pop("kind"), said)
+        content = None
+    if not isinstance(content, dict) or not isinstance(content.get("kind"), str):
+        return StoredNote(file, None, {})
+    return StoredNote(file, content.pop("kind"), content)
 
 
 def _bad(file: str, problem: str, kind: type[BadNote] = BadNote) -> BadNote:
-    return kind(
-        f"the note {file} {problem}", hint="bring it back from a copy of the dataset", file=file, problem=problem
-    )
+    return kind(f"the note {file} {problem}", hint="restore it from a copy of the dataset", file=file, problem=problem)

@@ -1,8 +1,8 @@
-"""Positions in inputs: how far a run may move them, and whether an input still holds the records that were read.
+"""Positions in inputs: how far a run may move them, and whether an input still has the records that were read.
 
-A position is the offset of a record: everything up to and with it is done, -1 is nothing. Stored positions name the
-block that holds this record. If that block is on the input's chain, so are all records before it; if it is not, the
-input was replaced, for example by an older copy, and offsets mean other records.
+A position is the offset of a record: everything up to and including it is processed; -1 means nothing is. Stored
+positions name the block that contains this record. If that block is on the input's chain, so are all records before
+it. If not, the input was replaced, for example by an older copy, and the offsets belong to other records.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.chain.events import Nanos
-from floodmark.chain.hashes import SHA3_256, Multihash
-from floodmark.chain.ids import DatasetId
+from floodmark.chain.ids import SHA3_256, DatasetId, Multihash
 from floodmark.chain.state import InputPosition
 from floodmark.errors import FloodmarkError
 
 if TYPE_CHECKING:
     from floodmark.ledger.snapshot import Snapshot
 
-NOTHING = -1
+NO_POSITION = -1
 """The position before the first record, and the head of an input without records."""
 
 
 class InputDiverged(FloodmarkError):
-    """An input does not hold the records that were read from it any more: other records have their offsets."""
+    """An input no longer has the records that were read from it: other records have their offsets."""
 
     input: str
     dataset_id: str
@@ -36,8 +35,8 @@ class InputDiverged(FloodmarkError):
 
 
 @dataclass(frozen=True)
-class Position:
-    """How far a dataset was read: up to and with the record at `offset`, which `block` holds."""
+class StoredPosition:
+    """How far a dataset was read: up to and including the record at `offset`, which is in `block`."""
 
     dataset_id: str
     offset: int
@@ -48,8 +47,8 @@ class Position:
         return chain.block_of(self.offset) == self.block
 
 
-class Input(Protocol):
-    """An input as far as its position matters: its name, its id and its pinned snapshot."""
+class PositionInput(Protocol):
+    """The part of an input that positions need: its name, its id and its snapshot."""
 
     @property
     def name(self) -> str: ...
@@ -59,26 +58,28 @@ class Input(Protocol):
     def snapshot(self) -> Snapshot: ...
 
 
-def blocks_at(offsets: Mapping[str, int], inputs: Iterable[Input]) -> dict[str, str]:
-    """By dataset id the blocks that hold the records at these offsets; none where nothing was read."""
-    found = {one.dataset_id: one.snapshot.block_of(offsets[one.dataset_id]) for one in inputs}
-    return {dataset_id: block for dataset_id, block in found.items() if block is not None}
+def blocks_at(offsets: Mapping[str, int], inputs: Iterable[PositionInput]) -> dict[str, str]:
+    """By dataset id, the blocks that contain the records at these offsets; inputs that were not read are absent."""
+    blocks = {one.dataset_id: one.snapshot.block_of(offsets[one.dataset_id]) for one in inputs}
+    return {dataset_id: block for dataset_id, block in blocks.items() if block is not None}
 
 
-def bound(offsets: Mapping[str, int], blocks: Mapping[str, str]) -> list[Position]:
-    """Offsets as positions, as far as their blocks are known."""
-    return [Position(name, offset, blocks[name]) for name, offset in offsets.items() if name in blocks]
+def bind_blocks(offsets: Mapping[str, int], blocks: Mapping[str, str]) -> list[StoredPosition]:
+    """Combine offsets and blocks to positions; offsets without a block are left out."""
+    return [StoredPosition(name, offset, blocks[name]) for name, offset in offsets.items() if name in blocks]
 
 
-def check_on_chain(reader: str, positions: Iterable[Position], inputs: Iterable[Input], remedy: str) -> None:
-    """`InputDiverged` if an input does not hold the records any more that `reader` has read."""
+def check_on_chain(
+    reader: str, positions: Iterable[StoredPosition], inputs: Iterable[PositionInput], remedy: str
+) -> None:
+    """Raise `InputDiverged` if an input no longer has the records that `reader` has read."""
     chains = {one.dataset_id: one for one in inputs}
     for position in positions:
         given = chains.get(position.dataset_id)
         if given is None or position.is_on(given.snapshot):
             continue
         count = given.snapshot.next_offset
-        now = "is another one now" if position.offset < count else f"does not exist: there are {count} records"
+        now = "is a different record now" if position.offset < count else f"does not exist: there are {count} records"
         raise InputDiverged(
             f"{reader} has read {given.name!r} up to record {position.offset}, which {now}",
             hint=f"{given.name!r} was probably replaced by an older copy; {remedy}",
@@ -89,69 +90,71 @@ def check_on_chain(reader: str, positions: Iterable[Position], inputs: Iterable[
 
 
 @dataclass(frozen=True)
-class Reached:
-    """A block of an input all of whose records are done, and the offset of the newest record up to there."""
+class ReachedBlock:
+    """A block of an input whose records are all processed, and the offset of the newest record up to this block."""
 
     block: Multihash
     offset: int | None
-    is_head: bool = False  # then blocks without records that follow are read as well
+    is_head: bool = False  # then later blocks without records are processed too
 
 
-def reached(since: Mapping[str, int], heads: Mapping[str, int], pending: Mapping[str, int | None]) -> dict[str, int]:
-    """The position in each input once a run is done, `pending` being the first changed record of a key that is not.
+def advance_positions(
+    since: Mapping[str, int], heads: Mapping[str, int], pending: Mapping[str, int | None]
+) -> dict[str, int]:
+    """The position in each input after a run. `pending` has the first changed record of an unprocessed key.
 
-    It is the largest offset up to which all changed keys are done, and never before where it was: what lies below was
-    settled by an earlier run. Keys whose call failed are done: they are kept by name.
+    It is the largest offset up to which all changed keys are processed. It never moves back, because an earlier run
+    processed everything below. Keys whose call failed count as processed: they are stored separately.
     """
     moved = {}
     for name, head in heads.items():
-        before, first = since.get(name, NOTHING), pending.get(name)
+        before, first = since.get(name, NO_POSITION), pending.get(name)
         furthest = head if first is None else min(head, first - 1)
         moved[name] = max(before, furthest)
     return moved
 
 
-def block_at(position: int, slices: pa.Table | None, head: Multihash, last_offset: int | None) -> Reached | None:
-    """The newest block of an input all of whose records lie at or before a position; None when there is none.
+def find_block(position: int, slices: pa.Table | None, head: Multihash, last_offset: int | None) -> ReachedBlock | None:
+    """The newest block of an input whose records are all at or before a position; None if there is no such block.
 
-    `slices` are those ever written, oldest first, and `head` is the pinned head; only a position before it needs them.
+    `slices` are all slices ever written, oldest first. They are needed only if the position is before the head.
     """
-    if position >= (NOTHING if last_offset is None else last_offset):
-        return Reached(head, last_offset, is_head=True)
+    if position >= (NO_POSITION if last_offset is None else last_offset):
+        return ReachedBlock(head, last_offset, is_head=True)
     assert slices is not None
     ends = slices.column("end").to_numpy()
     whole = int(np.searchsorted(ends, position + 1, side="right"))
     if whole == 0:
         return None
     row = slices.slice(whole - 1, 1)
-    return Reached(Multihash(SHA3_256, row.column("block")[0].as_py()), int(ends[whole - 1]) - 1)
+    return ReachedBlock(Multihash(SHA3_256, row.column("block")[0].as_py()), int(ends[whole - 1]) - 1)
 
 
-def moves(
-    before: Sequence[InputPosition], now: Mapping[DatasetId, Reached | None]
+def find_moves(
+    before: Sequence[InputPosition], now: Mapping[DatasetId, ReachedBlock | None]
 ) -> dict[DatasetId, tuple[Multihash, int | None]]:
-    """What the chain has to say of the inputs that moved; those that did not are absent.
+    """The block and offset of each input that moved. Inputs that did not move are absent.
 
-    A block may be new without a record being so: then the offset stays as it was, and is not named again.
+    If a new block has no new records, the offset is None.
     """
     moved: dict[DatasetId, tuple[Multihash, int | None]] = {}
     for position in before:
-        there = now.get(position.dataset_id)
-        if there is None or there.block == position.block_hash:
+        current = now.get(position.dataset_id)
+        if current is None or current.block == position.block_hash:
             continue
-        old = NOTHING if position.offset is None else position.offset
-        new = NOTHING if there.offset is None else there.offset
+        old = NO_POSITION if position.offset is None else position.offset
+        new = NO_POSITION if current.offset is None else current.offset
         if new > old:
-            moved[position.dataset_id] = (there.block, there.offset)
-        elif new == old and there.is_head:
-            moved[position.dataset_id] = (there.block, None)
+            moved[position.dataset_id] = (current.block, current.offset)
+        elif new == old and current.is_head:
+            moved[position.dataset_id] = (current.block, None)
     return moved
 
 
-def chain_moves(
-    before: Sequence[InputPosition], positions: Mapping[str, int], inputs: Sequence[Input]
+def find_chain_moves(
+    before: Sequence[InputPosition], positions: Mapping[str, int], inputs: Sequence[PositionInput]
 ) -> dict[DatasetId, tuple[Multihash, int | None]]:
-    """What the chain of an output has to say of its inputs, at the granularity of their blocks."""
+    """The input moves that an output's chain records, at the granularity of the inputs' blocks."""
     known = {position.dataset_id: position for position in before}
     old, now = [], {}
     for one in inputs:
@@ -159,12 +162,12 @@ def chain_moves(
         old.append(known.get(dataset_id, InputPosition(dataset_id, None, None)))
         position = positions[one.dataset_id]
         slices = None if position >= snapshot.next_offset - 1 else snapshot.all_slices
-        now[dataset_id] = block_at(position, slices, snapshot.head, snapshot.state.last_offset)
-    return moves(old, now)
+        now[dataset_id] = find_block(position, slices, snapshot.head, snapshot.state.last_offset)
+    return find_moves(old, now)
 
 
-def least_watermark(watermarks: Sequence[Nanos | None], present: Nanos | None) -> Nanos | None:
-    """The watermark that a complete run gives its outputs: the least of its inputs', and never back."""
+def minimum_watermark(watermarks: Sequence[Nanos | None], present: Nanos | None) -> Nanos | None:
+    """The output watermark after a complete run: the minimum of the inputs' watermarks. It never moves back."""
     known = [w for w in watermarks if w is not None]
     if len(known) < len(watermarks) or not known:
         return present

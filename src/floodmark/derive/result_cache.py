@@ -1,8 +1,8 @@
-"""Stored results that survive a kill: record batches with facts, each put whole or not at all and checked when read.
+"""Stored results that survive a killed process: record batches with facts, written atomically and checked when read.
 
-The listing is the truth about what is there. Nothing is synced: a crash of the machine may tear the last results, and
-what is torn is deleted and computed again. A result may have files; they are put first and the result itself last, with
-the size and checksum of each.
+The listing of the folder decides which results exist. Results are not synced to disk: a crash of the machine may damage
+the last ones, and damaged results are deleted and computed again. A result may have files. They are written first, and
+the result itself is written last with the size and checksum of each file.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.storage import document
-from floodmark.storage.document import Damaged
+from floodmark.storage.document import DamagedDocument
 from floodmark.storage.store import ObjectInfo, Store
 
 _KIND = "result"
-_SCHEMA, _KEPT = b"floodmark:schema", b"floodmark:columns"  # of a batch without its columns of nulls
-_ALIGNMENT = 64  # a batch in a mapped file is used where it lies
-_MAPPED_BYTES = 1 << 18  # from here on mapping a local file is quicker than reading it
+_SCHEMA, _STORED_COLUMNS = b"floodmark:schema", b"floodmark:columns"  # metadata of a batch without its null columns
+_ALIGNMENT = 64  # a batch in a mapped file is used without a copy
+_MAPPED_BYTES = 1 << 18  # above this size, mapping a local file is faster than reading it
 _PIECE = 1 << 24
 
 
 @dataclass(frozen=True)
-class Result:
-    """A stored result: a batch, what is known of it, and its files by their names."""
+class StoredResult:
+    """A stored result: a batch, its facts, and its files by name."""
 
     batch: pa.RecordBatch
     facts: dict[str, Any]
@@ -37,7 +37,7 @@ class Result:
 
 @dataclass(frozen=True)
 class ResultCache:
-    """Results in a folder of a store, by name. Threads and processes may share it, and it can be pickled into tasks."""
+    """Results in a folder of a store, by name. Threads and processes can share it, and tasks can pickle it."""
 
     store: Store
     folder: str
@@ -51,36 +51,36 @@ class ResultCache:
         facts: Mapping[str, Any] | None = None,
         files: Mapping[str, int] | None = None,
     ) -> None:
-        """Store a result in place of what the name had; its files, of these sizes, are there already.
+        """Store a result, replacing any result of this name. Its files, given with their sizes, already exist.
 
-        A reader names the key, too, and so never takes one result for another.
+        A reader also passes the key, so it never gets the result of another key.
         """
         known = {file: (size, self._sum(file)) for file, size in (files or {}).items()}
-        self.store.put_derived(self.object_key(name), seal(key, batch, facts, known))
+        self.store.put_derived(self.object_key(name), encode_result(key, batch, facts, known))
 
     def keep(self, name: str, key: str, batch: pa.RecordBatch) -> bool:
-        """Store a result that takes the place of others, durably; False when the name has one already."""
-        return self.store.put_if_absent(self.object_key(name), seal(key, batch))
+        """Store a result durably, unless the name already has one; returns whether it was stored."""
+        return self.store.put_if_absent(self.object_key(name), encode_result(key, batch))
 
-    def get(self, name: str, key: str) -> Result:
-        """The result of a name; `ObjectNotFound` when there is none, `Damaged` when it is torn or another key's."""
-        return unseal(key, self._read(self.object_key(name)))
+    def get(self, name: str, key: str) -> StoredResult:
+        """Read a result; `ObjectNotFound` if it does not exist, `DamagedDocument` if it is torn or of another key."""
+        return decode_result(key, self._read(self.object_key(name)))
 
     def stat(self, name: str) -> ObjectInfo | None:
-        """The size and age of a result, which may still prove damaged; None when it is not there."""
+        """The size and age of a result, without a check of its content; None if it does not exist."""
         return self.store.stat(self.object_key(name))
 
     def list(self, within: str = "") -> Iterator[tuple[str, ObjectInfo]]:
-        """The names of all results, or of those in one folder of the cache."""
+        """The names of all results, or of the results in one folder of the cache."""
         for info in self.store.list(f"{self.folder}/{within}"):
             yield info.key.removeprefix(f"{self.folder}/"), info
 
     def delete(self, name: str) -> None:
-        """Remove a result, but not its files; one that is not there is fine."""
+        """Remove a result, but not its files. A missing result is not an error."""
         self.store.delete(self.object_key(name))
 
-    def is_whole(self, result: Result) -> bool:
-        """Whether all files of a result are as they were put."""
+    def is_whole(self, result: StoredResult) -> bool:
+        """Whether all files of a result are unchanged since they were stored."""
         for file, (size, checksum) in result.files.items():
             info = self.store.stat(self.file_key(file))
             if info is None or info.size != size or self._sum(file) != checksum:
@@ -88,15 +88,15 @@ class ResultCache:
         return True
 
     def file_key(self, name: str) -> str:
-        """Where a file is in the store."""
+        """The store key of a file."""
         return f"{self.files_folder}/{name}"
 
     def object_key(self, name: str) -> str:
-        """Under which key the store has a result."""
+        """The store key of a result."""
         return f"{self.folder}/{name}"
 
     def _sum(self, file: str) -> int | None:
-        """The checksum of a file. A bucket has an object whole or not at all: only local files are torn."""
+        """The checksum of a local file. None in a bucket, where an object is always complete."""
         key = self.file_key(file)
         if self.store.local_path(key) is None:
             return None
@@ -110,23 +110,23 @@ class ResultCache:
         path = self.store.local_path(key)
         try:
             if path is not None and path.stat().st_size >= _MAPPED_BYTES:
-                # Replacing or deleting it takes its name away, not what is mapped.
+                # The mapping stays valid if the file is replaced or deleted.
                 with pa.memory_map(str(path)) as file:
                     return file.read_buffer()
         except FileNotFoundError:
-            pass  # the store says so in its own words
+            pass  # the read below raises the store's own error
         return pa.py_buffer(self.store.get(key))
 
 
-def seal(
+def encode_result(
     key: str,
     batch: pa.RecordBatch,
     facts: Mapping[str, Any] | None = None,
     files: Mapping[str, tuple[int, int | None]] | None = None,
 ) -> bytes:
-    """The bytes of a key's result.
+    """Encode the result of a key.
 
-    Columns with nothing but nulls are left out: hardly any batch has errors, and a column of none would be most of it.
+    Columns that contain only nulls are left out: few batches have errors, and their null columns would be most bytes.
     """
     stored = _without_nulls(batch)
     sink = pa.BufferOutputStream()
@@ -136,38 +136,38 @@ def seal(
     return document.encode(_KIND, 1, known, {"batch": sink.getvalue()}, _ALIGNMENT)
 
 
-def unseal(key: str, data: pa.Buffer) -> Result:
-    """The result of a key, not copied; `Damaged` when these are not that result's bytes."""
-    found = document.decode(memoryview(data), _KIND, key)
-    body = found.section("batch")
-    name, rows = found.facts["key"], found.facts["rows"]
+def decode_result(key: str, data: pa.Buffer) -> StoredResult:
+    """Decode the result of a key without a copy; `DamagedDocument` if the bytes are not a result of this key."""
+    decoded = document.decode(memoryview(data), _KIND, key)
+    body = decoded.section("batch")
+    name, rows = decoded.facts["key"], decoded.facts["rows"]
     if name != key:
-        raise Damaged(key, f"it is the result {name!r}")
+        raise DamagedDocument(key, f"it is the result {name!r}")
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             batch = _with_nulls(reader.read_next_batch(), rows)
     except (pa.ArrowException, OSError, StopIteration) as error:
-        raise Damaged(key, f"its batch cannot be read: {error}") from error
+        raise DamagedDocument(key, f"its batch cannot be read: {error}") from error
     if batch.num_rows != rows:
-        raise Damaged(key, f"it has {batch.num_rows} rows and should have {rows}")
-    files = {file: (size, checksum) for file, (size, checksum) in found.facts["files"].items()}
-    return Result(batch, found.facts["facts"], files)
+        raise DamagedDocument(key, f"it has {batch.num_rows} rows and should have {rows}")
+    files = {file: (size, checksum) for file, (size, checksum) in decoded.facts["files"].items()}
+    return StoredResult(batch, decoded.facts["facts"], files)
 
 
 def _without_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
-    kept = [i for i, column in enumerate(batch.columns) if column.null_count < len(column)]
-    if len(kept) == batch.num_columns or not kept:
+    stored = [i for i, column in enumerate(batch.columns) if column.null_count < len(column)]
+    if len(stored) == batch.num_columns or not stored:
         return batch
-    notes = {_SCHEMA: batch.schema.serialize().to_pybytes(), _KEPT: json.dumps(kept).encode()}
-    schema = pa.schema([batch.schema.field(i) for i in kept], notes)
-    return pa.RecordBatch.from_arrays([batch.column(i) for i in kept], schema=schema)
+    metadata = {_SCHEMA: batch.schema.serialize().to_pybytes(), _STORED_COLUMNS: json.dumps(stored).encode()}
+    schema = pa.schema([batch.schema.field(i) for i in stored], metadata)
+    return pa.RecordBatch.from_arrays([batch.column(i) for i in stored], schema=schema)
 
 
 def _with_nulls(stored: pa.RecordBatch, rows: int) -> pa.RecordBatch:
-    notes = stored.schema.metadata or {}
-    if _SCHEMA not in notes:
+    metadata = stored.schema.metadata or {}
+    if _SCHEMA not in metadata:
         return stored
-    schema = pa.ipc.read_schema(pa.py_buffer(notes[_SCHEMA]))
-    columns = dict(zip(json.loads(notes[_KEPT]), stored.columns, strict=True))
+    schema = pa.ipc.read_schema(pa.py_buffer(metadata[_SCHEMA]))
+    columns = dict(zip(json.loads(metadata[_STORED_COLUMNS]), stored.columns, strict=True))
     arrays = [columns[i] if i in columns else pa.nulls(rows, field.type) for i, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,14 +1,19 @@
-"""The loop of every derived thing: pin, return if there is nothing to do, take the turn, attempt, retry lost races."""
+"""The run loop of everything derived: read the state, return if idle, take the turn, attempt, retry lost races."""
 
 # ruff: noqa: ARG002  the defaults of methods that subclasses override
+
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import ClassVar, Generic, TypeVar
 
-from floodmark.errors import LostRace, Unreadable
-from floodmark.storage.errors import StorageError
-from floodmark.storage.retry import races
+from floodmark.engine.progress import Progress
+from floodmark.errors import LostRace, StorageError, Unreadable
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.pointer import attempt_numbers
+from floodmark.storage.store import Store
 
 TRIES = 20
 
@@ -17,18 +22,18 @@ R = TypeVar("R")
 
 
 class Derivation(Generic[S, R]):
-    """One run of a derived thing: what is its own. `S` is the pinned state, `R` the report.
+    """The specific part of a derived thing's run. `S` is the state that the run starts from, `R` the report.
 
     A subclass imports what only `attempt` needs inside `attempt`, so that an idle run stays cheap.
     """
 
     replaced: ClassVar[tuple[type[Exception], ...]] = (StorageError, OSError)
-    """Errors that count only if the pinned state is still current: others may have removed what was read."""
+    """Errors that are raised only if the state is still current; otherwise others may have removed what was read."""
 
     _repaired = False
 
     def pin(self) -> S:
-        """Read the present state: own state first, then inputs, so that it is never ahead of them."""
+        """Read the current state: first its own state, then the inputs, so that it is never ahead of them."""
         raise NotImplementedError
 
     def idle(self, state: S) -> R | None:
@@ -36,43 +41,43 @@ class Derivation(Generic[S, R]):
         return None
 
     def prepare(self, state: S) -> bool:
-        """Create what must exist before the turn can be taken, such as outputs; whether anything was missing.
+        """Create what must exist before the turn can be taken, such as outputs; returns whether anything was missing.
 
-        If so, the state is pinned again: another run may have created and filled it.
+        If so, the state is read again, because another run may have created and filled it.
         """
         return False
 
     def turn(self, state: S) -> AbstractContextManager[None]:
-        """Exclude other runs of the same thing. By default none: the caller holds the turn."""
+        """Exclude other runs of the same thing. The default excludes none, because the caller has the turn."""
         return nullcontext()
 
     def attempt(self, state: S) -> R:
-        """Plan, compute and commit from one pinned state, in one commit or several."""
+        """Plan, compute and commit from one state, in one or more commits."""
         raise NotImplementedError
 
     def moved(self, state: S) -> bool:
-        """Whether others have committed to the thing since it was pinned, or since this run's last commit."""
+        """Whether others have committed since the state was read, or since this run's last commit."""
         return False
 
     def is_stale(self, state: S) -> bool:
-        """Whether to pin again once the turn is held: another run may have ended since, with or without a commit."""
+        """Whether to read the state again under the turn: another run may have ended, with or without a commit."""
         return self.moved(state)
 
     def inputs_moved(self, state: S) -> bool:
-        """Whether an input has changed since it was pinned."""
+        """Whether an input has changed since the state was read."""
         return False
 
     def repair(self, state: S, error: Unreadable) -> bool:
         """Whether another attempt may succeed although nothing has moved.
 
-        By default once: the failed read has deleted a damaged index or checkpoint, which is then rebuilt.
+        By default this is so once: the failed read has deleted a damaged index or checkpoint, which is then rebuilt.
         """
         is_first, self._repaired = not self._repaired, True
         return is_first
 
 
-def run(thing: Derivation[S, R], tries: int = TRIES) -> R:
-    """Bring a derived thing up to date. With nothing to do: no turn, no JVM, nothing written."""
+def run_derivation(thing: Derivation[S, R], tries: int = TRIES) -> R:
+    """Bring a derived thing up to date. An idle run takes no turn, starts no JVM and writes nothing."""
 
     def pin() -> tuple[S, R | None]:
         state = thing.pin()
@@ -87,7 +92,7 @@ def run(thing: Derivation[S, R], tries: int = TRIES) -> R:
         return report
     problem: Exception | None = None
     with thing.turn(state):
-        for race in races(tries):
+        for race in attempt_numbers(tries):
             if race or thing.is_stale(state):
                 state, report = pin()
                 if report is not None:
@@ -106,3 +111,28 @@ def run(thing: Derivation[S, R], tries: int = TRIES) -> R:
                 problem = error
     assert problem is not None
     raise problem
+
+
+_SILENCE = 1.0
+"""The seconds that a run waits for another one before the progress line shows it."""
+
+
+@contextmanager
+def take_turn(store: Store, key: str, other: str, progress: Progress) -> Iterator[None]:
+    """Wait for the `other` run that has the turn of this key. On stores without turns, both runs proceed."""
+    show_waiting = threading.Timer(_SILENCE, progress.start, (f"waiting for {other}", None))
+    show_waiting.daemon = True
+    show_waiting.start()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(store.turn(key))
+        finally:
+            show_waiting.cancel()
+            show_waiting.join()
+            progress.finish()
+        yield
+
+
+def take_dataset_turn(objects: DatasetObjects, other: str, progress: Progress) -> AbstractContextManager[None]:
+    """Wait for the `other` run that computes the rows of the same dataset."""
+    return take_turn(objects.store, f"{objects.folder}/info/transform/run", other, progress)

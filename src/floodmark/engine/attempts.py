@@ -1,4 +1,4 @@
-"""Which tasks are still to be done: the decisions about retrying, halving and giving up, without Spark."""
+"""The tasks of a run that are still open: decides about retrying, halving and giving up. Does not use Spark."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from floodmark.engine.errors import TaskFailed
-from floodmark.engine.task import Outcome, Raised
-from floodmark.errors import FloodmarkError
+from floodmark.engine.task import TaskOutcome, TaskRaised
+from floodmark.errors import FloodmarkError, TaskFailed
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-_DEEPEST = 40
-"""How often a task is halved at most; long before that, `halve` says that one thing is left."""
+_MAX_HALVINGS = 40
+"""The most times a task is halved. Normally `halve` returns None long before."""
 
 
-class Cancel:
-    """A switch that another thread turns to have a run stopped."""
+class CancelSwitch:
+    """A switch with which another thread can stop a run."""
 
     def __init__(self) -> None:
         self._turned = threading.Event()
 
     def cancel(self) -> None:
-        """Stop the runs that were given this switch."""
+        """Stop the runs that use this switch."""
         self._turned.set()
 
     @property
@@ -34,23 +33,24 @@ class Cancel:
 
 
 class WorkerDied(Exception):
-    """A worker process ended in the middle of a task: killed, out of memory, or crashed."""
+    """A worker process ended during a task: it was killed, ran out of memory, or crashed."""
 
 
 @dataclass(frozen=True)
-class Attempt(Generic[Task]):
-    """A task and how often it failed. ``place`` sorts results: (3,) halved becomes (3, 0) and (3, 1)."""
+class TaskAttempt(Generic[Task]):
+    """A task and how often it failed. Results are sorted by ``place``: (3,) halved becomes (3, 0) and (3, 1)."""
 
     place: tuple[int, ...]
     task: Task
     units: int
     failures: int = 0
     alone: bool = False
-    """Whether it was beside a worker's death: in a job of its own, another death can only be its fault."""
+    """Whether the task must run alone in a job, because it was in a job that died. If it dies again, this task is the
+    cause."""
 
 
-class Attempts(Generic[Task, Result]):
-    """The tasks of one run: what is waiting, what is done, and what a failure means."""
+class TaskAttempts(Generic[Task, Result]):
+    """The tasks of one run: waiting tasks, results, and what happens after a failure."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Attempts(Generic[Task, Result]):
         halve: Callable[[Task], tuple[Task, Task] | None] | None,
         weight: Callable[[Task], int] | None,
         worth: Callable[[Result], int] | None = None,
-        give_up: Callable[[Task, Raised], Task | None] | None = None,
+        give_up: Callable[[Task, TaskRaised], Task | None] | None = None,
     ) -> None:
         self._weight = weight or _one
         self._worth = worth
@@ -68,7 +68,7 @@ class Attempts(Generic[Task, Result]):
         self._halve = halve
         self._give_up = give_up
         self._results: dict[tuple[int, ...], Result] = {}
-        self.waiting = deque(Attempt((n,), task, self._weight(task)) for n, task in enumerate(tasks))
+        self.waiting = deque(TaskAttempt((n,), task, self._weight(task)) for n, task in enumerate(tasks))
         self.total = sum(attempt.units for attempt in self.waiting)
         self.done = 0
         self._open = len(self.waiting)
@@ -79,33 +79,33 @@ class Attempts(Generic[Task, Result]):
         return self._open == 0
 
     def results(self) -> list[Result]:
-        """All results in the order of the tasks; those of a halved task stand in its place."""
+        """All results in the order of the tasks. The results of a halved task are at its position."""
         return [self._results[place] for place in sorted(self._results)]
 
-    def settle(self, attempt: Attempt[Task], outcome: Outcome) -> None:
-        """Take what came of an attempt; raises what cannot be retried."""
-        if isinstance(outcome, Raised):
+    def settle(self, attempt: TaskAttempt[Task], outcome: TaskOutcome) -> None:
+        """Record the outcome of an attempt; raise errors that cannot be retried."""
+        if isinstance(outcome, TaskRaised):
             self._failed(attempt, outcome)
             return
         self._results[attempt.place] = outcome.value
         self.done += attempt.units if self._worth is None else self._worth(outcome.value)
         self._open -= 1
 
-    def job_died(self, attempts: Sequence[Attempt[Task]], reason: str) -> None:
-        """Take the death of a job, which leaves none of its tasks with a result."""
+    def record_job_death(self, attempts: Sequence[TaskAttempt[Task]], reason: str) -> None:
+        """Record that a job died. None of its tasks has a result."""
         if len(attempts) == 1:
             death = WorkerDied(_summary(reason))
-            self._failed(attempts[0], Raised(death, reason))
+            self._failed(attempts[0], TaskRaised(death, reason))
         else:
-            # One of them is to blame, we do not know which: each goes on in a job of its own.
+            # One of them is the cause, but it is unknown which one. So each of them gets its own job.
             self.waiting.extendleft(replace(attempt, alone=True) for attempt in reversed(attempts))
 
-    def _failed(self, attempt: Attempt[Task], failure: Raised) -> None:
+    def _failed(self, attempt: TaskAttempt[Task], failure: TaskRaised) -> None:
         error = failure.error
         if isinstance(error, FloodmarkError):
-            error.add_note(f"In a task of the run, {describe(attempt.task)}:\n{failure.trace}")
+            error.add_note(f"In the task {describe(attempt.task)}:\n{failure.trace}")
             raise error
-        # What is left of a task that has killed a worker may kill another: no others are to be lost with it.
+        # The halves of a task that killed a worker may kill another one. They run alone, so that no other task is lost.
         is_suspect = attempt.alone or isinstance(error, WorkerDied)
         if isinstance(error, MemoryError | WorkerDied) and (halves := self._halves(attempt, is_suspect)):
             self._open += 1
@@ -116,9 +116,9 @@ class Attempts(Generic[Task, Result]):
             self.waiting.append(replace(attempt, failures=failures, alone=is_suspect))
             return
         if isinstance(error, MemoryError | WorkerDied) and self._give_up is not None:
-            instead = self._give_up(attempt.task, failure)
-            if instead is not None:
-                self.waiting.append(replace(attempt, task=instead, failures=0))
+            replacement = self._give_up(attempt.task, failure)
+            if replacement is not None:
+                self.waiting.append(replace(attempt, task=replacement, failures=0))
                 return
         raise TaskFailed(
             f"The task {describe(attempt.task)} failed {failures} times: {type(error).__name__}: {error}",
@@ -129,19 +129,19 @@ class Attempts(Generic[Task, Result]):
             trace=failure.trace,
         ) from error
 
-    def _halves(self, attempt: Attempt[Task], alone: bool) -> list[Attempt[Task]]:
-        if self._halve is None or len(attempt.place) > _DEEPEST:
+    def _halves(self, attempt: TaskAttempt[Task], alone: bool) -> list[TaskAttempt[Task]]:
+        if self._halve is None or len(attempt.place) > _MAX_HALVINGS:
             return []
         halves = self._halve(attempt.task)
         if halves is None:
             return []
         first = min(self._weight(halves[0]), attempt.units)
-        units = (first, attempt.units - first)  # together what the whole was, so that progress adds up
-        return [Attempt((*attempt.place, n), half, units[n], alone=alone) for n, half in enumerate(halves)]
+        units = (first, attempt.units - first)  # their sum must not change, so that progress stays correct
+        return [TaskAttempt((*attempt.place, n), half, units[n], alone=alone) for n, half in enumerate(halves)]
 
 
 def describe(task: object) -> str:
-    """A task as an error names it."""
+    """A task as text for an error message."""
     text = str(task)
     return text if len(text) <= 200 else f"{text[:197]}..."
 
@@ -156,12 +156,12 @@ def _advice(error: BaseException, trace: str) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"Install {error.name} on every worker."
     if isinstance(error, WorkerDied | MemoryError):
-        return "Its worker ran out of memory or crashed: use smaller tasks, or a machine with more memory."
-    return "The `trace` of this error shows where."
+        return "Use smaller tasks or a machine with more memory: the worker ran out of memory or crashed."
+    return "Read the `trace` of this error: it shows where."
 
 
 def _summary(reason: str) -> str:
-    """The telling part of what Spark says about a job that failed: the rest is wrapping and Java's trace."""
+    """The cause in a failure message of Spark, without the wrapping and the Java trace."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     for line in lines:
         if "most recent failure:" in line:

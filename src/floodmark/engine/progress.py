@@ -1,4 +1,4 @@
-"""Shows how far long work has come: a bar on a terminal, plain lines elsewhere."""
+"""Progress of long work: a bar on a terminal, lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ Clock = Callable[[], float]
 
 
 class Progress(Protocol):
-    """Takes note of rows that are done. ``total`` is known before the first of them."""
+    """Counts the rows that are done. ``total`` is set before the first row."""
 
     def start(self, label: str, total: int | None) -> None:
-        """Begin to show a piece of work; a total of None is not known."""
+        """Start to show work. A total of None is unknown."""
 
     def advance(self, units: int) -> None:
-        """So many more rows are done."""
+        """``units`` more rows are done."""
 
     def fail(self, units: int) -> None:
-        """For so many more of them, a function failed."""
+        """A function failed for ``units`` of the rows."""
 
     def finish(self) -> None:
-        """The work has ended, well or badly; safe to call twice."""
+        """The work has ended, with or without success. May be called twice."""
 
 
 class SilentProgress:
@@ -54,15 +54,15 @@ class LineProgress:
         self._running = False
 
     def start(self, label: str, total: int | None) -> None:
-        """Begin; nothing is written until there is something to say."""
+        """Start. The first line comes after a few seconds."""
         self.finish()
         self._label, self._total, self._done, self._failed = label, total, 0, 0
-        self._said = -1  # so many rows the last line was about
+        self._written_rows = -1  # the number of rows in the last line
         self._began = self._written = self._clock()
         self._running = True
 
     def advance(self, units: int) -> None:
-        """Count, and write a line when the last one is old enough."""
+        """Count the rows, and write a line if the last one is old enough."""
         self._done += units
         now = self._clock()
         if self._running and now - self._written >= self._every:
@@ -70,25 +70,25 @@ class LineProgress:
             self._write(now)
 
     def fail(self, units: int) -> None:
-        """Count, for the next line."""
+        """Count the failed rows for the next line."""
         self._failed += units
 
     def finish(self) -> None:
-        """Write how it ended, if the work took long enough for a line at all."""
+        """Write a last line if the work took long enough for one."""
         if self._running:
             self._running = False
             now = self._clock()
-            if now - self._began >= self._every and self._said != self._done:
+            if now - self._began >= self._every and self._written_rows != self._done:
                 self._write(now)
 
     def _write(self, now: float) -> None:
-        self._said = self._done
+        self._written_rows = self._done
         self._stream.write(f"{self._label}: {summary(self._done, self._total, now - self._began, self._failed)}\n")
         self._stream.flush()
 
 
 class TerminalProgress:
-    """Draws a bar: label, rows done of all, rows per second, time left."""
+    """Draws a bar with label, finished and total rows, rows per second and remaining time."""
 
     def __init__(self, stream: TextIO, *, clock: Clock = time.monotonic) -> None:
         from rich.console import Console
@@ -113,31 +113,31 @@ class TerminalProgress:
         self._bar = self._rich
 
     def advance(self, units: int) -> None:
-        """Lengthen the bar."""
+        """Count the rows and extend the bar."""
         self._done += units
         if self._bar is not None:
             text = summary(self._done, self._total, self._clock() - self._began, self._failed)
             self._rich.update(self._task, completed=self._done, summary=text)
 
     def fail(self, units: int) -> None:
-        """Count, and say it."""
+        """Count the failed rows and show them."""
         self._failed += units
         self.advance(0)
 
     def finish(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar = None
             self._rich.stop()
 
 
 def progress_for(stream: TextIO, *, clock: Clock = time.monotonic) -> Progress:
-    """A bar when the stream is a terminal, else lines."""
+    """A bar if the stream is a terminal, else lines."""
     return TerminalProgress(stream, clock=clock) if stream.isatty() else LineProgress(stream, clock=clock)
 
 
 def summary(done: int, total: int | None, seconds: float, failed: int = 0) -> str:
-    """``1,200 of 6,000 rows (20 %), 400 rows/s, 3 failed, 12 s left``: as much as is known, or the time."""
+    """``1,200 of 6,000 rows (20 %), 400 rows/s, 3 failed, 12 s left``: the known parts, or only the time."""
     if total is None and not done:
         return duration(seconds) if seconds >= 1 else ""
     text = f"{done:,} rows" if total is None else f"{done:,} of {total:,} rows"

@@ -1,7 +1,8 @@
-"""Sharing work out in rounds: what slow tasks give back is shared out again, by the speed measured so far.
+"""Distributes work to tasks in rounds: slow tasks return their rest, and the next round distributes it again.
 
-So no task lasts much longer than the target duration, and no core waits long for the last one. A user's function never
-runs in the driver: what it leaks, or the memory limit it hits, is its worker's affair.
+The size of tasks depends on the measured speed. So no task takes much longer than the target duration, and no core
+waits long for the last task. A user's function never runs in the driver, so its memory leaks and out-of-memory errors
+affect only a worker. The module also chooses the size of checkpoints and batches.
 """
 
 from __future__ import annotations
@@ -10,34 +11,40 @@ import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from floodmark.engine import Progress, Raised, Session, run, run_here, run_in_processes
+from floodmark.engine.call_size import CallTimes
+from floodmark.engine.progress import Progress
+from floodmark.engine.run import run_in_processes, run_in_threads, run_on_spark
+from floodmark.engine.session import Session
+from floodmark.engine.task import TaskRaised
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LITTLE_ROWS = 1 << 20
-"""So few rows are computed without Spark where Spark would use no other machine: its jobs would only take longer."""
+LOCAL_ROWS = 1 << 20
+"""Up to this many rows, local worker processes are faster than local Spark jobs."""
 
-MANY_ROWS = 1 << 24
-"""From so many records on, reading them goes to Spark even where that has no other machine, if it takes many tasks."""
+LOCAL_READ_ROWS = 1 << 24
+"""Above this many records, more than `LOCAL_TASKS` reading tasks run on Spark, even if it is local."""
 
-LIGHT_TASKS = 64
-"""So few files are put together by threads of this process."""
+LOCAL_TASKS = 64
+"""Up to this many light tasks run in threads of this process."""
 
-PROBING = 0.2
-"""While nothing is known about the function's speed, a task that will take long gives its rest back after this part of
-the target duration."""
+PROBE_FRACTION = 0.2
+"""While the speed of the function is unknown, a long task returns its rest after this part of the target duration."""
+
+MAX_TASKS_PER_CORE = 64
+"""A limit for slow functions: a task that is too large returns its rest, but many small tasks cost time."""
 
 TARGET_SECONDS = 10.0
 _THREADS = 2
-_REMEMBERED = 3
+_RATES = 3
 _GROWTH = 10
-_CATCH_UP = 100  # a checkpoint was held back by the median: its growth is made up for
-_INSTANT = 1e-9  # seconds; a clock can say that no time has passed
+_CATCH_UP = 100  # the median delays growth by a checkpoint; this allows to make up for it
+_MIN_SECONDS = 1e-9  # seconds; a clock may show no elapsed time
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -45,19 +52,21 @@ Unit = TypeVar("Unit")
 Unit_co = TypeVar("Unit_co", covariant=True)
 
 
-class Outcome(Protocol[Unit_co]):
-    """What came of a task: how fast it was, by its `rows` and `seconds`, and what is left for other tasks."""
+class TaskReport(Protocol[Unit_co]):
+    """The outcome of a task: its speed, from `rows`, `seconds` and `times`, and the units left for other tasks."""
 
     @property
     def left(self) -> Sequence[Unit_co]: ...
     @property
-    def done(self) -> int: ...  # rows, for progress; those that failed among them
+    def done(self) -> int: ...  # rows, for progress, including failed ones
     @property
     def failed(self) -> int: ...
     @property
     def rows(self) -> int: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def times(self) -> CallTimes: ...
 
 
 class _Sized(Protocol):
@@ -65,53 +74,72 @@ class _Sized(Protocol):
     def rows(self) -> int: ...
 
 
-Applied = TypeVar("Applied", bound=Outcome[Any])
+Applied = TypeVar("Applied", bound=TaskReport[Any])
 Share = TypeVar("Share", bound=_Sized)
 
 
 @dataclass(frozen=True)
-class Pace:
-    """The cost model: how fast the function is, and so how large a task may be."""
+class TaskPace:
+    """The cost model: the speed of the function, which limits the size of a task."""
 
     target_seconds: float
     rate: float | None = None
-    """Rows per second of one worker; None while nothing is known."""
+    """Rows per second of one worker; None while unknown."""
     is_first: bool = True
-    """Whether no round was done yet."""
+    """Whether no round has ended yet."""
+    times: CallTimes = field(default_factory=CallTimes)
+    """What calls took, by their size."""
 
     @property
     def patience(self) -> float:
-        """Seconds after which a task that will take far longer gives its rest back."""
-        return self.target_seconds * (PROBING if self.rate is None else 1.0)
+        """Seconds after which a much longer task returns its rest."""
+        return self.target_seconds * (PROBE_FRACTION if self.rate is None else 1.0)
 
     @property
     def rows(self) -> int | None:
-        """The rows that take the target duration; None while nothing is known."""
+        """The number of rows that take the target duration; None while unknown."""
         return None if self.rate is None else int(self.rate * self.target_seconds)
 
-    def after(self, round_: Sequence[Outcome[Any]]) -> Pace:
-        """The pace as the tasks of a round have measured it."""
+    @property
+    def is_guess(self) -> bool:
+        """Whether the rate is unknown, or that of one call: its time may have been a fixed cost, or a warm-up."""
+        return self.rate is None or len(self.times.calls) == 1
+
+    def task_rows(self, total: int, cores: int) -> int:
+        """How many of `total` rows a task gets when the speed is known: the target duration, or a call worth its cost.
+
+        Every core gets the same number of tasks, and not very many: a task that is too large returns its rest.
+        """
+        assert self.rows is not None
+        rows = max(1, self.rows, self.times.worth(self.target_seconds))
+        tasks = min(MAX_TASKS_PER_CORE, -(-total // (cores * rows)))
+        return max(1, -(-total // (cores * max(1, tasks))))
+
+    def after(self, round_: Sequence[TaskReport[Any]]) -> TaskPace:
+        """The pace after a round, from the measurements of its tasks."""
         rows, seconds = sum(a.rows for a in round_), sum(a.seconds for a in round_)
-        return Pace(self.target_seconds, rows / seconds if rows and seconds else self.rate, is_first=False)
+        rate = rows / seconds if rows and seconds else self.rate
+        times = CallTimes.joined(a.times for a in round_)
+        return TaskPace(self.target_seconds, rate, is_first=False, times=times if times.calls else self.times)
 
 
-def share(
+def run_rounds(
     units: Sequence[Unit],
-    cut: Callable[[Sequence[Unit], Pace], list[Share]],
+    cut: Callable[[Sequence[Unit], TaskPace], list[Share]],
     function: Callable[[], Callable[[Share], Applied]],
-    runner: Runner,
+    runner: TaskRunner,
     *,
     target_seconds: float,
     progress: Progress,
     halve: Callable[[Share], tuple[Share, Share] | None],
-    give_up: Callable[[Share, Raised], Share | None] | None = None,
+    give_up: Callable[[Share, TaskRaised], Share | None] | None = None,
 ) -> Iterator[list[Applied]]:
-    """Do all units as tasks, round by round; yields what came of each round.
+    """Process all units as tasks, round by round; yields the outcomes of each round.
 
-    `cut` makes the tasks of a round, which hold all units. `function` is asked for before each round, so that tasks
-    know what was learnt from the round before.
+    `cut` divides all remaining units into the tasks of a round. `function` is called before each round and returns the
+    function for its tasks, so that it can use results of earlier rounds.
     """
-    pace = Pace(target_seconds)
+    pace = TaskPace(target_seconds)
     while units:
         tasks = cut(units, pace)
         applied = runner.run(
@@ -128,23 +156,23 @@ def share(
         units = [unit for a in applied for unit in a.left]
 
 
-def _advance(progress: Progress, applied: Outcome[Any]) -> int:
-    """The rows that a task has done; of those that failed, progress is told here."""
+def _advance(progress: Progress, applied: TaskReport[Any]) -> int:
+    """The rows that a task has done. Reports failed rows to progress."""
     if applied.failed:
         progress.fail(applied.failed)
     return applied.done
 
 
 @dataclass
-class Runner:
-    """Runs tasks for one backfill or run. `begun` is set once there were too many rows to do it without Spark."""
+class TaskRunner:
+    """Runs the tasks of one backfill or run. `begun`: there were too many rows to continue without Spark."""
 
     session: Session
     begun: bool = False
 
     @property
     def cores(self) -> int:
-        """How many tasks are worked on at once, as far as is known without starting Spark."""
+        """How many tasks run at once. Does not start Spark to find out."""
         return self.session.parallelism() if self._on_spark else len(os.sched_getaffinity(0))
 
     @property
@@ -154,74 +182,74 @@ class Runner:
     def run(
         self, tasks: Sequence[Task], function: Callable[[Task], Result], *, rows: int, **rules: Any
     ) -> list[Result]:
-        """Call a user's function on every task, away from this process; the rules are those of `engine.run`."""
-        self.begun = self.begun or rows > LITTLE_ROWS
+        """Call a user's function on every task, outside this process. For `rules` see `engine.run.run`."""
+        self.begun = self.begun or rows > LOCAL_ROWS
         if self._on_spark:
-            return run(tasks, function, session=self.session, **rules)
+            return run_on_spark(tasks, function, session=self.session, **rules)
         return run_in_processes(tasks, function, processes=min(self.cores, len(tasks)), **rules)
 
     def run_light(self, tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
-        """Call a function of our own on every task."""
-        if len(tasks) > LIGHT_TASKS and self._on_spark:
-            return run(tasks, function, session=self.session)
-        return run_here(tasks, function, threads=_THREADS)
+        """Call one of our own functions on every task."""
+        if len(tasks) > LOCAL_TASKS and self._on_spark:
+            return run_on_spark(tasks, function, session=self.session)
+        return run_in_threads(tasks, function, threads=_THREADS)
 
     def run_reading(self, tasks: Sequence[Task], function: Callable[[Task], Result], rows: int) -> list[Result]:
-        """Call a function of our own that reads so many records: on Spark where that has other machines to do it."""
-        self.begun = self.begun or rows > MANY_ROWS
-        if rows > LITTLE_ROWS and not self.session.is_local:
-            return run(tasks, function, session=self.session)
+        """Call one of our own functions, which reads `rows` records in total: on Spark if it has other machines."""
+        self.begun = self.begun or rows > LOCAL_READ_ROWS
+        if rows > LOCAL_ROWS and not self.session.is_local:
+            return run_on_spark(tasks, function, session=self.session)
         return self.run_light(tasks, function)
 
 
 class CheckpointSizer:
-    """Aims each checkpoint at the target duration, from what the last few took. It reads no clock itself.
+    """Chooses the size of checkpoints so that each takes the target duration, from the times of the last ones.
 
-    The rate is the median of the last three, so that one slow checkpoint changes nothing and a lasting change is
-    believed at the second. The size grows at most tenfold for each checkpoint that asked for it: a rate seen on a few
-    rows says little about many. It shrinks at once.
+    The rate is the median of the last three checkpoints. So one slow checkpoint has no effect, and a lasting change has
+    one from the second checkpoint on. The size grows at most tenfold per checkpoint that was too fast, because the rate
+    of a few rows is not a good estimate for many. It shrinks at once.
     """
 
     def __init__(self, minimum: int, maximum: int, target_seconds: float = TARGET_SECONDS, start: int = 1) -> None:
         if not 1 <= minimum <= maximum or not target_seconds > 0:
-            raise ValueError(f"no checkpoint has from {minimum} to {maximum} rows and aims at {target_seconds} seconds")
+            raise ValueError(f"invalid checkpoint size: {minimum} to {maximum} rows, {target_seconds} seconds")
         self.minimum = minimum
         self.maximum = maximum
         self.target_seconds = target_seconds
         self._size = self._clamped(start)
-        self._rates: deque[float] = deque(maxlen=_REMEMBERED)
-        self._reach = self._size  # how far the size may grow
+        self._rates: deque[float] = deque(maxlen=_RATES)
+        self._reach = self._size  # the current limit of the size
 
     @property
     def size(self) -> int:
-        """How many rows the next checkpoint should have."""
+        """The number of rows for the next checkpoint."""
         return self._size
 
     def record(self, rows: int, seconds: float) -> None:
-        """Note how long a checkpoint of so many rows took; an empty one says nothing."""
+        """Record how long a checkpoint took. Empty checkpoints are ignored."""
         if rows < 1:
             return
-        rate = rows / max(seconds, _INSTANT)
+        rate = rows / max(seconds, _MIN_SECONDS)
         self._rates.append(rate)
-        asks = rate * self.target_seconds > self._size
-        self._reach = min(max(self._reach, self._size) * _GROWTH, self._size * _CATCH_UP) if asks else self._size
+        was_fast = rate * self.target_seconds > self._size
+        self._reach = min(max(self._reach, self._size) * _GROWTH, self._size * _CATCH_UP) if was_fast else self._size
         self._size = self._clamped(min(int(self._rate() * self.target_seconds), self._reach))
 
     def _rate(self) -> float:
-        """Rows per second; of two the newer, for the first call of a function may have had to load its model."""
-        return sorted(self._rates)[1] if len(self._rates) == _REMEMBERED else self._rates[-1]
+        """Rows per second. Of two rates the newer, because the first call of a function may load a model."""
+        return sorted(self._rates)[1] if len(self._rates) == _RATES else self._rates[-1]
 
     def _clamped(self, size: int) -> int:
         return max(self.minimum, min(size, self.maximum))
 
 
-def fitting(values: pa.Array | pa.ChunkedArray | pa.RecordBatch, size: int) -> int:
-    """How many of the first rows have at most so many bytes; one at least, if there are any."""
-    return most_rows(len(values), size, lambda rows: int(values.slice(0, rows).nbytes))
+def rows_that_fit(values: pa.Array | pa.ChunkedArray | pa.RecordBatch, size: int) -> int:
+    """How many of the first rows have at most `size` bytes together; at least one, if there are any."""
+    return most_rows_that_fit(len(values), size, lambda rows: int(values.slice(0, rows).nbytes))
 
 
-def most_rows(rows: int, size: int, bytes_of: Callable[[int], int]) -> int:
-    """The same for anything that can tell the bytes of its first rows."""
+def most_rows_that_fit(rows: int, size: int, bytes_of: Callable[[int], int]) -> int:
+    """Like `rows_that_fit`, for any data: `bytes_of(n)` is the size of the first `n` rows."""
     if rows <= 1 or bytes_of(rows) <= size:
         return rows
     return max(1, bisect_right(range(1, rows), size, key=bytes_of))

@@ -1,1 +1,1 @@
-"""Users' functions: calling them, and what happens to rows and keys for which they fail."""
+"""User functions of columns and steps: their declaration, version, calls and checks of their results."""

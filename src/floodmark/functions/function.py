@@ -1,4 +1,4 @@
-"""What a column's and a step's function have in common: a name, a version, one instance per worker, and shipping."""
+"""The base of column and step functions: name, version, one instance per worker process, and pickling."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from floodmark.engine.shipping import NotShippable, packing
+from floodmark.engine.task import NotShippable, pickle_by_value
 from floodmark.errors import FloodmarkError
 
 _instances: dict[tuple[str, str, str], tuple[str, Callable[..., Any]]] = {}  # of this process, with their version
-_making = threading.Lock()
+_instances_lock = threading.Lock()
 
 
 class UserFunction:
@@ -25,9 +25,9 @@ class UserFunction:
 
     @functools.cached_property
     def version(self) -> str:
-        """The version that was given, or else a fingerprint of the code and of the values it uses.
+        """The given version, or else a fingerprint of the code and the values it uses.
 
-        It is taken when it is first needed and stays: what the function reads should not change after that.
+        It is computed once, when it is first needed. Values that the function reads should not change after that.
         """
         return self._fingerprint() if self.given_version is None else self.given_version
 
@@ -36,12 +36,12 @@ class UserFunction:
 
     @functools.cached_property
     def source(self) -> str:
-        """The text of the function, or nothing if it is not at hand."""
+        """The source text of the function; empty if it is not available."""
         raise NotImplementedError
 
     @property
     def module(self) -> str:
-        """Where the function is defined."""
+        """The module that defines the function."""
         return str(getattr(self._definition, "__module__", None) or "")
 
     @property
@@ -55,33 +55,33 @@ class UserFunction:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether it is a class or an object with a state, such as a model, of which each worker process keeps one."""
+        """Whether it is a class or an object with state, such as a model. Each worker process keeps one instance."""
         return not (inspect.isroutine(self.function) or isinstance(self.function, functools.partial))
 
     @property
     def _instance_version(self) -> str:
-        """Tells the instances of two versions apart."""
+        """The version that identifies an instance in this process."""
         return self.version
 
     def callable(self) -> Callable[..., Any]:
-        """What is called: the function, or this process's one instance of the class."""
+        """The callable: the function, or this process's instance of the class."""
         if not self.is_stateful:
             return self.function
         key, version = (self.name, self.module, self.qualname), self._instance_version
-        with _making:
-            found = _instances.get(key)
-            if found is not None and found[0] == version:
-                return found[1]
-            _instances.pop(key, None)  # before the new one is made: two models may not fit into memory
-            made: Callable[..., Any] = self.function() if isinstance(self.function, type) else self.function
-            _instances[key] = (version, made)
-            return made
+        with _instances_lock:
+            cached = _instances.get(key)
+            if cached is not None and cached[0] == version:
+                return cached[1]
+            _instances.pop(key, None)  # before the new instance exists: two models may not fit into memory
+            instance: Callable[..., Any] = self.function() if isinstance(self.function, type) else self.function
+            _instances[key] = (version, instance)
+            return instance
 
     def check_shippable(self) -> None:
-        """Refuse a function that cannot be sent to a worker, or whose version cannot be told."""
-        _ = self.version  # its own error says more than that of the pickler, which needs it too
+        """Refuse a function that cannot be sent to a worker, or whose version cannot be computed."""
+        _ = self.version  # the pickler needs it too, but this error is more specific
         try:
-            with packing() as pack:
+            with pickle_by_value() as pack:
                 pack(self)
         except NotShippable as error:
             reason = str(error.__cause__ or error.message)
@@ -93,12 +93,12 @@ class UserFunction:
             ) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        # The process that takes it may not have the files that version and source are told from.
+        # The receiving process may not have the files from which version and source are computed.
         return {**self.__dict__, "version": self.version, "source": self.source}
 
 
-def name_of(function: object) -> str:
-    """What a function is called unless its user names it."""
+def default_function_name(function: object) -> str:
+    """The name of a function unless the user gives one."""
     plain = function.func if isinstance(function, functools.partial) else function
     name = getattr(plain, "__name__", None) or type(plain).__name__
     return "lambda" if name == "<lambda>" else str(name)

@@ -1,4 +1,4 @@
-"""What happens to rows and keys whose function failed: called again, skipped, or the end of the run."""
+"""Rules for rows and keys whose function fails: call again, skip, or end the run."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from floodmark.errors import BadHandler, BadHandling
+from floodmark.errors import BadHandling
 
-Policy: TypeAlias = Literal["retry", "skip", "fail_fast"]
-State: TypeAlias = Literal["retry", "skipped", "exhausted"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+ErrorPolicy: TypeAlias = Literal["retry", "skip", "fail_fast"]
+FailureState: TypeAlias = Literal["retry", "skipped", "exhausted"]
+POLICIES: tuple[ErrorPolicy, ...] = get_args(ErrorPolicy)
 
-DAY_MS = 24 * 60 * 60 * 1000
-"""The longest back-off."""
+LONGEST_BACKOFF_MS = 24 * 60 * 60 * 1000
+"""The longest back-off, in milliseconds."""
 
 _HINT = (
-    'Say "retry", "skip" or "fail_fast", OnError.retry(attempts=5, backoff=60.0), '
+    'Give "retry", "skip" or "fail_fast", OnError.retry(attempts=5, backoff=60.0), '
     "or handlers: [Retry(TimeoutError), Skip(ValueError)]."
 )
 
 
 @dataclass(frozen=True, init=False)
 class Retry:
-    """Call again after one of these errors: ``attempts`` calls in all, with a pause that doubles each time."""
+    """Call again after one of these errors: ``attempts`` calls in total, with a pause that doubles each time."""
 
     errors: tuple[type[Exception], ...]
     attempts: int
@@ -32,15 +32,15 @@ class Retry:
 
     def __init__(self, *errors: type[Exception], attempts: int = 3, delay: float = 0.0) -> None:
         if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
-            raise BadHandler(f"Retry takes a whole number of attempts from 1 on, not {attempts!r}")
+            raise BadHandling(f"Retry takes a whole number of at least 1 attempts, not {attempts!r}")
         if not isinstance(delay, int | float) or not math.isfinite(delay) or delay < 0:
-            raise BadHandler(f"Retry takes a delay in seconds from 0 on, not {delay!r}")
-        object.__setattr__(self, "errors", _checked("Retry", errors))
+            raise BadHandling(f"Retry takes a delay of at least 0 seconds, not {delay!r}")
+        object.__setattr__(self, "errors", _check_errors("Retry", errors))
         object.__setattr__(self, "attempts", attempts)
         object.__setattr__(self, "delay", float(delay))
 
     def pause(self, failures: int) -> float:
-        """The seconds to wait after so many failures."""
+        """The seconds to wait after this many failures."""
         return math.ldexp(self.delay, failures - 1)
 
 
@@ -51,14 +51,14 @@ class Skip:
     errors: tuple[type[Exception], ...]
 
     def __init__(self, *errors: type[Exception]) -> None:
-        object.__setattr__(self, "errors", _checked("Skip", errors))
+        object.__setattr__(self, "errors", _check_errors("Skip", errors))
 
 
 Handler: TypeAlias = Retry | Skip
 
 
 def retry_for(handlers: tuple[Handler, ...], error: BaseException) -> Retry | None:
-    """The first Retry that means this error."""
+    """The first Retry that names this error."""
     for handler in handlers:
         if isinstance(handler, Retry) and isinstance(error, handler.errors):
             return handler
@@ -70,17 +70,19 @@ def is_skipped(handlers: tuple[Handler, ...], error: BaseException) -> bool:
     return any(isinstance(handler, Skip) and isinstance(error, handler.errors) for handler in handlers)
 
 
-def _checked(name: str, errors: tuple[object, ...]) -> tuple[type[Exception], ...]:
+def _check_errors(name: str, errors: tuple[object, ...]) -> tuple[type[Exception], ...]:
     if not errors:
-        raise BadHandler(f"{name}() names no errors", hint=f"Name them, {name}(ValueError), or all: {name}(Exception).")
+        raise BadHandling(
+            f"{name}() names no errors", hint=f"Name them, {name}(ValueError), or all: {name}(Exception)."
+        )
     good: list[type[Exception]] = []
     for error in errors:
         if not isinstance(error, type) or not issubclass(error, BaseException):
-            raise BadHandler(f"{name} takes classes of errors, not {error!r}")
+            raise BadHandling(f"{name} takes classes of errors, not {error!r}")
         if not issubclass(error, Exception) or issubclass(error, MemoryError):
-            raise BadHandler(
+            raise BadHandling(
                 f"{name} cannot take {error.__name__}, which must end the task",
-                hint="A task that runs out of memory is tried again with half the rows.",
+                hint="Leave it out: a task that runs out of memory is repeated with half the rows.",
             )
         good.append(error)
     return tuple(good)
@@ -88,89 +90,89 @@ def _checked(name: str, errors: tuple[object, ...]) -> tuple[type[Exception], ..
 
 @dataclass(frozen=True)
 class OnError:
-    """What happens to keys whose function fails. Made by `retry`, `skip` and `fail_fast`.
+    """The rule for keys whose function fails. Create it with `retry`, `skip` or `fail_fast`.
 
-    An attempt is a run in which the key failed; how often a `Retry` called the function within it does not count.
+    An attempt is a run in which the key failed. Repeated calls by a `Retry` within a run count as one attempt.
     """
 
-    policy: Policy = "retry"
+    policy: ErrorPolicy = "retry"
     attempts: int | None = None
-    """Failed runs after which a key is given up until somebody asks for it; None is never."""
+    """The failed runs after which a key is only processed on request; None means no limit."""
     backoff: float = 0.0
-    """Seconds to wait after the first failure; twice as long after each further one, a day at most."""
+    """The seconds to wait after the first failure. They double after each further failure, up to one day."""
     handlers: tuple[Handler, ...] = ()
 
     @classmethod
     def retry(cls, attempts: int | None = None, backoff: float = 0.0) -> OnError:
-        """Keys that failed are part of every run until they succeed, with a limit and pauses if asked for."""
+        """Include failed keys in every run until they succeed, with an optional limit and optional pauses."""
         if attempts is not None and (not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1):
-            raise BadHandling(f"attempts is a whole number from 1 on, or None for no limit, not {attempts!r}")
+            raise BadHandling(f"attempts must be a whole number of at least 1, or None for no limit, not {attempts!r}")
         is_number = isinstance(backoff, int | float) and not isinstance(backoff, bool)
         if not is_number or not math.isfinite(backoff) or backoff < 0:
-            raise BadHandling(f"backoff is a number of seconds from 0 on, not {backoff!r}")
+            raise BadHandling(f"backoff must be a number of seconds of at least 0, not {backoff!r}")
         return cls("retry", attempts, float(backoff))
 
     @classmethod
     def skip(cls) -> OnError:
-        """Keys that failed are left alone until their rows change, or until somebody asks for them."""
+        """Leave out failed keys until their rows change or a run requests them."""
         return cls("skip")
 
     @classmethod
     def fail_fast(cls) -> OnError:
-        """The first key that fails ends the run; what was committed before stays."""
+        """End the run at the first key that fails. Earlier commits stay."""
         return cls("fail_fast")
 
-    def after(self, attempts: int, now_ms: int, error: BaseException | None = None) -> tuple[State, int | None]:
-        """What a key is that has failed so often, now with this error, and when it is due (None: at once, or never)."""
+    def after(self, attempts: int, now_ms: int, error: BaseException | None = None) -> tuple[FailureState, int | None]:
+        """The state of a key after this many failed runs and this error, and when it is due (None: now or never)."""
         if self.policy == "skip" or (error is not None and is_skipped(self.handlers, error)):
             return "skipped", None
         if self.attempts is not None and attempts >= self.attempts:
             return "exhausted", None
         if not self.backoff:
             return "retry", None
-        doublings = min(max(attempts, 1) - 1, 64)  # the cap is reached long before
-        return "retry", now_ms + int(min(math.ldexp(self.backoff * 1000, doublings), DAY_MS))
+        doublings = min(max(attempts, 1) - 1, 64)  # the longest back-off is reached earlier
+        return "retry", now_ms + int(min(math.ldexp(self.backoff * 1000, doublings), LONGEST_BACKOFF_MS))
 
     def ends_run(self, error: BaseException) -> bool:
         """Whether a key that failed with this error ends the run."""
         return self.policy == "fail_fast" and not is_skipped(self.handlers, error)
 
     def again(self, error: BaseException) -> Retry | None:
-        """The rule by which the function is called again within the run."""
+        """The rule for calling the function again within the run, if there is one."""
         return retry_for(self.handlers, error)
 
 
 def parse_on_error(given: object = "retry") -> OnError:
-    """What is meant by `on_error=`: a word, an `OnError`, a handler, or a list of handlers with at most one word."""
+    """Parse `on_error=`: a word, an `OnError`, a handler, or a list of handlers with at most one word or `OnError`."""
     match given:
         case None:
             return OnError()
         case OnError():
             return given
         case str():
-            return _named(given)
+            return _parse_policy(given)
         case Retry() | Skip():
             return OnError(handlers=(given,))
         case Iterable():
-            return _combined(list(given))
+            return _parse_list(list(given))
     raise BadHandling(f"on_error cannot be {given!r}", hint=_HINT)
 
 
-def _named(word: str) -> OnError:
+def _parse_policy(word: str) -> OnError:
     for policy in POLICIES:
         if word == policy:
             return OnError(policy)
     raise BadHandling(f"on_error cannot be {word!r}", hint=_HINT)
 
 
-def _combined(given: list[object]) -> OnError:
+def _parse_list(given: list[object]) -> OnError:
     handlers = tuple(item for item in given if isinstance(item, Retry | Skip))
     others = [item for item in given if not isinstance(item, Retry | Skip)]
     for item in others:
         if not isinstance(item, str | OnError):
-            raise BadHandling(f"on_error has {item!r} in its list", hint=_HINT)
+            raise BadHandling(f"the list on_error cannot contain {item!r}", hint=_HINT)
     if len(others) > 1:
-        raise BadHandling(f"on_error says two things at once: {others[0]!r} and {others[1]!r}", hint=_HINT)
+        raise BadHandling(f"on_error has two policies: {others[0]!r} and {others[1]!r}", hint=_HINT)
     if not given:
         raise BadHandling("on_error is an empty list", hint=_HINT)
     base = parse_on_error(others[0]) if others else OnError()

@@ -1,1 +1,1 @@
-"""Datasets: schema, append, slice index, reading by offset, verify."""
+"""The ledger of a dataset: schema, append, slice index, reads by offset, verify."""

@@ -1,4 +1,4 @@
-"""Commits: blocks planned from the state of a chain, published, and settled when the outcome is in doubt."""
+"""Commits: plan blocks from the state of a chain, publish them, and find out whether an uncertain commit happened."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from floodmark.chain import codec, rules
+from floodmark.chain import rules, wire
 from floodmark.chain.events import (
     AddData,
     Checkpoint,
@@ -20,25 +20,22 @@ from floodmark.chain.events import (
     OffsetInterval,
     SourceState,
 )
-from floodmark.chain.hashes import Multihash
-from floodmark.chain.head import format_head, parse_head
-from floodmark.chain.ids import DatasetId
-from floodmark.chain.state import ChainState, InputPosition, advance
+from floodmark.chain.ids import DatasetId, Multihash, format_head, parse_head
+from floodmark.chain.state import ChainState, InputPosition, apply_block
 from floodmark.chain.walk import walk_back
-from floodmark.ledger.attributes import Tally, commit_part, data_attributes, tally_of
-from floodmark.ledger.errors import CommitUnknown
+from floodmark.errors import CommitUnknown, SwapUnknown
+from floodmark.ledger.block_attributes import BatchTally, commit_part, data_attributes, tally_of
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage.errors import SwapUnknown
-from floodmark.storage.slices import SliceFile
+from floodmark.storage.parquet import SliceFile
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-Planned = tuple[Multihash, bytes, MetadataBlock]
+PlannedBlock = tuple[Multihash, bytes, MetadataBlock]
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What a write added: its last block, and its records as the half-open interval of offsets [start, end)."""
+    """The result of a write: its last block, and its records as the half-open interval of offsets [start, end)."""
 
     block: Multihash
     sequence_number: int
@@ -51,17 +48,17 @@ class Commit:
     source: str | None = None
     state: str | None = None
     new: int = 0
-    """Rows whose key was not there."""
+    """Rows with a new key."""
     changed: int = 0
-    """Rows that replaced another of their key: two records each, the old row and the new one."""
+    """Rows that replaced a row of the same key: two records each, the old row and the new one."""
     retracted: int = 0
-    """Rows that are gone."""
+    """Rows that were removed."""
     unchanged: int = 0
-    """Rows of the batch that were there already."""
+    """Rows of the batch that the dataset already has."""
     duplicates: int = 0
     """Rows of the batch that a later row of the same key replaced."""
     unknown: int = 0
-    """Keys to be retracted that were not there."""
+    """Keys to retract that did not exist."""
     now: datetime | None = None
     """The time that the writer gave, if any."""
 
@@ -73,33 +70,33 @@ class Commit:
 
 @dataclass(frozen=True)
 class TransformMoves:
-    """What a transaction of a transform moves besides its output's records."""
+    """What a transaction of a transform changes besides the records of its output."""
 
     inputs: Mapping[DatasetId, tuple[Multihash, int | None]] = field(default_factory=dict)
-    """The block and the offset up to and with which an input was read; one that is not named did not move."""
+    """Up to which block and offset (inclusive) each input was read. Inputs that are not named did not move."""
     checkpoint: Checkpoint | None = None
     watermark: Nanos | None = None
-    """Where it should be; it never goes back, whatever this says."""
+    """The requested watermark. A value before the present watermark has no effect."""
 
 
 def to_datetime(nanos: Nanos) -> datetime:
-    """A point in time as a datetime in UTC (microseconds; the chain keeps the rest)."""
+    """A point in time as a datetime in UTC, cut to microseconds. The chain keeps nanoseconds."""
     return _EPOCH + timedelta(microseconds=nanos // 1000)
 
 
 def to_nanos(moment: datetime) -> Nanos:
-    """A datetime as nanoseconds since the epoch; one without a zone is taken as UTC."""
+    """A datetime as nanoseconds since the epoch. Without a time zone it counts as UTC."""
     if moment != moment:
-        raise ValueError("NaT is no point in time")
+        raise ValueError("NaT is not a point in time")
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def plan_blocks(
     state: ChainState, events: Iterable[MetadataEvent], system_time: Nanos
-) -> tuple[list[Planned], ChainState]:
-    """The blocks of these events on top of a chain, each checked against every rule, and the state after them."""
-    planned: list[Planned] = []
+) -> tuple[list[PlannedBlock], ChainState]:
+    """The blocks for these events on top of a chain, each checked against all rules, and the state after them."""
+    planned: list[PlannedBlock] = []
     for event in events:
         block = MetadataBlock(
             system_time=system_time,
@@ -108,17 +105,17 @@ def plan_blocks(
             event=event,
         )
         rules.check(state, block)
-        data = codec.encode(block)
+        data = wire.encode(block)
         block_hash = Multihash.sha3_256(data)
         planned.append((block_hash, data, block))
-        state = advance(state, block_hash, block)
+        state = apply_block(state, block_hash, block)
     return planned, state
 
 
 def data_events(
-    state: ChainState, slices: Sequence[SliceFile], source_state: SourceState | None, tally: Tally | None = None
+    state: ChainState, slices: Sequence[SliceFile], source_state: SourceState | None, tally: BatchTally | None = None
 ) -> list[AddData]:
-    """One AddData per slice; the last one carries the new source state, and each everything it does not move."""
+    """One AddData per slice. The last one has the new source state; each repeats the values that it does not change."""
     events: list[AddData] = []
     last_offset, watermark = state.last_offset, state.watermark
     for i, new in enumerate(slices):
@@ -146,14 +143,15 @@ def data_events(
 
 
 def transform_events(state: ChainState, slices: Sequence[SliceFile], moved: TransformMoves) -> list[ExecuteTransform]:
-    """One ExecuteTransform per slice, of which only the last moves anything; without slices one that only moves.
+    """One ExecuteTransform per slice. Only the last one moves inputs, checkpoint and watermark.
 
-    None at all when there is nothing to move. `state` is that of the chain with the transform that was executed.
+    Without slices there is one event if anything moves, else none. `state` is the state of the chain with the
+    transform that was executed.
     """
     inputs = [_moved_input(position, moved.inputs.get(position.dataset_id)) for position in state.next_inputs]
     strangers = moved.inputs.keys() - {item.dataset_id for item in inputs}
     if strangers:
-        raise ValueError(f"{min(str(i) for i in strangers)} is no input of the transform")
+        raise ValueError(f"{min(str(i) for i in strangers)} is not an input of the transform")
     watermark = max((w for w in (state.watermark, moved.watermark) if w is not None), default=None)
     moving = ExecuteTransform(
         query_inputs=tuple(inputs),
@@ -184,7 +182,7 @@ def transform_events(state: ChainState, slices: Sequence[SliceFile], moved: Tran
 
 
 def ends_transaction(event: ExecuteTransform) -> bool:
-    """Whether a transaction of a transform is whole with this block: one that brings a checkpoint or moves an input."""
+    """Whether this block ends a transaction of a transform: it has a checkpoint or moves an input."""
     return event.new_checkpoint is not None or any(item.new_block_hash is not None for item in event.query_inputs)
 
 
@@ -204,7 +202,7 @@ def _moved_input(position: InputPosition, to: tuple[Multihash, int | None] | Non
 
 
 def empty_event(state: ChainState) -> AddData:
-    """An AddData without data that carries everything forward; the caller moves what is to be moved."""
+    """An AddData without data that repeats all present values. The caller replaces those that change."""
     return AddData(
         prev_checkpoint=state.checkpoint,
         prev_offset=state.last_offset,
@@ -214,9 +212,9 @@ def empty_event(state: ChainState) -> AddData:
 
 
 def publish(
-    objects: DatasetObjects, old: Multihash | None, slices: Sequence[SliceFile], planned: Sequence[Planned]
+    objects: DatasetObjects, old: Multihash | None, slices: Sequence[SliceFile], planned: Sequence[PlannedBlock]
 ) -> bool:
-    """Data, then blocks, then the head: True when the commit happened, False when somebody moved the head first."""
+    """Store data, then blocks, then move the head. True if the commit happened, False if another writer was first."""
     for new in slices:
         if new.path is not None:
             objects.store.put_file(objects.data_key(new.physical_hash), new.path)
@@ -224,30 +222,32 @@ def publish(
         objects.put_block(block_hash, data)
     head, _, block = planned[-1]
 
-    def happened(found: bytes) -> bool:
-        return _is_ancestor(objects, head, block.sequence_number, parse_head(found))
+    def happened(content: bytes) -> bool:
+        return _is_ancestor(objects, head, block.sequence_number, parse_head(content))
 
     try:
         return objects.head.swap(None if old is None else format_head(old), format_head(head), happened)
     except SwapUnknown as error:
         raise CommitUnknown(
             f"commit {head.short} may or may not have happened: {error.message}",
-            hint="read the dataset's log to see; writing again with the same source= and state= is safe either way",
+            hint="read the dataset's log to find out; writing again with the same source= and state= is always safe",
             block=head,
         ) from error
 
 
-def _is_ancestor(objects: DatasetObjects, wanted: Multihash, sequence_number: int, head: Multihash) -> bool:
+def _is_ancestor(objects: DatasetObjects, ancestor: Multihash, sequence_number: int, head: Multihash) -> bool:
     for block_hash, _, block in walk_back(objects.get_block, head):
         if block.sequence_number <= sequence_number:
-            return block_hash == wanted
+            return block_hash == ancestor
     return False
 
 
-def describe_commit(planned: Sequence[Planned], state: SourceState | None, tally: Tally | None = None) -> Commit:
-    """The commit that these blocks (oldest first) are; `state` is the source state it brought, if any.
+def describe_commit(
+    planned: Sequence[PlannedBlock], state: SourceState | None, tally: BatchTally | None = None
+) -> Commit:
+    """The commit of these blocks (oldest first); `state` is its source state, if any.
 
-    `tally` is what it came to, for blocks that cannot say it: those of transforms.
+    `tally` has the row counts of a transform's commit, whose blocks cannot store them.
     """
     block_hash, _, last = planned[-1]
     events = [b.event for _, _, b in planned if isinstance(b.event, AddData | ExecuteTransform)]
@@ -257,7 +257,7 @@ def describe_commit(planned: Sequence[Planned], state: SourceState | None, tally
     start = end
     if with_data:
         start, end = with_data[0].offset_interval.start, with_data[-1].offset_interval.end + 1
-    tally = tally or tally_of(newest) or Tally(new=end - start)
+    tally = tally or tally_of(newest) or BatchTally(new=end - start)
     return Commit(
         block=block_hash,
         sequence_number=last.sequence_number,
@@ -273,8 +273,8 @@ def describe_commit(planned: Sequence[Planned], state: SourceState | None, tally
     )
 
 
-def unneeded(head: Multihash, block: MetadataBlock, state: ChainState, tally: Tally) -> Commit:
-    """What a write answers that changed nothing: the present head."""
+def unchanged_commit(head: Multihash, block: MetadataBlock, state: ChainState, tally: BatchTally) -> Commit:
+    """The result of a write that changed nothing: the present head."""
     return Commit(
         block=head,
         sequence_number=block.sequence_number,
@@ -288,20 +288,20 @@ def unneeded(head: Multihash, block: MetadataBlock, state: ChainState, tally: Ta
     )
 
 
-def _counts(tally: Tally) -> dict[str, Any]:
+def _counts(tally: BatchTally) -> dict[str, Any]:
     now = None if tally.now is None else datetime.fromisoformat(tally.now)
     return {**vars(tally), "now": now}
 
 
 def read_commit(objects: DatasetObjects, last: Multihash, state: SourceState | None) -> Commit:
-    """The commit whose last block this is, from the chain."""
-    blocks: list[Planned] = []
-    wanted = 1
+    """Read the commit that ends with this block from the chain."""
+    blocks: list[PlannedBlock] = []
+    count = 1
     for block_hash, data, block in walk_back(objects.get_block, last):
         if not blocks and isinstance(block.event, AddData):
             part, _ = commit_part(block.event)
-            wanted = part + 1
+            count = part + 1
         blocks.append((block_hash, data, block))
-        if len(blocks) == wanted:
+        if len(blocks) == count:
             break
     return describe_commit(blocks[::-1], state)

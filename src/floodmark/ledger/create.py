@@ -1,8 +1,11 @@
-"""Creating a dataset: its first blocks are published before its name is, so nobody sees half of one."""
+"""Create, evolve and drop datasets, and advance watermarks.
+
+The first blocks of a dataset are published before its name, so that readers never see an incomplete dataset.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -14,24 +17,27 @@ from floodmark.chain.events import (
     AddPushSource,
     DatasetKind,
     MetadataEvent,
+    Nanos,
     Seed,
     SetDataSchema,
     SetTransform,
     SetVocab,
 )
 from floodmark.chain.ids import DatasetId
-from floodmark.chain.sources import ReadStepParquet
+from floodmark.chain.schema import check_evolution
+from floodmark.chain.source_steps import ReadStepParquet
 from floodmark.chain.state import EMPTY
+from floodmark.engine.session import Runtime
+from floodmark.errors import BadData, CommitConflict, ReadOnlyDataset, ReservedColumn, StorageError
 from floodmark.ledger import names
-from floodmark.ledger.commit import plan_blocks, publish
-from floodmark.ledger.errors import CommitConflict
-from floodmark.ledger.layout import Layout, check_column_name, derive, fields_from, vocabulary
+from floodmark.ledger.append import first_layout
+from floodmark.ledger.commit import PlannedBlock, empty_event, plan_blocks, publish, to_datetime
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.runtime import Runtime
+from floodmark.ledger.schema import Layout, check_column_name, declare_vocab, derive_layout, fields_from, vocabulary
+from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, to_attachments, to_derived_attachments, to_merge
-from floodmark.ledger.write import first_layout
-from floodmark.storage.errors import StorageError
-from floodmark.storage.slices import Vocabulary
+from floodmark.storage.parquet import Vocabulary
+from floodmark.storage.pointer import MAX_RACES, attempt_numbers
 from floodmark.storage.store import Store
 
 PUSH_SOURCE = "default"
@@ -39,7 +45,7 @@ VIEW_EVENT_TIME = "floodmark_event_time"
 
 
 def dataset_objects(store: Store, dataset_id: DatasetId) -> DatasetObjects:
-    """Where a dataset's objects are: under its id, so that a new name moves nothing."""
+    """The objects of a dataset. Their folder is named by the id, so that a rename moves no files."""
     return DatasetObjects(store, f"datasets/{dataset_id.bytes.hex()}")
 
 
@@ -52,15 +58,16 @@ def create(
     schema: Any,
     strategy: Strategy,
     notes: Mapping[str, Any] = MappingProxyType({}),
+    vocab: Mapping[str, str] | None = None,
 ) -> DatasetObjects:
-    """Publish the first blocks of a new dataset, with what is to be noted of it, then claim its name."""
-    vocab = _checked_vocab(name, event_time, strategy)
-    events: list[MetadataEvent] = [] if vocab is None else [vocab]
+    """Publish the first blocks of a new dataset, with `notes` in its attachment, then claim its name."""
+    set_vocab = _first_vocab(name, vocab, event_time, strategy)
+    events: list[MetadataEvent] = [] if set_vocab is None else [set_vocab]
     events.append(AddPushSource(source_name=PUSH_SOURCE, read=ReadStepParquet(), merge=to_merge(strategy)))
     if (attachments := to_attachments(strategy, notes)) is not None:
         events.append(attachments)
     if schema is not None:
-        events += first_layout(fields_from(schema), vocab, strategy)[1]
+        events += first_layout(fields_from(schema), set_vocab, strategy)[1]
     return _publish_new(store, runtime, name, DatasetKind.ROOT, events)
 
 
@@ -73,15 +80,16 @@ def create_derived(
     schema: Any,
     strategy: Strategy,
     transform: SetTransform | None,
+    vocab: Mapping[str, str] | None = None,
 ) -> DatasetObjects:
-    """The same for a dataset that a transform computes from others."""
-    vocab = _checked_vocab(name, event_time, strategy)
-    events: list[MetadataEvent] = [] if vocab is None else [vocab]
+    """The same for a dataset that a transform computes from other datasets."""
+    set_vocab = _first_vocab(name, vocab, event_time, strategy)
+    events: list[MetadataEvent] = [] if set_vocab is None else [set_vocab]
     if transform is not None:
         events.append(transform)
     events.append(to_derived_attachments(strategy))
     if schema is not None:
-        events += derived_layout(fields_from(schema), strategy, vocab)[1]
+        events += derived_layout(fields_from(schema), strategy, set_vocab)[1]
     return _publish_new(store, runtime, name, DatasetKind.DERIVATIVE, events)
 
 
@@ -94,7 +102,7 @@ def create_view(
     transform: SetTransform,
     notes: Mapping[str, Any],
 ) -> DatasetObjects:
-    """The same for a view, whose columns come with its first refresh."""
+    """The same for a view. Its first refresh sets the columns."""
     names.check_name(name)
     events = _view_events(strategy, transform, notes)
     return _publish_new(store, runtime, name, DatasetKind.DERIVATIVE, events)
@@ -109,15 +117,15 @@ def create_hidden_view(
     transform: SetTransform,
     notes: Mapping[str, Any],
 ) -> None:
-    """The same for a view without a name: it is to replace another."""
+    """The same for a view without a name, which will replace another view."""
     _publish_first(store, runtime, dataset_id, DatasetKind.DERIVATIVE, _view_events(strategy, transform, notes))
 
 
 def _view_events(strategy: Strategy, transform: SetTransform, notes: Mapping[str, Any]) -> list[MetadataEvent]:
-    """What a view begins with.
+    """The first events of a view.
 
-    The time column of its slices has a name that no query gives to a column, so that an `event_time` which a query
-    passes on may be null, or no time at all.
+    The event time of its slices has a name that queries do not use. A query may therefore return its own `event_time`
+    column, with nulls or with any type.
     """
     vocab = SetVocab(event_time_column=VIEW_EVENT_TIME)
     return [vocab, transform, to_derived_attachments(strategy, notes)]
@@ -126,15 +134,15 @@ def _view_events(strategy: Strategy, transform: SetTransform, notes: Mapping[str
 def derived_layout(
     schema: pa.Schema, strategy: Strategy, vocab: SetVocab | Vocabulary | None
 ) -> tuple[Layout, list[MetadataEvent]]:
-    """The layout of a derivative whose first result has these columns, and the event that gives it.
+    """The layout of a derivative whose first result has these columns, and the event that defines it.
 
-    The lookup columns are values of the inputs, where a null is a value like any other; so they may be null here.
+    Lookup columns come from the inputs, where null is an ordinary value, so they are nullable.
     """
     names_of_columns = vocab if isinstance(vocab, Vocabulary) else vocabulary(vocab)
     declared = vocab.event_time_column if isinstance(vocab, SetVocab) else names_of_columns.event_time
     if declared == Vocabulary().event_time and not isinstance(vocab, SetVocab):
-        declared = None  # nobody chose it
-    layout = derive(schema, names_of_columns, declared, strategy.key)
+        declared = None  # the default name, not a choice of the user
+    layout = derive_layout(schema, names_of_columns, declared, strategy.key)
     fields = [f.with_nullable(f.nullable or _may_be_null(f.name, layout, strategy)) for f in layout.data]
     layout = replace(layout, data=pa.schema(fields))
     return layout, [SetDataSchema(schema=layout.to_odf())]
@@ -144,13 +152,14 @@ def _may_be_null(column: str, layout: Layout, strategy: Strategy) -> bool:
     return column in strategy.lookup and column != layout.event_time
 
 
-def _checked_vocab(name: str, event_time: str | None, strategy: Strategy) -> SetVocab | None:
+def _first_vocab(
+    name: str, vocab: Mapping[str, str] | None, event_time: str | None, strategy: Strategy
+) -> SetVocab | None:
     names.check_name(name)
-    if event_time is not None:
-        check_column_name(event_time, vocabulary(None))
+    event = declare_vocab(vocab, event_time)
     for column in strategy.key:
-        check_column_name(column, vocabulary(None))
-    return SetVocab(event_time_column=event_time) if event_time is not None else None
+        check_column_name(column, vocabulary(event))
+    return event
 
 
 def _publish_new(
@@ -164,8 +173,8 @@ def _publish_new(
     except CommitConflict:
         raise
     except BaseException:
-        with suppress(StorageError):  # the failure itself says more than one to clean up
-            if not names.stands_for(store, name, dataset_id):  # a claim that failed may have been made all the same
+        with suppress(StorageError):  # raise the first failure, not one of the cleanup
+            if not names.names_dataset(store, name, dataset_id):  # a claim may have succeeded although it raised
                 remove(objects)
         raise
     return objects
@@ -178,12 +187,90 @@ def _publish_first(
     seed = Seed(dataset_id=dataset_id, dataset_kind=kind)
     planned, _ = plan_blocks(EMPTY, [seed, *definitions], runtime.clock())
     if not publish(objects, None, (), planned):
-        raise CommitConflict(f"the new id {dataset_id} is taken", hint="try again: ids are random")
+        raise CommitConflict(f"the new id {dataset_id} is already used", hint="try again: ids are random")
 
 
 def remove(objects: DatasetObjects) -> None:
-    """Delete all of a dataset, its head first, so that no writer can commit to it any more."""
+    """Delete all objects of a dataset, the head first, so that no writer can commit to it any more."""
     store = objects.store
     store.delete(objects.head_key)
     for info in list(store.list(objects.folder)):
         store.delete(info.key)
+
+
+EventBuilder = Callable[[Snapshot], Sequence[MetadataEvent]]
+
+
+def commit_events(
+    name: str, load: Callable[[], Snapshot], build: EventBuilder, runtime: Runtime
+) -> tuple[list[PlannedBlock], Snapshot]:
+    """Publish the events that `build` returns for the present head; nothing if it returns none. Retry lost races."""
+    snapshot = load()
+    with snapshot.objects.turn():
+        for _ in attempt_numbers(MAX_RACES):
+            snapshot = load()
+            events = build(snapshot)
+            if not events:
+                snapshot.objects.head.make_durable()  # the commit that made this change must survive a crash
+                return [], snapshot
+            now = max(runtime.clock(), snapshot.state.system_time or 0)
+            planned, state = plan_blocks(snapshot.state, events, now)
+            if publish(snapshot.objects, snapshot.head, (), planned):
+                return planned, snapshot.after(planned, state)
+    raise CommitConflict(
+        f"{name!r} was not changed: the commit lost {MAX_RACES} races against other writers", hint="try again"
+    )
+
+
+def refuse_derivative(snapshot: Snapshot, name: str, reason: str, hint: str) -> None:
+    """Refuse a change to a derivative: only its step or query adds blocks to it."""
+    if snapshot.state.dataset_kind is DatasetKind.DERIVATIVE:
+        raise ReadOnlyDataset(f"dataset {name!r} is derived from other datasets: {reason}", hint=hint)
+
+
+def watermark_events(name: str, time: Nanos, snapshot: Snapshot) -> Sequence[MetadataEvent]:
+    """The events that move the watermark to a time; none if it is there already."""
+    refuse_derivative(
+        snapshot,
+        name,
+        "its watermark follows the watermarks of its inputs",
+        "advance the watermarks of the inputs, then run the step or refresh the view",
+    )
+    present = snapshot.state.watermark
+    if present is not None and time < present:
+        raise BadData(
+            f"the watermark of {name!r} is {to_datetime(present)}, after {to_datetime(time)}",
+            hint="a watermark never moves back: give a later time",
+        )
+    return [] if time == present else [replace(empty_event(snapshot.state), new_watermark=time)]
+
+
+def evolution_events(name: str, schema: pa.Schema, snapshot: Snapshot) -> Sequence[MetadataEvent]:
+    """The events that add columns or set a whole new schema; none if the dataset has that schema already."""
+    refuse_derivative(
+        snapshot,
+        name,
+        "its columns are the columns of its results",
+        "let the function of the step return the new column, or add it to the definition of the view",
+    )
+    layout = snapshot.require_layout(name)
+    if set(layout.data.names) <= set(schema.names):
+        new = layout.with_schema(schema)
+    else:
+        existing = [column for column in schema.names if column in layout.data.names]
+        if existing:
+            raise ReservedColumn(
+                f"dataset {name!r} already has a column {existing[0]!r}",
+                hint="give only new columns, or the whole schema",
+                column=existing[0],
+            )
+        new = layout.with_fields(schema)
+    if new == layout:
+        return []
+    evolved = new.to_odf()
+    check_evolution(layout.to_odf(), evolved)
+    if (declared := snapshot.state.schema) is not None:
+        # Other tools may declare system columns differently, for example as optional: they stay as they are.
+        system = {field.name: field for field in declared.fields if field.name in layout.vocab.reserved}
+        evolved = replace(evolved, fields=tuple(system.get(field.name, field) for field in evolved.fields))
+    return [SetDataSchema(schema=evolved)]

@@ -1,4 +1,4 @@
-"""A scan as a table of DuckDB's: it asks for columns and rows, once for every time that a query reads the table."""
+"""A scan as a DuckDB table. DuckDB opens a new stream of columns and rows each time that a query reads the table."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class ScanTable(pa_ds.InMemoryDataset):  # type: ignore[misc]
-    """What DuckDB takes for an Arrow dataset: of those it knows only the schema and `scanner`.
+    """A scan that DuckDB reads like an Arrow dataset: it uses only the schema and `scanner`.
 
-    DuckDB tells its callers no more of an error than the text, so the first one is kept here: without its traceback,
-    whose frames hold the connection that holds this table, a circle that Python cannot see.
+    DuckDB passes on only the text of an error, so the first error is kept here. It is kept without its traceback: the
+    frames refer to the connection, which refers to this table, and Python cannot collect that cycle.
     """
 
     def __init__(self, scan: Scan) -> None:
@@ -32,27 +32,27 @@ class ScanTable(pa_ds.InMemoryDataset):  # type: ignore[misc]
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> Any:  # noqa: A002
         names = self.schema.names if columns is None else columns
         scan = replace(self._scan, columns=tuple(names))
-        if scan.needs_beside(filter):
+        if scan.needs_side_columns(filter):
             return _Stream(self, scan, filter)
         return scan.records_scanner(filter)
 
     def remember(self, error: FloodmarkError) -> None:
-        """Keep an error for whoever asks DuckDB."""
+        """Keep an error for the code that runs the DuckDB query."""
         self._failures.append(copy(error))
 
     def raise_failure(self, cause: Exception) -> None:
-        """Raise the first error that was kept, if there is one, and forget it."""
+        """Raise the first error that was kept, if any, and forget it."""
         if self._failures:
-            kept, self._failures = self._failures[:1], []
-            raise kept.pop() from cause
+            first, self._failures = self._failures[:1], []
+            raise first.pop() from cause
 
 
 @dataclass(frozen=True)
 class _Stream:
     """The part of a scanner that DuckDB uses.
 
-    Arrow's own Scanner.from_batches would hold one of Arrow's few reading threads for every table of the query, each of
-    which waits for files to be read by these threads.
+    Arrow's Scanner.from_batches would block one of Arrow's few I/O threads per table of the query, while each table
+    waits for the same threads to read its files.
     """
 
     table: ScanTable
@@ -72,6 +72,6 @@ class _Stream:
 
 
 def raise_failure(table: pa_ds.Dataset, cause: Exception) -> None:
-    """Raise what went wrong in a table of ours, where DuckDB says no more than that something did."""
+    """Raise the error of a table of ours; DuckDB's own error only has its text."""
     if isinstance(table, ScanTable):
         table.raise_failure(cause)

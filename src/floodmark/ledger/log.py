@@ -1,4 +1,4 @@
-"""The log of a dataset: its blocks, newest first, each with a sentence about what it did."""
+"""The log of a dataset: its blocks, newest first, each with a one-line summary."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from floodmark.chain import events as ev
-from floodmark.chain.hashes import Multihash
-from floodmark.chain.ids import DatasetId
-from floodmark.chain.sources import MergeStrategy, MergeStrategySnapshot
-from floodmark.chain.state import input_ids
+from floodmark.chain.ids import DatasetId, Multihash
+from floodmark.chain.source_steps import MergeStrategy, MergeStrategySnapshot
+from floodmark.chain.state import parse_input_ids
 from floodmark.chain.walk import walk_back
 from floodmark.errors import FloodmarkError
-from floodmark.ledger.attributes import PURGE_SOURCE, Tally, commit_part, purged_before, tally_of
+from floodmark.ledger.block_attributes import PURGE_SOURCE, BatchTally, commit_part, purged_before, tally_of
 from floodmark.ledger.commit import Commit, to_datetime
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.snapshot import load_at
+from floodmark.ledger.snapshot import load_snapshot
 
 
 @dataclass(frozen=True)
@@ -32,33 +31,33 @@ class LogEntry:
 
 
 def log(objects: DatasetObjects, head: Multihash) -> Iterator[LogEntry]:
-    """Every block, newest first; blocks are read as they are asked for."""
+    """All blocks, newest first. Blocks are read lazily."""
     aliases: dict[DatasetId, str] | None = None
-    # What a data block moved shows against the data block before it; until that is read, entries wait.
+    # A data block is summarised by its difference to the data block before it, so entries wait until that is read.
     waiting: list[tuple[Multihash, ev.MetadataBlock]] = []
     for block_hash, _, block in walk_back(objects.get_block, head):
         if isinstance(block.event, ev.AddData | ev.ExecuteTransform):
-            yield from _told(waiting, block.event, aliases or {})
+            yield from _entries(waiting, block.event, aliases or {})
             waiting = []
         if isinstance(block.event, ev.ExecuteTransform) and aliases is None:
             aliases = _aliases(objects, head)
         waiting.append((block_hash, block))
-    yield from _told(waiting, None, aliases or {})
+    yield from _entries(waiting, None, aliases or {})
 
 
 def _aliases(objects: DatasetObjects, head: Multihash) -> dict[DatasetId, str]:
-    """What the transform calls its inputs."""
+    """The names that the transform uses for its inputs."""
     try:
-        transform = load_at(objects, head, {}).state.transform
+        transform = load_snapshot(objects, head, {}).state.transform
     except FloodmarkError:
-        return {}  # ids will do: a damaged chain is walked as far as it goes, and that says where it ends
+        return {}  # show ids instead: the walk over a damaged chain goes on and reports where the chain breaks
     if transform is None:
         return {}
-    pairs = zip(input_ids(transform), transform.inputs, strict=True)
+    pairs = zip(parse_input_ids(transform), transform.inputs, strict=True)
     return {id_: item.alias for id_, item in pairs if id_ is not None and item.alias}
 
 
-def _told(
+def _entries(
     blocks: list[tuple[Multihash, ev.MetadataBlock]], previous: ev.DataEvent | None, aliases: Mapping[DatasetId, str]
 ) -> Iterator[LogEntry]:
     for block_hash, block in blocks:
@@ -75,9 +74,10 @@ def _told(
 def summary(
     event: ev.MetadataEvent, previous: ev.DataEvent | None, aliases: Mapping[DatasetId, str] | None = None
 ) -> str:
-    """What an event did, in one line; `previous` is the data event before it: what it has too is only carried.
+    """A one-line summary of an event.
 
-    `aliases` are the names of a transform's inputs.
+    `previous` is the data event before it: values that both have did not change. `aliases` are the names of a
+    transform's inputs.
     """
     match event:
         case ev.AddData():
@@ -87,8 +87,8 @@ def summary(
         case ev.Seed():
             return f"created {event.dataset_kind.name.lower()} dataset {event.dataset_id.text}"
         case ev.SetDataSchema():
-            fields = event.schema.fields if event.schema is not None else ()
-            return f"set columns: {', '.join(f.name for f in fields)}"
+            columns = event.columns
+            return f"set columns: {', '.join(f.name for f in columns.fields) if columns is not None else 'unreadable'}"
         case ev.SetVocab():
             return f"event time is {event.event_time_column or 'event_time'}"
         case ev.AddPushSource():
@@ -106,30 +106,28 @@ def summary(
             return ev.kind(event)
 
 
-def counted(batch: Tally | Commit) -> str:
-    """What the rows of a batch came to: ``+3 new, 2 changed, 10 unchanged``. Empty when it had none."""
+def format_counts(batch: BatchTally | Commit) -> str:
+    """The row counts of a batch by outcome: ``+3 new, 2 changed, 10 unchanged``. Empty if the batch had no rows."""
     counts = [
         (batch.new, "+{:,} new"),
         (batch.changed, "{:,} changed"),
         (batch.retracted, "{:,} retracted"),
         (batch.unchanged, "{:,} unchanged"),
         (batch.duplicates, "{:,} replaced within the batch"),
-        (batch.unknown, "{:,} not there to retract"),
+        (batch.unknown, "{:,} not found"),
     ]
-    return ", ".join(said.format(count) for count, said in counts if count)
+    return ", ".join(template.format(count) for count, template in counts if count)
 
 
 def _read_inputs(event: ev.ExecuteTransform, aliases: Mapping[DatasetId, str]) -> list[str]:
-    """How far a transaction has read its inputs, where it has read on."""
-    said = []
+    """How far a transaction has read each input that it read further."""
+    phrases = []
     for item in event.query_inputs:
         if item.new_block_hash is not None:
             name = aliases.get(item.dataset_id, item.dataset_id.text)
-            offsets = (
-                f"up to offset {item.new_offset}" if item.new_offset is not None else "where no records were added"
-            )
-            said.append(f"read {name} {offsets}")
-    return said
+            offsets = f"up to offset {item.new_offset}" if item.new_offset is not None else "(no new records)"
+            phrases.append(f"read {name} {offsets}")
+    return phrases
 
 
 def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None, read: Sequence[str] = ()) -> str:
@@ -138,7 +136,7 @@ def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None, read: Sequ
     if event.new_data is not None:
         moved.append(_slice_summary(event, event.new_data, tally))
     elif tally is not None:
-        moved.append(f"nothing changed: {counted(tally) or 'an empty batch'}")
+        moved.append(f"nothing changed: {format_counts(tally) or 'an empty batch'}")
     if tally is not None and tally.now is not None:
         moved.append(f"now was given as {_clock(datetime.fromisoformat(tally.now))}")
     moved += read
@@ -151,19 +149,19 @@ def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None, read: Sequ
         else:
             moved.append(f"source {state.source_name} at {state.value}")
     if not moved and event.new_checkpoint is not None:
-        moved.append("only noted which keys were processed")
-    return "; ".join(moved) or "moved nothing visible"
+        moved.append("only recorded which keys were processed")
+    return "; ".join(moved) or "no visible change"
 
 
-def _slice_summary(event: ev.DataEvent, new: ev.DataSlice, tally: Tally | None) -> str:
-    """The records of one slice; the last slice of a merged batch says what the whole batch came to."""
+def _slice_summary(event: ev.DataEvent, new: ev.DataSlice, tally: BatchTally | None) -> str:
+    """The records of one slice. The last slice of a merged batch also has the counts of the whole batch."""
     where = f"offsets {new.offset_interval.start}–{new.offset_interval.end} ({_bytes(new.size)})"
     _, slices = commit_part(event)
     if tally is None:
         return f"+{new.rows:,} records, {where}"
     if slices == 1:
-        return f"{counted(tally)}, {where}"
-    return f"+{new.rows:,} records, {where}; the batch of {slices} slices: {counted(tally)}"
+        return f"{format_counts(tally)}, {where}"
+    return f"+{new.rows:,} records, {where}; the batch of {slices} slices: {format_counts(tally)}"
 
 
 def _merge(merge: MergeStrategy) -> str:

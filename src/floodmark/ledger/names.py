@@ -1,7 +1,7 @@
-"""Dataset names: one path segment each, the same whether in capitals or not, and where each name points.
+"""Dataset names: one path segment each, case-insensitive, and the dataset that each name points to.
 
-A name is a small file that is only ever swapped, never deleted: one that stands for nothing any more says so. Deletes
-are not durable, so after a crash the name of a dropped dataset could come back without its dataset.
+A name is a small file that is swapped, never deleted. A name that is no longer used keeps its file, with the id null.
+Deletes are not durable, so after a crash the name of a dropped dataset could come back without its dataset.
 """
 
 from __future__ import annotations
@@ -13,61 +13,60 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from floodmark.chain.errors import BadDatasetId
 from floodmark.chain.ids import DatasetId
-from floodmark.ledger.errors import BadName, CommitConflict, DatasetExists, LedgerError, UnknownDataset
-from floodmark.storage.pointer import Pointer
-from floodmark.storage.retry import MAX_RACES, races
+from floodmark.errors import BadDatasetId, BadName, CommitConflict, DatasetExists, LedgerError, UnknownDataset
+from floodmark.storage.pointer import MAX_RACES, Pointer, attempt_numbers
 from floodmark.storage.store import Store
 
-LONGEST = 100
-"""How many characters a name may have."""
+MAX_NAME_LENGTH = 100
+"""The longest name, in characters."""
 
-_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{LONGEST - 1}}}")
+_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_NAME_LENGTH - 1}}}")
 _FOLDER = "names"
 
 _log = logging.getLogger(__name__)
 
 
 class DamagedName(LedgerError):
-    """The file behind a dataset name does not say which dataset it is."""
+    """The file of a dataset name does not contain a dataset id."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A name as the user spelled it, and the dataset it stands for.
+class NameEntry:
+    """A name as the user spelled it, and the dataset that it points to.
 
-    Of a view also the dataset that is filled to replace it, and those that it has replaced.
+    The entry of a view also has the dataset that is being filled to replace it, and the datasets that it replaced.
     """
 
     name: str
     id: DatasetId
     pending: DatasetId | None = None
     previous: tuple[DatasetId, ...] = ()
-    rows_of: str | None = None  # the view that had these rows before it was replaced
+    rows_of: str | None = None  # the view that owned these rows before it was replaced
 
-    def is_place_of(self, dataset_id: DatasetId) -> bool:
-        """Whether a dataset has this name, is to have it, or had it before it was replaced."""
+    def is_name_of(self, dataset_id: DatasetId) -> bool:
+        """Whether a dataset has this name, will get it, or had it before it was replaced."""
         return self.rows_of is None and dataset_id in (self.id, self.pending, *self.previous)
 
 
 def check_name(name: str) -> str:
-    """The name, if it can be one."""
+    """Return the name if it is valid, else raise `BadName`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadName(
-            f"{name!r} cannot name a dataset",
-            hint=f"use letters, digits, '_', '-' and '.', starting with a letter, a digit or '_', at most {LONGEST}",
+            f"{name!r} is not a valid dataset name",
+            hint=f"use at most {MAX_NAME_LENGTH} letters, digits, '_', '-' and '.', "
+            "and start with a letter, a digit or '_'",
             name=name,
         )
     return name
 
 
 def _warn(error: DamagedName) -> None:
-    _log.warning("%s", error)  # one stray file must not hide all other datasets
+    _log.warning("%s", error)  # one damaged file must not hide all other datasets
 
 
-def entries(store: Store, damaged: Callable[[DamagedName], None] = _warn) -> Iterator[Entry]:
-    """All names of a lake in alphabetical order."""
+def entries(store: Store, damaged: Callable[[DamagedName], None] = _warn) -> Iterator[NameEntry]:
+    """All names of a lake, in alphabetical order."""
     for info in store.list(_FOLDER):
         try:
             entry = _parse(info.key, Pointer(store, info.key).read())
@@ -78,31 +77,31 @@ def entries(store: Store, damaged: Callable[[DamagedName], None] = _warn) -> Ite
             yield entry
 
 
-def all_entries(store: Store, damaged: Callable[[DamagedName], None] = _warn) -> list[Entry]:
-    """The same, read until nothing changes, so that a rename in progress hides no dataset."""
-    seen = None
-    for _ in races(MAX_RACES):
-        now = list(entries(store, damaged))
-        if now == seen:
-            return now
-        seen = now
+def all_entries(store: Store, damaged: Callable[[DamagedName], None] = _warn) -> list[NameEntry]:
+    """The same, read until two reads agree, so that a rename in progress hides no dataset."""
+    previous = None
+    for _ in attempt_numbers(MAX_RACES):
+        current = list(entries(store, damaged))
+        if current == previous:
+            return current
+        previous = current
     raise _lost("names")
 
 
 def exists(store: Store, name: str) -> bool:
-    """Whether a name stands for a dataset."""
-    return look(store, name) is not None
+    """Whether a name points to a dataset."""
+    return read_entry(store, name) is not None
 
 
-def look(store: Store, name: str) -> Entry | None:
-    """What a name stands for; None if it stands for nothing."""
+def read_entry(store: Store, name: str) -> NameEntry | None:
+    """The entry of a name; None if no dataset has it."""
     key = _key(name)
     return _parse(key, Pointer(store, key).read())
 
 
-def find(store: Store, name: str) -> Entry:
-    """What a name stands for, or an error that names the nearest one there is."""
-    entry = look(store, name)
+def require_entry(store: Store, name: str) -> NameEntry:
+    """The entry of a name, or an error that suggests the most similar name."""
+    entry = read_entry(store, name)
     if entry is not None:
         return entry
     known = [entry.name for entry in entries(store)]
@@ -110,159 +109,160 @@ def find(store: Store, name: str) -> Entry:
     if near:
         hint = f"did you mean {near[0]!r}?"
     else:
-        hint = f"there are: {', '.join(known)}" if known else "the lake is empty: create a dataset first"
+        hint = f"choose one of {', '.join(known)}" if known else "the lake is empty: create a dataset first"
     raise UnknownDataset(f"there is no dataset {name!r} in {store.url}", hint=hint, name=name)
 
 
-def stands_for(store: Store, name: str, dataset_id: DatasetId) -> bool:
-    """Whether this is a name of this dataset."""
-    entry = look(store, name)
+def names_dataset(store: Store, name: str, dataset_id: DatasetId) -> bool:
+    """Whether a name points to this dataset."""
+    entry = read_entry(store, name)
     return entry is not None and entry.id == dataset_id
 
 
-def find_place(store: Store, dataset_id: DatasetId, likely: str) -> Entry | None:
-    """The name that a dataset has, is to have, or had before it was replaced; the likely one is read first.
+def find_entry_of(store: Store, dataset_id: DatasetId, likely: str) -> NameEntry | None:
+    """The entry whose name a dataset has, will get, or had before it was replaced. The likely name is read first.
 
-    None if there is none, though old rows may be left under a name of their own.
+    None if there is no such entry; old rows may still be kept under a separate name.
     """
     entry = _guess(store, likely)
-    if entry is not None and entry.is_place_of(dataset_id):
+    if entry is not None and entry.is_name_of(dataset_id):
         return entry
-    found = [entry for entry in all_entries(store) if entry.is_place_of(dataset_id)]
-    return min(found, key=lambda entry: entry.id != dataset_id, default=None)
+    matching = [entry for entry in all_entries(store) if entry.is_name_of(dataset_id)]
+    return min(matching, key=lambda entry: entry.id != dataset_id, default=None)
 
 
-def find_source(store: Store, dataset_id: str, alias: str) -> str | None:
-    """The present name of a dataset that a query knows under an alias, or of the one that replaced it."""
-    wanted = DatasetId.parse(dataset_id)
+def find_input_name(store: Store, dataset_id: str, alias: str) -> str | None:
+    """The present name of a dataset that a query reads under an alias, or of the dataset that replaced it."""
+    id_ = DatasetId.parse(dataset_id)
     entry = _guess(store, alias)
-    if entry is None or entry.id != wanted:
-        entry = find_place(store, wanted, alias)
+    if entry is None or entry.id != id_:
+        entry = find_entry_of(store, id_, alias)
     return None if entry is None else entry.name
 
 
-def _guess(store: Store, name: str) -> Entry | None:
+def _guess(store: Store, name: str) -> NameEntry | None:
     try:
-        return look(store, name)
+        return read_entry(store, name)
     except (BadName, DamagedName):
         return None
 
 
 def claim(store: Store, name: str, dataset_id: DatasetId, *, rows_of: str | None = None) -> None:
-    """Give a dataset a name; exactly one of several who try gets it."""
-    _claim(store, Entry(name, dataset_id, rows_of=rows_of))
+    """Give a dataset a name. If several processes claim one name at once, exactly one succeeds."""
+    _claim(store, NameEntry(name, dataset_id, rows_of=rows_of))
 
 
-def swap(store: Store, old: Entry, new: Entry | None) -> bool:
-    """Replace what a name says, durably; None frees the name. False if it does not say `old` any more."""
+def swap(store: Store, old: NameEntry, new: NameEntry | None) -> bool:
+    """Replace the entry of a name, durably; None frees the name. False if the entry is no longer `old`."""
     key = _key(old.name)
-    there = Pointer(store, key).read()
-    if _parse(key, there) != old:
+    present = Pointer(store, key).read()
+    if _parse(key, present) != old:
         return False
     content = json.dumps({"name": old.name, "id": None}).encode() if new is None else _content(new)
 
-    def happened(found: bytes) -> bool:
-        now = _parse(key, found)
-        return (now is None or not now.is_place_of(old.id)) if new is None else now is not None and now.id == new.id
+    def happened(data: bytes) -> bool:
+        now = _parse(key, data)
+        return (now is None or not now.is_name_of(old.id)) if new is None else now is not None and now.id == new.id
 
-    return Pointer(store, key).swap(there, content, happened)
+    return Pointer(store, key).swap(present, content, happened)
 
 
 def rename(store: Store, old: str, new: str) -> bool:
-    """Move all that a name says to another name. In between the dataset has both names, so that it never has none.
+    """Move the entry of a name to another name. In between the dataset has both names, so it always has a name.
 
-    False if another process released the old name first.
+    False if another process freed the old name first.
     """
     check_name(new)
-    entry, copy = find(store, old), None
-    for _ in races(MAX_RACES):
+    entry, copy = require_entry(store, old), None
+    for _ in attempt_numbers(MAX_RACES):
         target = replace(entry, name=new)
         if _moved(store, entry, target, copy):
             return True
-        changed = look(store, old)
+        changed = read_entry(store, old)
         if changed is None:
             return False
         entry, copy = changed, target
     raise _lost(old)
 
 
-def _moved(store: Store, entry: Entry, target: Entry, copy: Entry | None) -> bool:
+def _moved(store: Store, entry: NameEntry, target: NameEntry, copy: NameEntry | None) -> bool:
     """One attempt to rename; False if another process changed one of the names first.
 
-    `copy` is what the attempt before gave to the new name. Another entry of this dataset is from a rename that was cut
-    short; the one that was changed since then counts.
+    `copy` is the entry that the attempt before wrote under the new name. Any other entry of this dataset there comes
+    from an interrupted rename; of the two entries, the one that changed since then is kept.
     """
     if _key(entry.name) == _key(target.name):
         return swap(store, entry, target)
-    there = look(store, target.name)
-    if there is None:
+    present = read_entry(store, target.name)
+    if present is None:
         _claim(store, target)
-    elif there.rows_of != entry.rows_of or {there.id, *there.previous}.isdisjoint({entry.id, *entry.previous}):
-        raise _taken(store, target.name)
+    elif present.rows_of != entry.rows_of or {present.id, *present.previous}.isdisjoint({entry.id, *entry.previous}):
+        raise _exists_error(store, target.name)
     else:
-        is_older = there == copy or there.id in entry.previous or (there.id == entry.id and entry.pending is not None)
-        if is_older and not swap(store, there, target):
+        same = present.id == entry.id and entry.pending is not None
+        is_older = present == copy or present.id in entry.previous or same
+        if is_older and not swap(store, present, target):
             return False
     return swap(store, entry, None)
 
 
-def _claim(store: Store, entry: Entry) -> None:
+def _claim(store: Store, entry: NameEntry) -> None:
     key = _key(entry.name)
-    there = Pointer(store, key).read()
+    present = Pointer(store, key).read()
 
-    def happened(found: bytes) -> bool:
-        now = _parse(key, found)
+    def happened(content: bytes) -> bool:
+        now = _parse(key, content)
         return now is not None and now.id == entry.id
 
-    if _parse(key, there) is not None or not Pointer(store, key).swap(there, _content(entry), happened):
-        raise _taken(store, entry.name)
+    if _parse(key, present) is not None or not Pointer(store, key).swap(present, _content(entry), happened):
+        raise _exists_error(store, entry.name)
 
 
-def _taken(store: Store, name: str) -> DatasetExists:
+def _exists_error(store: Store, name: str) -> DatasetExists:
     return DatasetExists(
-        f"a dataset {name!r} exists already in {store.url}",
-        hint="open the one that is there, or choose another name",
+        f"a dataset {name!r} already exists in {store.url}",
+        hint="open the existing dataset, or choose another name",
         name=name,
     )
 
 
 def _lost(what: str) -> CommitConflict:
-    return CommitConflict(f"{what!r} kept changing: {MAX_RACES} races were lost", hint="try again")
+    return CommitConflict(f"{what!r} kept changing: lost {MAX_RACES} races against other writers", hint="try again")
 
 
 def _key(name: str) -> str:
     return f"{_FOLDER}/{check_name(name).lower()}"
 
 
-def _content(entry: Entry) -> bytes:
-    said: dict[str, object] = {"name": entry.name, "id": entry.id.text}
+def _content(entry: NameEntry) -> bytes:
+    fields: dict[str, object] = {"name": entry.name, "id": entry.id.text}
     if entry.pending is not None:
-        said["pending"] = entry.pending.text
+        fields["pending"] = entry.pending.text
     if entry.previous:
-        said["previous"] = [one.text for one in entry.previous]
+        fields["previous"] = [one.text for one in entry.previous]
     if entry.rows_of is not None:
-        said["rows_of"] = entry.rows_of
-    return json.dumps(said).encode()
+        fields["rows_of"] = entry.rows_of
+    return json.dumps(fields).encode()
 
 
-def _parse(key: str, data: bytes | None) -> Entry | None:
-    """What a name's file says, None when there is no file or the name stands for nothing any more."""
+def _parse(key: str, data: bytes | None) -> NameEntry | None:
+    """The entry in a name's file; None if there is no file or the name is free again."""
     if data is None:
         return None
     try:
-        said = json.loads(data)
-        if said["id"] is None:
+        fields = json.loads(data)
+        if fields["id"] is None:
             return None
-        pending, name = said.get("pending"), str(said["name"])
-        return Entry(
+        pending, name = fields.get("pending"), str(fields["name"])
+        return NameEntry(
             name if _key(name) == key else key.removeprefix(f"{_FOLDER}/"),  # a file that was renamed by hand
-            DatasetId.parse(said["id"]),
+            DatasetId.parse(fields["id"]),
             None if pending is None else DatasetId.parse(pending),
-            tuple(map(DatasetId.parse, said.get("previous", ()))),
-            said.get("rows_of"),
+            tuple(map(DatasetId.parse, fields.get("previous", ()))),
+            fields.get("rows_of"),
         )
     except (ValueError, KeyError, TypeError, AttributeError, BadDatasetId, BadName) as error:
         raise DamagedName(
             f"{key} does not name a dataset: {error}",
-            hint='put back the file from a copy of the lake, or write it anew: {"name": …, "id": "did:odf:…"}',
+            hint='restore the file from a copy of the lake, or write it again: {"name": …, "id": "did:odf:…"}',
         ) from error

@@ -1,4 +1,4 @@
-"""The objects of one dataset in its store: blocks, data, checkpoints, the head, and the derived index."""
+"""The objects of one dataset in its store: head, blocks, slices, checkpoints, indexes, row copies, folded files."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from floodmark.chain.hashes import Multihash
-from floodmark.chain.head import parse_head
+from floodmark.chain.ids import Multihash, parse_head
 from floodmark.storage.pointer import Pointer
 from floodmark.storage.store import ObjectInfo, Store
 
 
 @dataclass(frozen=True)
 class DatasetObjects:
-    """Where a dataset's objects are: a store and the dataset's folder in it."""
+    """The objects of one dataset: a store and the dataset's folder in it."""
 
     store: Store
     folder: str
@@ -36,7 +35,7 @@ class DatasetObjects:
 
     @property
     def checkpoint_prefix(self) -> str:
-        """What the keys of checkpoints begin with; their hashes follow."""
+        """The start of a checkpoint's key; its hash follows."""
         return f"{self.folder}/checkpoints/"
 
     def block_key(self, block_hash: Multihash) -> str:
@@ -50,11 +49,11 @@ class DatasetObjects:
         return f"{self.folder}/info/keys/files/{name}"
 
     def key_manifest_key(self, name: str) -> str:
-        """A manifest of the key index: which of its files belong together as of one block."""
+        """A manifest of the key index: it lists the files that form the index as of one block."""
         return f"{self.folder}/info/keys/manifests/{name}"
 
     def rows_key(self, name: str) -> str:
-        """The uncompressed copy of a slice, for reading single rows."""
+        """The uncompressed copy of a slice, for reads of single rows."""
         return f"{self.folder}/info/rows/{name}"
 
     @property
@@ -62,11 +61,11 @@ class DatasetObjects:
         return f"{self.folder}/info/fold/manifest"
 
     def fold_key(self, start: int, physical_hash: Multihash) -> str:
-        """A file of rows from this offset on that were alive when they were folded."""
+        """A folded file: the rows from this offset on that were live when they were folded."""
         return f"{self.folder}/info/fold/files/{start}-{physical_hash.text}"
 
     def put_named(self, key: str, data: bytes) -> None:
-        """Store an object that is named by its hash, durably; one that is there and damaged is replaced."""
+        """Store an object that is named by its hash, durably. Replace an existing object that is damaged."""
         if not self.store.put_if_absent(key, data) and self.store.get(key) != data:
             self.store.delete(key)
             self.store.put_if_absent(key, data)
@@ -76,12 +75,12 @@ class DatasetObjects:
         return Pointer(self.store, self.head_key)
 
     def read_head(self) -> Multihash | None:
-        """The newest block's hash, or None when there is no such dataset (any more)."""
+        """The newest block's hash, or None if the dataset does not exist (any more)."""
         content = self.head.read()
         return None if content is None else parse_head(content)
 
     def turn(self) -> AbstractContextManager[None]:
-        """Wait for and hold this dataset's turn to commit."""
+        """Wait for this dataset's turn to commit, and hold it."""
         return self.store.turn(self.head_key)
 
     def get_block(self, block_hash: Multihash) -> bytes:

@@ -1,4 +1,4 @@
-"""Scanning: the records of a selection as Arrow data, without a JVM."""
+"""Scan the records of a selection as Arrow data, without a JVM."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.ledger.beside import (
-    Beside,
-    Located,
-    WholeColumns,
-    counted,
-    is_dense,
-    joined,
-    no_columns,
-    side_by_side,
-)
-from floodmark.ledger.errors import BadQuery, UnreadableSlice
-from floodmark.ledger.expressions import check_fits, fields_of, fits
-from floodmark.ledger.layout import Layout
+from floodmark.errors import BadQuery, UnreadableSlice
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.schema import Layout
 from floodmark.ledger.selection import Selection
+from floodmark.ledger.side_columns import (
+    BackgroundRead,
+    OffsetBatch,
+    SideColumnSet,
+    append_columns,
+    batches_without_columns,
+    count_offsets,
+    is_dense,
+    with_side_columns,
+)
 from floodmark.storage.arrays import I64
-from floodmark.storage.arrow_files import arrow_filesystem
+from floodmark.storage.parquet import arrow_filesystem
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pa_ds
 
+
 Where = Any
 """SQL text, an Arrow expression, or None."""
 
-_INSTEAD = "a folded file is damaged (%s): its slices are read, and fold() makes it anew"
+_FALLBACK = "a folded file is damaged (%s): reading its slices instead; call fold() to write the file again"
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Scan:
-    """Some columns of a selection, in offset order: those of the records, and those that lie beside them."""
+    """Some columns of a selection, in offset order: columns of the records and side columns."""
 
     objects: DatasetObjects
     layout: Layout
     selection: Selection
     columns: tuple[str, ...]
-    beside: Beside | None = None
+    beside: SideColumnSet | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -58,31 +58,33 @@ class Scan:
 
     @property
     def full_schema(self) -> pa.Schema:
-        """All columns that can be asked for."""
+        """All columns that can be read."""
         return pa.schema([*self.layout.read_schema, *self._beside_schema])
 
     @property
     def data_names(self) -> tuple[str, ...]:
-        """All columns but those of the system and those that are hidden."""
+        """All columns except system columns and hidden columns."""
         return (*self.layout.shown.names, *self._beside_schema.names)
 
     @property
     def _beside_schema(self) -> pa.Schema:
         return pa.schema([]) if self.beside is None else self.beside.schema
 
-    def needs_beside(self, where: pc.Expression | None = None) -> bool:
-        """Whether a column that is asked for, or looked at by the filter, does not lie in the records' own files."""
+    def needs_side_columns(self, where: pc.Expression | None = None) -> bool:
+        """Whether the requested columns or the filter need a column that is not in the records' own files."""
         if self.beside is None:
             return False
         known = set(self.beside.schema.names)
-        return not known.isdisjoint(self.columns) or (where is not None and not fits(where, self.layout.read_schema))
+        return not known.isdisjoint(self.columns) or (
+            where is not None and not filter_fits(where, self.layout.read_schema)
+        )
 
     def dataset(self) -> pa_ds.Dataset:
-        """The records' own files as one Arrow dataset, into which scanners and DuckDB push columns and filters.
+        """The records' own files as one Arrow dataset. Scanners and DuckDB push columns and filters into it.
 
-        It may hold records outside of the selection: `filter` leaves them out.
+        It may contain records outside the selection; `filter` removes them.
         """
-        import pyarrow.dataset as pa_ds  # late: it imports pandas, which a command that reads no data can do without
+        import pyarrow.dataset as pa_ds  # late: it imports pandas, which commands that read no data do not need
         import pyarrow.fs as pa_fs
 
         keys = [f.key for f in self.selection.files]
@@ -93,7 +95,7 @@ class Scan:
             filesystem, sources = pa_fs.LocalFileSystem(), [str(path) for path in paths]
         else:
             filesystem, sources = arrow_filesystem(self.objects.store), keys
-        # Folded files have checksums in their pages; slices have none, which costs nothing.
+        # Folded files have page checksums. Slices have none, so this setting costs nothing for them.
         file_format = pa_ds.ParquetFileFormat(
             default_fragment_scan_options=pa_ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         )
@@ -101,7 +103,7 @@ class Scan:
         return pa_ds.FileSystemDataset(fragments, self.layout.read_schema, file_format, filesystem)
 
     def filter(self) -> pc.Expression | None:
-        """What keeps the records of the selection, None when every record of its files belongs to it."""
+        """The filter that keeps the records of the selection; None if all records of its files belong to it."""
         bounds = self._bounds()
         if not self.selection.has_dead:
             return bounds
@@ -115,7 +117,7 @@ class Scan:
         return (offset >= self.selection.start) & (offset < self.selection.end)
 
     def _bounded(self) -> tuple[pa_ds.Dataset, pc.Expression | None]:
-        """The files, and what keeps the records between start and end: nothing where whole row groups do."""
+        """The files, and the filter that keeps records between start and end; None if whole row groups match."""
         import pyarrow.dataset as pa_ds
 
         dataset, bounds = self.dataset(), self._bounds()
@@ -123,91 +125,91 @@ class Scan:
             return dataset, bounds
         [fragment], [file] = dataset.get_fragments(), self.selection.files
         part = fragment.subset(bounds, schema=self.layout.read_schema)
-        wanted = min(self.selection.end, file.end) - max(self.selection.start, file.start)
-        if sum(group.num_rows for group in part.row_groups) > wanted:
+        selected = min(self.selection.end, file.end) - max(self.selection.start, file.start)
+        if sum(group.num_rows for group in part.row_groups) > selected:
             return dataset, bounds
         return pa_ds.FileSystemDataset([part], dataset.schema, dataset.format, dataset.filesystem), None
 
     def scanner(self, where: pc.Expression | None = None) -> pa_ds.Scanner:
-        """Arrow's own scanner over the records, with a filter of the caller's."""
-        if not self.needs_beside(where):
+        """An Arrow scanner over the records, with an optional filter."""
+        if not self.needs_side_columns(where):
             return self.records_scanner(where)
         import pyarrow.dataset as pa_ds
 
         return pa_ds.Scanner.from_batches(self.batches(where), schema=self.schema)
 
     def records_scanner(self, where: pc.Expression | None) -> pa_ds.Scanner:
-        """The same when no column beside the records is needed."""
-        mine = self.filter()
-        both = mine if where is None else where if mine is None else mine & where
+        """The same, for a scan that needs no side columns."""
+        own = self.filter()
+        both = own if where is None else where if own is None else own & where
         return self.dataset().scanner(columns=list(self.columns), filter=both)
 
     def batches(self, where: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
-        """The records batch by batch in offset order, those that an Arrow expression keeps."""
-        if self.needs_beside(where):
+        """The records that match an Arrow expression, in batches, in offset order."""
+        if self.needs_side_columns(where):
             yield from self._wide_batches(where)
         else:
             yield from self._records(where)
 
     def _records(self, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
-        """The same when no column beside the records is needed."""
+        """The same, for a scan that needs no side columns."""
         dataset, bounds = self._bounded()
         both = bounds if where is None else where if bounds is None else bounds & where
         if not self.selection.has_dead:
             yield from dataset.scanner(columns=list(self.columns), filter=both).to_batches()
             return
-        # Arrow would hash the offsets of every record to look it up among the dead; both are in order, so we need not.
+        # Arrow would hash every offset to look it up among the dead. Both are sorted, so a search is faster.
         read = list(dict.fromkeys([*self.columns, self.layout.vocab.offset]))
         for batch in dataset.scanner(columns=read, filter=both).to_batches():
-            kept = alive(batch.column(self.layout.vocab.offset).to_numpy(), self.selection.dead)
-            living = batch if kept is None else batch.filter(pa.array(kept))
-            yield living.select(list(self.columns))
+            is_live = live_mask(batch.column(self.layout.vocab.offset).to_numpy(), self.selection.dead)
+            live = batch if is_live is None else batch.filter(pa.array(is_live))
+            yield live.select(list(self.columns))
 
     def _wide_batches(self, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
-        """The records with columns beside them. Only a filter that fits the records is left to the reader of files."""
+        """The records with side columns. A filter that needs only the records' own columns is applied to the files."""
         import pyarrow.dataset as pa_ds
 
         assert self.beside is not None
-        early = where is None or fits(where, self.layout.read_schema)
-        looked_at = [] if early or where is None else fields_of(where, self.full_schema)
-        own, others = self._apart([*self.columns, *looked_at])
+        early = where is None or filter_fits(where, self.layout.read_schema)
+        filtered_by = [] if early or where is None else filter_columns(where, self.full_schema)
+        own, others = self._split_columns([*self.columns, *filtered_by])
         located = self._located(own, where if early else None)
         beside = pa.schema([self.beside.schema.field(name) for name in others])
-        for table in side_by_side(located, self.beside.open(others), beside):
+        for table in with_side_columns(located, self.beside.open(others), beside):
             if early:
                 yield from table.select(list(self.columns)).to_batches()
             else:
                 # Filters may name columns by number. A scanner keeps the order of rows, Table.filter may not.
                 ordered = table.select([n for n in self.full_schema.names if n in table.column_names])
-                found = pa_ds.InMemoryDataset(ordered).scanner(columns=list(self.columns), filter=where)
-                yield from found.to_batches()
+                matching = pa_ds.InMemoryDataset(ordered).scanner(columns=list(self.columns), filter=where)
+                yield from matching.to_batches()
 
-    def _apart(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The columns of the records among these, each once, and those beside them."""
+    def _split_columns(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Split names into columns of the records and side columns, each name once."""
         beside = set(self._beside_schema.names)
         once = dict.fromkeys(names)
         return tuple(n for n in once if n not in beside), tuple(n for n in once if n in beside)
 
-    def _located(self, columns: tuple[str, ...], where: pc.Expression | None) -> Iterator[Located]:
-        """Columns of the records with the offset of each, which are not read where counting gives them."""
+    def _located(self, columns: tuple[str, ...], where: pc.Expression | None) -> Iterator[OffsetBatch]:
+        """Columns of the records with the offset of each record. Offsets are counted, not read, where possible."""
         start, end = self.selection.start, self.selection.end
         if where is None and is_dense(self.selection):
             own = replace(self, columns=columns, beside=None)
-            return counted(start, own._records(None) if columns else no_columns(end - start))
+            return count_offsets(start, own._records(None) if columns else batches_without_columns(end - start))
         offset = self.layout.vocab.offset
         own = replace(self, columns=tuple(dict.fromkeys([*columns, offset])), beside=None)
-        return (Located(batch.column(offset).to_numpy(), batch) for batch in own._records(where))
+        return (OffsetBatch(batch.column(offset).to_numpy(), batch) for batch in own._records(where))
 
     def _wide_table(self) -> pa.Table:
-        """All records with columns beside them; where counting gives their offsets, everything is read at once."""
+        """All records with side columns. A dense selection is read in one step."""
         assert self.beside is not None
-        own, others = self._apart(self.columns)
+        own, others = self._split_columns(self.columns)
         if not is_dense(self.selection):
             return pa.Table.from_batches(self.batches(), self.schema)
-        reading = WholeColumns(self.beside, others, range(self.selection.start, self.selection.end))
+        reading = BackgroundRead(self.beside, others, range(self.selection.start, self.selection.end))
         records = replace(self, columns=own, beside=None)._records_table() if own else pa.table({})
         beside = pa.schema([self.beside.schema.field(name) for name in others])
-        return joined(records, reading.result(), beside).select(list(self.columns))
+        return append_columns(records, reading.result(), beside).select(list(self.columns))
 
     def _records_table(self) -> pa.Table:
         if self.selection.has_dead:
@@ -219,26 +221,26 @@ class Scan:
             return self.schema.empty_table()
         try:
             with self.readable():
-                table = self._wide_table() if self.needs_beside() else self._records_table()
+                table = self._wide_table() if self.needs_side_columns() else self._records_table()
         except UnreadableSlice as error:
-            if (instead := self._unfolded()) is None:
+            if (unfolded := self._unfolded()) is None:
                 raise
-            _log.warning(_INSTEAD, error.message)
-            return instead.to_table()
-        # A cast forgets how many rows a table without columns has.
+            _log.warning(_FALLBACK, error.message)
+            return unfolded.to_table()
+        # A cast of a table without columns would lose its number of rows.
         return table if table.schema.equals(self.schema) else table.cast(self.schema)
 
     def _unfolded(self) -> Scan | None:
-        """The same records from slices alone; None when folded files have no part in these."""
+        """The same records read from slices only; None if this scan reads no folded files."""
         return None if self.selection.unfolded is None else replace(self, selection=self.selection.unfolded())
 
     def to_reader(self, where: Where) -> pa.RecordBatchReader:
-        """The records as a stream of batches, those that `where` (SQL or an Arrow expression) keeps."""
+        """The records that match `where` (SQL or an Arrow expression), as a stream of batches."""
         if isinstance(where, str):
             return self._sql_reader(where)
         try:
             if where is not None:
-                check_fits(where, self.full_schema)  # wrong now, not when the stream is read
+                check_filter(where, self.full_schema)  # raise now, not when the stream is read
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
             raise BadQuery(
                 f"the filter {where} does not work: {error}", hint="give SQL text or a pyarrow.compute expression"
@@ -251,11 +253,11 @@ class Scan:
         try:
             batches = self._sql_batches(where)
         except (BadQuery, UnreadableSlice) as error:
-            # DuckDB has one kind of error for a wrong filter and for a damaged file; slices tell which it is.
-            if (instead := self._unfolded()) is None:
+            # DuckDB raises the same error for a wrong filter and for a damaged file. A read of the slices shows which.
+            if (unfolded := self._unfolded()) is None:
                 raise
-            reader = instead._sql_reader(where)
-            _log.warning(_INSTEAD, error.message)
+            reader = unfolded._sql_reader(where)
+            _log.warning(_FALLBACK, error.message)
             return reader
         return self._guarded(batches, lambda scan: scan._sql_batches(where))
 
@@ -267,35 +269,35 @@ class Scan:
         connection = duckdb.connect()
         records = self.filtered()
         try:
-            connection.execute("set timezone = 'UTC'")  # not the machine's: an answer depends on the data alone
+            connection.execute("set timezone = 'UTC'")  # so that the result does not depend on the machine
             connection.register("records", records)
-            connection.extract_statements(f"select 1 where {where}")  # brackets that close ours are refused so
+            connection.extract_statements(f"select 1 where {where}")  # refuses text that closes our parenthesis
             names = ", ".join(_quoted(name) for name in self.columns)
             reader = connection.sql(f"select {names} from records where ({where}\n)").to_arrow_reader()
         except duckdb.Error as error:
             raise_failure(records, error)
             raise BadQuery(
-                f"the filter {where!r} does not work: {error}", hint="it is the WHERE part of SQL"
+                f"the filter {where!r} does not work: {error}", hint="give the condition of a SQL WHERE clause"
             ) from error
-        return _answers(reader, records)
+        return _duckdb_batches(reader, records)
 
     def filtered(self) -> pa_ds.Dataset:
-        """The records of the selection and no others, for DuckDB, which filters and joins them as it likes."""
+        """Exactly the records of the selection, as a dataset for DuckDB to filter and join."""
         if self.beside is not None:
             from floodmark.ledger.duckdb_table import ScanTable
 
             return ScanTable(self)
-        mine = self.filter()
-        return self.dataset() if mine is None else self.dataset().filter(mine)
+        own = self.filter()
+        return self.dataset() if own is None else self.dataset().filter(own)
 
     def _guarded(
-        self, batches: Iterable[pa.RecordBatch], again: Callable[[Scan], Iterable[pa.RecordBatch]]
+        self, batches: Iterable[pa.RecordBatch], reopen: Callable[[Scan], Iterable[pa.RecordBatch]]
     ) -> pa.RecordBatchReader:
-        """The same stream, with the dataset's own types and errors; `again` opens it on another scan."""
-        return pa.RecordBatchReader.from_batches(self.schema, self._stream(batches, again))
+        """The same stream, with the dataset's own types and errors; `reopen` opens it on another scan."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._stream(batches, reopen))
 
     def _stream(
-        self, batches: Iterable[pa.RecordBatch], again: Callable[[Scan], Iterable[pa.RecordBatch]]
+        self, batches: Iterable[pa.RecordBatch], reopen: Callable[[Scan], Iterable[pa.RecordBatch]]
     ) -> Iterator[pa.RecordBatch]:
         rows = 0
         try:
@@ -305,32 +307,32 @@ class Scan:
                     yield batch if batch.schema.equals(self.schema) else batch.cast(self.schema)
             return
         except UnreadableSlice as error:
-            if (instead := self._unfolded()) is None:
+            if (unfolded := self._unfolded()) is None:
                 raise
             if rows:
                 raise UnreadableSlice(
-                    f"a folded copy of the rows is damaged, found after {rows} of them were read: {error.message}",
-                    hint="fold() makes it anew from the slices; then read again",
+                    f"a folded file is damaged; {rows} rows were read before the damage was found: {error.message}",
+                    hint="call fold() to write the file again from the slices, then read again",
                 ) from error
-            _log.warning(_INSTEAD, error.message)
-        yield from instead._stream(again(instead), again)
+            _log.warning(_FALLBACK, error.message)
+        yield from unfolded._stream(reopen(unfolded), reopen)
 
     @contextmanager
     def readable(self) -> Iterator[None]:
-        """Turn what Arrow says of a missing or damaged file into what the user can do about it."""
+        """Turn Arrow's errors about missing or damaged files into an error with a hint."""
         try:
             yield
         except pa.ArrowCancelled:
             raise
         except (pa.ArrowException, OSError) as error:
             raise UnreadableSlice(
-                f"records {self.selection.start} to {self.selection.end - 1} cannot all be read: {error}",
-                hint="a file of the dataset is missing or damaged: verify says which",
+                f"some of the records {self.selection.start} to {self.selection.end - 1} cannot be read: {error}",
+                hint="a file of the dataset is missing or damaged: call verify() to find out which",
             ) from error
 
 
-def alive(offsets: I64, dead: I64) -> npt.NDArray[np.bool_] | None:
-    """Which of these offsets are not among the dead, None when all are; both are sorted."""
+def live_mask(offsets: I64, dead: I64) -> npt.NDArray[np.bool_] | None:
+    """A mask of the offsets that are not dead; None if none of them is dead. Both arrays are sorted."""
     if len(offsets) == 0:
         return None
     low, high = np.searchsorted(dead, [offsets[0], offsets[-1] + 1])
@@ -338,16 +340,16 @@ def alive(offsets: I64, dead: I64) -> npt.NDArray[np.bool_] | None:
         return None
     near = dead[low:high]
     at = np.searchsorted(offsets, near)
-    kept = np.ones(len(offsets), np.bool_)
-    kept[at[offsets[at] == near]] = False  # a folded file has left out some of the dead already
-    return kept
+    is_live = np.ones(len(offsets), np.bool_)
+    is_live[at[offsets[at] == near]] = False  # compared, because a folded file may lack some of the dead
+    return is_live
 
 
-def _answers(reader: pa.RecordBatchReader, records: pa_ds.Dataset) -> Iterator[pa.RecordBatch]:
-    """What DuckDB answers, with our own errors.
+def _duckdb_batches(reader: pa.RecordBatchReader, records: pa_ds.Dataset) -> Iterator[pa.RecordBatch]:
+    """The batches of a DuckDB query, with our own errors.
 
-    Nothing of DuckDB's is kept here but the stream, which ends its connection: Arrow leaves alone whatever Python
-    object a stream still has when the process ends, and DuckDB complains of its own.
+    This generator refers only to the stream, whose end closes the connection. Arrow does not release the Python objects
+    of an open stream when the process ends, and DuckDB would then report an error for its connection.
     """
     from floodmark.ledger.duckdb_table import raise_failure
 
@@ -361,9 +363,9 @@ def _answers(reader: pa.RecordBatchReader, records: pa_ds.Dataset) -> Iterator[p
 
 
 def checked_columns(
-    layout: Layout, columns: Sequence[str] | None, name: str, beside: Beside | None = None
+    layout: Layout, columns: Sequence[str] | None, name: str, beside: SideColumnSet | None = None
 ) -> tuple[str, ...]:
-    """The columns to read: all but hidden ones and those of the system, or those asked for."""
+    """The columns to read: the requested ones, or all except system columns and hidden columns."""
     others = [] if beside is None else beside.schema.names
     if columns is None:
         return (*layout.shown.names, *others)
@@ -372,10 +374,38 @@ def checked_columns(
     if unknown:
         shown = [c for c in known if c not in layout.hidden]
         raise BadQuery(
-            f"dataset {name!r} has no column {unknown[0]!r}", hint=f"it has {', '.join(shown)}", column=unknown[0]
+            f"dataset {name!r} has no column {unknown[0]!r}",
+            hint=f"choose from its columns: {', '.join(shown)}",
+            column=unknown[0],
         )
     return tuple(columns)
 
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+_MISFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError)
+
+
+def check_filter(where: pc.Expression, schema: pa.Schema) -> None:
+    """Raise Arrow's error if a filter does not work on these columns."""
+    schema.empty_table().filter(where)
+
+
+def filter_fits(where: pc.Expression, schema: pa.Schema) -> bool:
+    """Whether a filter works on these columns."""
+    try:
+        check_filter(where, schema)
+    except _MISFIT:
+        return False
+    return True
+
+
+def filter_columns(where: pc.Expression, schema: pa.Schema) -> list[str]:
+    """The columns that a valid filter needs, and maybe more: Arrow shows them only in the text of the expression."""
+    text = str(where)
+    if "FieldPath(" in text:  # a column by number: numbers stay valid only with all columns
+        return list(schema.names)
+    named = [name for name in schema.names if name in text]
+    return named if filter_fits(where, pa.schema([schema.field(name) for name in named])) else list(schema.names)

@@ -1,4 +1,7 @@
-"""Selections: which files hold an interval of offsets, and what past an `as_of` names. Pure but for block reads."""
+"""Selections: the files that contain an interval of offsets, and the offsets that an `as_of` stands for.
+
+Nothing here reads anything except blocks.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.chain.errors import BadHash
 from floodmark.chain.events import AddData, DatasetKind, ExecuteTransform, last_offset
-from floodmark.chain.hashes import SHA3_256, Multihash
+from floodmark.chain.ids import SHA3_256, Multihash
 from floodmark.chain.walk import read_block, walk_back
+from floodmark.errors import BadAsOf, BadHash, RecordsPurged
 from floodmark.ledger.commit import ends_transaction, to_nanos
-from floodmark.ledger.errors import BadAsOf, Purged
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.arrays import I64
@@ -32,7 +34,7 @@ AsOf = int | str | datetime | Multihash | None
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file of records in offset order: a slice, or what was alive of a few slices when they were folded."""
+    """A Parquet file of records in offset order: a slice, or a folded file with the live records of several slices."""
 
     key: str
     start: int
@@ -42,26 +44,26 @@ class DataFile:
 
     @property
     def absent(self) -> int:
-        """How many records between start and end it does not hold, because they were dead already."""
+        """How many records between start and end it lacks, because they were dead when it was folded."""
         return self.end - self.start - self.rows
 
 
-NOBODY: I64 = np.empty(0, np.int64)
-NOBODY.flags.writeable = False
+NO_OFFSETS: I64 = np.empty(0, np.int64)
+NO_OFFSETS.flags.writeable = False
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The records with offsets in [start, end) that are not dead, and the files that hold them, in offset order."""
+    """The live records with offsets in [start, end), and the files that contain them, in offset order."""
 
     start: int
     end: int
     files: tuple[DataFile, ...]
     dead: I64 = field(
-        default_factory=lambda: NOBODY, compare=False
-    )  # sorted; what is absent from the files may be among them
+        default_factory=lambda: NO_OFFSETS, compare=False
+    )  # sorted; may include records that the files already lack
     unfolded: Callable[[], Selection] | None = field(default=None, compare=False, repr=False)
-    """The same records from slices alone, where folded files stand in for some. It does not travel to tasks."""
+    """Selects the same records from slices only; None without folded files. It is not sent to tasks."""
 
     @property
     def is_empty(self) -> bool:
@@ -69,40 +71,40 @@ class Selection:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the files hold no record before or after the interval."""
+        """Whether the files contain no record before or after the interval."""
         return self.is_empty or (self.files[0].start >= self.start and self.files[-1].end <= self.end)
 
     @cached_property
     def dead_rows(self) -> I64:
-        """How many dead records each file holds."""
+        """How many dead records each file contains."""
         if len(self.dead) == 0:
             return np.zeros(len(self.files), np.int64)
         starts = np.array([f.start for f in self.files], np.int64)
         ends = np.array([f.end for f in self.files], np.int64)
         absent = np.array([f.absent for f in self.files], np.int64)
-        # Who is dead stays dead, so everything that a file has left out is among the dead between its ends.
-        found: I64 = np.searchsorted(self.dead, ends) - np.searchsorted(self.dead, starts) - absent
-        return found
+        # Dead records stay dead, so all records that a file lacks are among the dead between its start and end.
+        counts: I64 = np.searchsorted(self.dead, ends) - np.searchsorted(self.dead, starts) - absent
+        return counts
 
     @property
     def has_dead(self) -> bool:
-        """Whether a file holds a record that must be left out."""
+        """Whether a file contains a record that must be skipped."""
         return bool(self.dead_rows.any())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Selections go to tasks, many at once: the distances between the dead are small numbers, the offsets are not.
+        # Many selections are sent to tasks. Gaps between dead offsets are small numbers, so they take less space.
         first = self.dead[:1].tolist()
         gaps = np.diff(self.dead)
         smallest = np.min_scalar_type(gaps.max(initial=0))
         return _unpickled, (self.start, self.end, self.files, first, gaps.astype(smallest))
 
     def part(self, first: int, last: int) -> Selection:
-        """What the files [first, last) hold of it."""
+        """The part of the selection in the files [first, last)."""
         files = self.files[first:last]
         return self.of(files, max(self.start, files[0].start), min(self.end, files[-1].end))
 
     def of(self, files: tuple[DataFile, ...], start: int, end: int) -> Selection:
-        """Some of the files, which hold the given offsets of it; only the dead among these come along."""
+        """The selection of [start, end) in some of its files, with only the dead records in that interval."""
         low, high = np.searchsorted(self.dead, [start, end])
         return Selection(start, end, files, self.dead[low:high])
 
@@ -113,20 +115,20 @@ def _unpickled(start: int, end: int, files: tuple[DataFile, ...], first: list[in
 
 
 def select(snapshot: Snapshot, start: int, end: int, folded: Sequence[DataFile] = ()) -> Selection:
-    """The records with offsets in [start, end), from the given folded files and from the slices for the rest."""
+    """Select the records with offsets in [start, end): from the folded files, and from slices for the rest."""
     slices = snapshot.slices
     starts, ends = slices.column("start").to_numpy(), slices.column("end").to_numpy()
-    # Offsets are dense and slices in order, so two searches find them.
+    # Offsets have no gaps and slices are in order, so two searches are enough.
     low = int(np.searchsorted(ends, start, side="right"))
     high = int(np.searchsorted(starts, end, side="left"))
     if start >= end or low >= high:
         return Selection(start, start, ())
-    wanted = np.zeros(len(starts), np.bool_)
-    wanted[low:high] = True
+    is_selected = np.zeros(len(starts), np.bool_)
+    is_selected[low:high] = True
     for file in folded:
         first, last = np.searchsorted(starts, [file.start, file.end])
-        wanted[first:last] = False
-    rest = slice_files(snapshot.objects, slices.filter(pa.array(wanted)))
+        is_selected[first:last] = False
+    rest = slice_files(snapshot.objects, slices.filter(pa.array(is_selected)))
     return Selection(start, end, tuple(sorted([*rest, *folded], key=lambda f: f.start)) if folded else rest)
 
 
@@ -139,52 +141,52 @@ def slice_files(objects: DatasetObjects, slices: pa.Table) -> tuple[DataFile, ..
     )
 
 
-def interval(snapshot: Snapshot, name: str, since: int | None, until: int | None) -> Selection:
-    """The records with offsets in (since, until], as far as there are any."""
+def select_interval(snapshot: Snapshot, name: str, since: int | None, until: int | None) -> Selection:
+    """Select the existing records with offsets in (since, until]."""
     start = 0 if since is None else max(_offset(since, "since") + 1, 0)
     end = snapshot.next_offset if until is None else min(_offset(until, "until") + 1, snapshot.next_offset)
     if start < min(snapshot.purged_before, end):
-        raise Purged(
+        raise RecordsPurged(
             f"records {start} to {min(snapshot.purged_before, end) - 1} of {name!r} are purged",
-            hint=f"the first record that is left is {snapshot.purged_before}: ask since {snapshot.purged_before - 1}",
+            hint=f"read since {snapshot.purged_before - 1}: the first record left is {snapshot.purged_before}",
             purged_before=snapshot.purged_before,
         )
     return select(snapshot, start, end)
 
 
 def _offset(given: Any, what: str) -> int:
-    """An offset as a plain int; a float, most of all NaN, would lose records without a word."""
+    """An offset as a plain int. Floats are refused: with NaN, for example, records would be lost silently."""
     try:
         if not isinstance(given, bool):
             return operator.index(given)
     except TypeError:
         pass
-    raise TypeError(f"{what}={given!r} is no offset: give an integer")
+    raise TypeError(f"{what}={given!r} is not an offset: give an integer")
 
 
-def present(snapshot: Snapshot, name: str, as_of: AsOf) -> tuple[int, int]:
+def readable_offsets(snapshot: Snapshot, name: str, as_of: AsOf) -> tuple[int, int]:
     """The offsets [start, end) of all records that can be read, now or as of a point in the past."""
-    end = snapshot.next_offset if as_of is None else end_of(snapshot, name, as_of)
+    end = snapshot.next_offset if as_of is None else end_as_of(snapshot, name, as_of)
     if as_of is not None and snapshot.purged_before and end <= snapshot.purged_before:
-        raise Purged(
+        raise RecordsPurged(
             f"the state of {name!r} as of {as_of} is purged",
-            hint=f"the oldest state that is left ends at offset {snapshot.purged_before}",
+            hint=f"give a later point: the oldest state left ends at offset {snapshot.purged_before}",
             purged_before=snapshot.purged_before,
         )
     return min(snapshot.purged_before, end), end
 
 
-def end_of(snapshot: Snapshot, name: str, as_of: AsOf) -> int:
+def end_as_of(snapshot: Snapshot, name: str, as_of: AsOf) -> int:
     """The offset after the last record as of an offset, a block's hash (whole or its last digits) or a time.
 
-    In a derivative a point inside a transaction stands for the end of the one before it: part of one is no state.
+    In a derivative, a point inside a transaction stands for the end of the transaction before it.
     """
     end = _point(snapshot, name, as_of)
     return _whole_transactions(snapshot, end) if snapshot.state.dataset_kind is DatasetKind.DERIVATIVE else end
 
 
 def _whole_transactions(snapshot: Snapshot, end: int) -> int:
-    """The end of the last transaction that ends at or before this offset; reads no more blocks than one of them has."""
+    """The end of the last transaction that ends at or before this offset. Reads at most one transaction's blocks."""
     slices = snapshot.slices
     ends = slices.column("end").to_numpy()
     for i in range(int(np.searchsorted(ends, end, side="right")) - 1, -1, -1):
@@ -232,21 +234,21 @@ def _end_at_text(snapshot: Snapshot, name: str, as_of: str) -> int:
     raise _bad(name, as_of, "give an offset, a block's hash as the log shows it, or a time such as 2026-11-15T12:00Z")
 
 
-def _end_at_block(snapshot: Snapshot, name: str, wanted: Multihash) -> int:
-    end = _end_where(snapshot, lambda block: block == wanted)
+def _end_at_block(snapshot: Snapshot, name: str, block_hash: Multihash) -> int:
+    end = _end_where(snapshot, lambda block: block == block_hash)
     if end is None:
-        raise _bad(name, wanted.short, "no block of this dataset's chain has this hash: see its log")
+        raise _bad(name, block_hash.short, "give the hash of a block in the dataset's log")
     return end
 
 
-def _end_where(snapshot: Snapshot, is_wanted: Callable[[Multihash], bool]) -> int | None:
-    """The end as of the newest block that is wanted: by the index if it has data, else by walking the chain."""
+def _end_where(snapshot: Snapshot, matches: Callable[[Multihash], bool]) -> int | None:
+    """The end as of the newest block that matches: from the index if the block has data, else from the chain."""
     slices = snapshot.slices
     for i, digest in enumerate(slices.column("block").to_pylist()):
-        if is_wanted(Multihash(SHA3_256, digest)):
+        if matches(Multihash(SHA3_256, digest)):
             return int(slices.column("end")[i].as_py())
     for block_hash, _, block in walk_back(snapshot.objects.get_block, snapshot.head):
-        if is_wanted(block_hash):
+        if matches(block_hash):
             event = block.event
             if isinstance(event, AddData | ExecuteTransform):
                 last = last_offset(event)
@@ -263,27 +265,27 @@ def _end_at_time(snapshot: Snapshot, nanos: int) -> int:
 
 
 def purge_end(snapshot: Snapshot, name: str, before: int | str | date | datetime) -> int:
-    """The first offset that a purge keeps: whole slices only, all of whose records lie before the given point."""
+    """The first offset that a purge keeps. A purge removes whole slices with all records before the given point."""
     slices = snapshot.slices
     match before:
         case bool():
-            raise _bad(name, before, "purge before an offset or a time")
+            raise _bad(name, before, "give an offset or a time")
         case int():
-            kept = pc.greater(slices.column("end"), max(min(before, snapshot.next_offset), 0))
+            is_kept = pc.greater(slices.column("end"), max(min(before, snapshot.next_offset), 0))
         case _:
-            micros = moment(name, before) // 1000
-            kept = pc.fill_null(pc.greater_equal(slices.column("event_max"), micros), True)
-    position: Any = pc.index(kept, True)
+            micros = parse_time(name, before) // 1000
+            is_kept = pc.fill_null(pc.greater_equal(slices.column("event_max"), micros), True)
+    position: Any = pc.index(is_kept, True)
     first_kept = position.as_py()
     if first_kept < 0:
         return snapshot.next_offset
     return int(slices.column("start")[first_kept].as_py())
 
 
-def moment(name: str, given: object) -> int:
-    """A time, date or text such as 2026-11-15T12:00:00Z in nanoseconds since the epoch."""
+def parse_time(name: str, given: object) -> int:
+    """A time, a date or text such as 2026-11-15T12:00:00Z as nanoseconds since the epoch."""
     match given:
-        case date() if given != given:  # NaT of pandas is a date that equals nothing
+        case date() if given != given:  # pandas' NaT is a date that does not equal itself
             pass
         case datetime():
             return to_nanos(given)

@@ -1,4 +1,4 @@
-"""Arrow types and the types of the chain: which ones a dataset can hold, and how each is written down."""
+"""Arrow, ODF and Spark types: which types a dataset supports, and conversions between the three."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.chain import schema as odf
-from floodmark.ledger.errors import UnsupportedType
-from floodmark.storage.errors import NoHashRule
+from floodmark.errors import NoHashRule, UnsupportedType
 from floodmark.storage.logical_hash import check_hashable
 
 _UNITS = {
@@ -38,16 +37,17 @@ _SIMPLE: list[tuple[pa.DataType, Any]] = [
 ]
 
 
-def canonical(data_type: pa.DataType, column: str) -> pa.DataType:
-    """The type under which a dataset keeps such values; `UnsupportedType` names the column if it cannot.
+def canonical_type(data_type: pa.DataType, column: str) -> pa.DataType:
+    """The type with which a dataset stores such values. Raises `UnsupportedType` with the column if there is none.
 
-    Widths of offsets, dictionaries and views are encodings, not types: they go. Seconds become milliseconds
-    (Parquet has none) and nanoseconds microseconds (Spark has none; values finer than that are refused when written).
+    Widths of offsets, dictionaries and views are encodings, not types, and are removed. Seconds become milliseconds
+    (Parquet has no seconds). Nanoseconds become microseconds (Spark has no nanoseconds; finer values are refused when
+    they are written).
     """
     t: Any = data_type
     types = pa.types
     if types.is_dictionary(t) or types.is_run_end_encoded(t):
-        return canonical(t.value_type, column)
+        return canonical_type(t.value_type, column)
     if types.is_large_string(t) or types.is_string_view(t):
         return pa.string()
     if types.is_large_binary(t) or types.is_binary_view(t):
@@ -60,27 +60,27 @@ def canonical(data_type: pa.DataType, column: str) -> pa.DataType:
         return pa.time64("us") if t.unit in ("us", "ns") else pa.time32("ms")
     if types.is_decimal(t):
         if t.precision > 38:
-            raise _unsupported(column, t, "Spark's decimals end at 38 digits: use decimal128(38, …) or float64")
+            raise _unsupported(column, t, "use decimal128(38, …) or float64: Spark's decimals have at most 38 digits")
         if t.scale < 0:
-            raise _unsupported(column, t, "Parquet has no decimals of a negative scale: use scale 0")
+            raise _unsupported(column, t, "use scale 0: Parquet has no decimals with a negative scale")
         return pa.decimal128(t.precision, t.scale)
     if types.is_float16(t):
-        raise _unsupported(column, t, "Spark has no 16-bit floats: cast it to float32")
+        raise _unsupported(column, t, "cast it to float32: Spark has no 16-bit floats")
     if types.is_null(t):
-        raise _unsupported(column, t, "it holds no values, so its type is not known: cast it, or give schema=")
+        raise _unsupported(column, t, "cast it, or give schema=: all values are null, so the type is not known")
     if types.is_large_list(t) or types.is_list(t):
-        return pa.list_(pa.field("element", canonical(t.value_type, column)))
+        return pa.list_(pa.field("element", canonical_type(t.value_type, column)))
     if (types.is_fixed_size_list(t) and t.list_size == 0) or (types.is_fixed_size_binary(t) and t.byte_width == 0):
-        raise _unsupported(column, t, "values of no length cannot be read back: leave the column out")
+        raise _unsupported(column, t, "leave the column out: values of length 0 cannot be read back")
     if types.is_fixed_size_list(t):
-        return pa.list_(pa.field("element", canonical(t.value_type, column)), t.list_size)
+        return pa.list_(pa.field("element", canonical_type(t.value_type, column)), t.list_size)
     if types.is_struct(t):
         if t.num_fields == 0:
-            raise _unsupported(column, t, "it holds no values, and Parquet has no place for it: leave the column out")
+            raise _unsupported(column, t, "leave the column out: Parquet cannot store a struct without members")
         members = [f.name.lower() for f in t]
         if "" in members or len(set(members)) < len(members):
-            raise _unsupported(column, t, "each member needs a name of its own (capitals do not count)")
-        return pa.struct([pa.field(f.name, canonical(f.type, f"{column}.{f.name}")) for f in t])
+            raise _unsupported(column, t, "give each member a different name (case is ignored)")
+        return pa.struct([pa.field(f.name, canonical_type(f.type, f"{column}.{f.name}")) for f in t])
     try:
         check_hashable(t)
     except NoHashRule as error:
@@ -89,7 +89,7 @@ def canonical(data_type: pa.DataType, column: str) -> pa.DataType:
 
 
 def check_supported(data_type: pa.DataType, column: str) -> None:
-    """Refuse, by name, a canonical type that the logical hash has no rule for (such as a list of structs)."""
+    """Refuse a canonical type that the logical hash has no rule for (such as a list of structs)."""
     try:
         check_hashable(data_type)
     except NoHashRule as error:
@@ -97,7 +97,7 @@ def check_supported(data_type: pa.DataType, column: str) -> None:
 
 
 def optional_columns(schema: pa.Schema) -> pa.Schema:
-    """The same columns, optional through and through: a member of a null struct is null, whatever its field says."""
+    """The same columns with all fields nullable, nested ones too: a member of a null struct is always null."""
     return pa.schema([pa.field(f.name, _optional_type(f.type)) for f in schema])
 
 
@@ -116,13 +116,13 @@ def _optional_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def to_odf(data_type: pa.DataType) -> odf.DataType:
-    """A canonical Arrow type as the chain writes it (without the Option of a nullable field)."""
+    """The ODF type of a canonical Arrow type (without the Option of a nullable field)."""
     t: Any = data_type
     types = pa.types
     for simple, member in _SIMPLE:
         if t.equals(simple):
-            made: odf.DataType = member()
-            return made
+            result: odf.DataType = member()
+            return result
     if types.is_binary(t):
         return odf.DataTypeBinary()
     if types.is_fixed_size_binary(t):
@@ -139,11 +139,11 @@ def to_odf(data_type: pa.DataType) -> odf.DataType:
         return odf.DataTypeList(item_type=_optional(t.value_field), fixed_length=t.list_size)
     if types.is_struct(t):
         return odf.DataTypeStruct(fields=tuple(field_to_odf(f) for f in t))
-    raise _unsupported("?", t, "this type has no place in the chain's schema")
+    raise _unsupported("?", t, "cast it first: the chain's schema has no such type")
 
 
 def field_to_odf(field: pa.Field) -> odf.DataField:
-    """A field as the chain writes it."""
+    """The ODF field of an Arrow field."""
     return odf.DataField(name=field.name, type=_optional(field))
 
 
@@ -153,7 +153,7 @@ def _optional(field: pa.Field) -> odf.DataType:
 
 
 def field_from_odf(field: odf.DataField) -> pa.Field:
-    """The Arrow field of a field of the chain."""
+    """The Arrow field of an ODF field."""
     return _field(field.name, field.type)
 
 
@@ -164,7 +164,7 @@ def _field(name: str, data_type: odf.DataType) -> pa.Field:
 
 
 def from_odf(data_type: odf.DataType) -> pa.DataType:
-    """The Arrow type of a type of the chain."""
+    """The Arrow type of an ODF type."""
     t = data_type
     for simple, member in _SIMPLE:
         if isinstance(t, member):
@@ -191,7 +191,7 @@ def from_odf(data_type: odf.DataType) -> pa.DataType:
         case odf.DataTypeOption():
             return from_odf(t.inner)
         case _:
-            raise _unsupported("?", t, "this release does not know it")
+            raise _unsupported("?", t, "upgrade floodmark: this release does not know the type")
 
 
 def _unit(unit: odf.TimeUnit | None) -> Any:
@@ -205,3 +205,96 @@ def _unsupported(column: str, data_type: object, why: str) -> UnsupportedType:
         column=column,
         data_type=str(data_type),
     )
+
+
+# Spark
+
+
+def arrow_schema(struct: Any) -> pa.Schema:
+    """The Arrow schema of a Spark frame, with instants as microseconds in UTC."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    fields = []
+    for field in struct.fields:
+        if _needs_spark(field.dataType):
+            raise _unsupported_in_spark(field)
+        try:
+            fields.append(pa.field(field.name, _instants_in_utc(to_arrow_type(field.dataType, timezone="UTC"))))
+        except PySparkException as error:
+            raise _unsupported_in_spark(field) from error
+    return pa.schema(fields)
+
+
+def _needs_spark(data_type: Any) -> bool:
+    """Whether only Spark can read the values: Arrow sees variants, spatial and user-defined types as structs."""
+    from pyspark.sql.types import ArrayType, SpatialType, StructType, UserDefinedType, VariantType
+
+    if isinstance(data_type, ArrayType):
+        return _needs_spark(data_type.elementType)
+    if isinstance(data_type, StructType):
+        return any(_needs_spark(field.dataType) for field in data_type.fields)
+    return isinstance(data_type, VariantType | SpatialType | UserDefinedType)
+
+
+def _unsupported_in_spark(field: Any) -> UnsupportedType:
+    return UnsupportedType(
+        f"column {field.name!r} has Spark type {field.dataType.simpleString()}, which a dataset cannot hold",
+        hint="cast it to a number, string, binary, date, timestamp, array or struct first",
+        column=field.name,
+        data_type=field.dataType.simpleString(),
+    )
+
+
+def spark_ready(schema: pa.Schema) -> pa.Schema:
+    """The same columns with Arrow types that Spark supports: wider unsigned integers, timestamps in microseconds."""
+    return pa.schema([pa.field(f.name, _ready(f.type), f.nullable) for f in schema])
+
+
+def spark_schema(schema: pa.Schema) -> Any:
+    """The columns as a Spark StructType."""
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType
+
+    ready = spark_ready(schema)
+    return StructType(
+        [StructField(f.name, from_arrow_type(f.type, prefer_timestamp_ntz=True), f.nullable) for f in ready]
+    )
+
+
+_UNSIGNED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+
+
+def _ready(data_type: pa.DataType) -> pa.DataType:
+    t: Any = data_type
+    types = pa.types
+    if t in _UNSIGNED:
+        return _UNSIGNED[t]
+    if types.is_timestamp(t):
+        return pa.timestamp("us", None if t.tz is None else "UTC")
+    if types.is_time(t):
+        return pa.time64("ns")
+    if types.is_fixed_size_binary(t):
+        return pa.binary()
+    if types.is_list(t) or types.is_fixed_size_list(t):
+        return pa.list_(pa.field("element", _ready(t.value_type)))
+    if types.is_struct(t):
+        return pa.struct([pa.field(f.name, _ready(f.type)) for f in t])
+    return data_type
+
+
+def _instants_in_utc(data_type: pa.DataType) -> pa.DataType:
+    t: Any = data_type
+    types = pa.types
+    if types.is_timestamp(t):
+        return pa.timestamp("us", None if t.tz is None else "UTC")
+    if types.is_list(t):
+        return pa.list_(_instants_in_utc(t.value_type))
+    if types.is_struct(t):
+        return pa.struct([pa.field(f.name, _instants_in_utc(f.type)) for f in t])
+    return data_type

@@ -1,1 +1,1 @@
-"""Pipelines: the steps of a project by name, and finding and loading the file that declares them."""
+"""Pipelines: declarations of datasets, sources, steps, columns and views, and running them in order."""

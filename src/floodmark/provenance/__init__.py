@@ -1,1 +1,1 @@
-"""Where records came from and what came of them, row by row; and derived data computed again and compared."""
+"""Provenance: traces records back to their sources and forward to derived records, and replays derived data."""

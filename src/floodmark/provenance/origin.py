@@ -1,142 +1,160 @@
-"""What a transaction of a derived dataset was made of: which inputs, as of which records, and how rows go together."""
+"""The origin of a transaction of a derived dataset: its inputs, their positions, and how their rows match its rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from floodmark.chain.events import DatasetKind, ExecuteTransform, SetAttachments, SetTransform
 from floodmark.chain.state import ChainState
 from floodmark.derive import notes
+from floodmark.derive.inputs import InputSnapshot
+from floodmark.derive.key_shape import InputShape, KeyShape, cast_with_mask
 from floodmark.derive.notes import BadNote
-from floodmark.derive.positions import NOTHING
+from floodmark.derive.positions import NO_POSITION
+from floodmark.derive.row_search import SearchLimits, find_rows
+from floodmark.ledger.scan import live_mask
+from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.ledger.strategy import strategy_of
-from floodmark.provenance.opened import Opened, Transaction
-from floodmark.transform.made import Declared, Made
-from floodmark.transform.meta.manifest import KIND
-from floodmark.transform.output import Follows
-from floodmark.transform.refresh import whole
-from floodmark.transform.views import note as views
-from floodmark.transform.views.defined.stored import Stored, stored
+from floodmark.provenance.transactions import OpenedDataset, Transaction
+from floodmark.rows import row_hash
+from floodmark.rows.classify import CORRECT_FROM, RETRACT
+from floodmark.storage.arrays import I64
+from floodmark.transforms import whole_inputs
+from floodmark.transforms.commit import RunProvenance, StepDeclaration
+from floodmark.transforms.meta_entries import KIND
+from floodmark.transforms.outputs import SecondaryNote
+from floodmark.views import snapshot
+from floodmark.views.stored_definition import StoredView, read_stored_view
 
-Kind = Literal["step", "view", "datatable", "unknown"]
+MakerKind = Literal["step", "view", "datatable", "unknown"]
 
-Pairs = tuple[tuple[str, str], ...]
-"""Columns of the output, and which column of the input each is."""
+ColumnPairs = tuple[tuple[str, str], ...]
+"""Pairs of an output column and the matching input column."""
 
-NOT_DECLARED = "which columns are the transform keys was not noted, or that note is gone: they go by name"
-NOT_PINNED = "what the run had seen of its inputs was not noted, or that note is gone: as far as the chain says"
+NO_DECLARATION = "the transform keys of that run were not recorded or are lost: columns are matched by name"
+NO_POSITIONS = "the input positions of that run were not recorded or are lost: those on the chain are used"
 
 
 @dataclass(frozen=True)
-class Link:
-    """An input: as of which record it was read, and by which columns its rows belong to those of the output.
+class InputLink:
+    """An input of a transaction: its position, and the columns that match its rows to output rows.
 
-    Without columns every row of the input belongs to every row of the output.
+    If `by` is None, every row of the input matches every row of the output.
     """
 
     dataset_id: str
     alias: str
     position: int
-    by: Pairs | None
-    block: str | None = None  # the head that was read, where that is known
-    purged: int = 0  # the first record that was not purged by then, as far as that was noted
+    by: ColumnPairs | None
+    block: str | None = None  # the head that was read, if known
+    purged: int = 0  # the first record that was not purged at that time, if recorded
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Who made a transaction, and of what."""
+    """What made a transaction, and its inputs."""
 
-    kind: Kind
+    kind: MakerKind
     name: str | None
     version: str | None
     way: str
     run: str | None
-    links: tuple[Link, ...]
+    links: tuple[InputLink, ...]
     doubts: tuple[str, ...] = ()
-    noted_version: str | None = None  # that of a step with all that is declared of it
-    failed: str = ""  # the keys that failed then, packed
-    primary: str | None = None  # the id of the step's first output, if this is another
+    noted_version: str | None = None  # the version of a step including its declaration
+    failed: str = ""  # the keys that failed in that run, packed
+    primary: str | None = None  # the id of the step's first output, if this is not the first
 
 
-def origin_of(output: Opened, transaction: Transaction) -> Origin:
-    """What a transaction of a derived dataset was made of."""
+def origin_of(output: OpenedDataset, transaction: Transaction) -> Origin:
+    """The origin of a transaction of a derived dataset."""
     event = transaction.event
     assert isinstance(event, ExecuteTransform)
     transform = output.in_force(SetTransform, transaction.sequence_number)
     aliases = {} if transform is None else {item.dataset_ref: item.alias or "" for item in transform.inputs}
     links = tuple(
-        Link(
+        InputLink(
             str(item.dataset_id),
             aliases.get(str(item.dataset_id), ""),
-            NOTHING if item.last_offset is None else item.last_offset,
+            NO_POSITION if item.last_offset is None else item.last_offset,
             None,
             None if item.last_block_hash is None else item.last_block_hash.text,
         )
         for item in event.query_inputs
     )
     function = None if transform is None else transform.transform.version
-    unknown = Origin("unknown", None, function, "", None, links, ("nobody noted how its rows go with its inputs",))
+    unknown = Origin("unknown", None, function, "", None, links, ("how its rows match its inputs was not recorded",))
     return _of_checkpoint(output, transaction, unknown)
 
 
-def _of_checkpoint(output: Opened, transaction: Transaction, known: Origin) -> Origin:
+def _of_checkpoint(output: OpenedDataset, transaction: Transaction, known: Origin) -> Origin:
     checkpoint = transaction.event.new_checkpoint
     if checkpoint is None:
         return known
     objects = output.snapshot.objects
-    made = Made.beside(objects, checkpoint.physical_hash)
+    made = RunProvenance.beside(objects, checkpoint.physical_hash)
     if made is not None:
         return _of_step(output, known, made.step, made.version, made.run, made)
     try:
-        facts = notes.read(objects, checkpoint.physical_hash)
+        facts = notes.load_note(objects, checkpoint.physical_hash)
     except BadNote:
-        return replace(known, doubts=(*known.doubts, "what was noted of that run is gone"))
+        return replace(known, doubts=(*known.doubts, "the note of that run is lost"))
     if facts.kind == KIND:
         return _of_step(output, known, facts.facts["name"], facts.facts["version"], None, None)
-    if (note := facts.read_as(Follows)) is not None:
+    if (note := facts.read_as(SecondaryNote)) is not None:
         return replace(_of_step(output, known, note.step, note.version, note.asked, note), primary=note.primary)
-    if (table := facts.read_as(whole.Note)) is not None:
+    if (table := facts.read_as(whole_inputs.DatatableNote)) is not None:
         return replace(known, kind="datatable", name=table.step, way="whole", run=table.run, doubts=())
-    view = facts.read_as(views.Note)
+    view = facts.read_as(snapshot.ViewNote)
     return known if view is None else _of_view(output, transaction, known, view)
 
 
 def _of_step(
-    output: Opened, known: Origin, step: str, version: str, run: str | None, noted: Made | Follows | None
+    output: OpenedDataset,
+    known: Origin,
+    step: str,
+    version: str,
+    run: str | None,
+    noted: RunProvenance | SecondaryNote | None,
 ) -> Origin:
     keys = strategy_of(output.snapshot.state).lookup
-    declared = Declared.named(output.snapshot.objects, version)
+    declared = StepDeclaration.named(output.snapshot.objects, version)
     links = tuple(
-        replace(_pinned(link, noted), by=_pairs(declared, number, keys)) for number, link in enumerate(known.links)
+        replace(_with_position(link, noted), by=_pairs(declared, number, keys))
+        for number, link in enumerate(known.links)
     )
     way = "" if declared is None else declared.way
-    doubts = (*([NOT_DECLARED] if declared is None else []), *([NOT_PINNED] if noted is None else []))
+    doubts = (*([NO_DECLARATION] if declared is None else []), *([NO_POSITIONS] if noted is None else []))
     failed = "" if noted is None else noted.failed
     known = replace(known, kind="step", name=step, way=way, run=run, links=links, doubts=doubts)
     return replace(known, noted_version=version, failed=failed)
 
 
-def _pinned(link: Link, noted: Made | Follows | None) -> Link:
-    """The input as of what the run could see of it; where nothing is noted, that is what the chain says."""
+def _with_position(link: InputLink, noted: RunProvenance | SecondaryNote | None) -> InputLink:
+    """The input at the position that the run recorded; if it recorded none, at the position on the chain."""
     at = link.dataset_id
-    if isinstance(noted, Made):
+    if isinstance(noted, RunProvenance):
         return replace(link, position=noted.pinned[at], block=noted.blocks[at], purged=noted.purged[at])
     if noted is not None and noted.pinned is not None:
         return replace(link, position=noted.pinned[at], block=None)
     return link
 
 
-def _pairs(declared: Declared | None, number: int, keys: tuple[str, ...]) -> Pairs:
+def _pairs(declared: StepDeclaration | None, number: int, keys: tuple[str, ...]) -> ColumnPairs:
     if declared is None:
         return tuple((name, name) for name in keys)
     return tuple(declared.inputs[number]["keys"].items())
 
 
-def _of_view(output: Opened, transaction: Transaction, known: Origin, note: views.Note) -> Origin:
+def _of_view(output: OpenedDataset, transaction: Transaction, known: Origin, note: snapshot.ViewNote) -> Origin:
     view = view_at(output, transaction)
     if view is None:
-        return replace(known, kind="view", doubts=("its definition of that time is not on its chain",))
+        return replace(known, kind="view", doubts=("the view's definition of that time is not on its chain",))
     uses = {use.dataset_id: use for use in view.analysis.sources}
     links = tuple(
         replace(
@@ -151,26 +169,111 @@ def _of_view(output: Opened, transaction: Transaction, known: Origin, note: view
     return replace(known, kind="view", name=output.name, way=view.analysis.kind, run=note.run, links=links, doubts=())
 
 
-def view_at(output: Opened, transaction: Transaction) -> Stored | None:
-    """The definition of a view that was in force at a transaction, and what it came to."""
+def view_at(output: OpenedDataset, transaction: Transaction) -> StoredView | None:
+    """The definition of a view that was in force at a transaction, with its analysis."""
     attachments = output.in_force(SetAttachments, transaction.sequence_number)
-    return stored(ChainState(attachments=attachments, dataset_id=output.snapshot.state.dataset_id))
+    return read_stored_view(ChainState(attachments=attachments, dataset_id=output.snapshot.state.dataset_id))
 
 
-def ways_of(output: Opened, dataset_id: str) -> set[Pairs | None]:
-    """By which columns rows of an input have ever belonged to those of an output; None: all to all. Reads no data."""
+def list_column_pairs(output: OpenedDataset, dataset_id: str) -> set[ColumnPairs | None]:
+    """All column pairs that ever matched rows of an input to an output; None means all to all. Reads no data."""
     if output.snapshot.state.dataset_kind is not DatasetKind.DERIVATIVE:
         return set()
     transforms = [e for e in output.definitions if isinstance(e, SetTransform)]
     if not any(item.dataset_ref == dataset_id for event in transforms for item in event.inputs):
         return set()
-    views = [stored(ChainState(attachments=e)) for e in output.definitions if isinstance(e, SetAttachments)]
+    views = [read_stored_view(ChainState(attachments=e)) for e in output.definitions if isinstance(e, SetAttachments)]
     uses = [use for view in views if view is not None for use in view.analysis.sources]
     if uses:
         return {use.keys or None for use in uses if use.dataset_id == dataset_id}
-    declared = Declared.all_of(output.snapshot.objects)
+    declared = StepDeclaration.all_of(output.snapshot.objects)
     if declared:
         every = [one for version in declared for one in version.inputs]
         return {tuple(one["keys"].items()) for one in every if one["dataset"] == dataset_id}
-    by_name: Pairs = tuple((name, name) for name in strategy_of(output.snapshot.state).lookup)
+    by_name: ColumnPairs = tuple((name, name) for name in strategy_of(output.snapshot.state).lookup)
     return {by_name, None}
+
+
+# Matching rows
+
+_ANY = SearchLimits(1 << 62)
+
+
+@dataclass(frozen=True)
+class MatchingRows:
+    """The rows of an input that match an output row: their number and their offsets."""
+
+    rows: int
+    offsets: I64  # empty if all rows of the input match
+    missing: str | None = None  # why some rows may be missing
+
+
+def find_matching_rows(given: OpenedDataset, link: InputLink, values: pa.Table) -> MatchingRows:
+    """The rows of an input, as of the link's position, that match output rows with these values. Each row once."""
+    pinned = given.as_of(link.position)
+    missing = explain_missing(given, link)
+    if pinned.end <= pinned.purged_before or pinned.layout is None:
+        return MatchingRows(0, NO_OFFSETS, missing)
+    if link.by is None:
+        return MatchingRows(pinned.live_rows, NO_OFFSETS, missing)
+    if link.by and {column for _, column in link.by} == {pinned.layout.vocab.offset}:
+        offsets = _by_offset(pinned, values.column(link.by[0][0]))
+    else:
+        names = [name for name, _ in link.by]
+        keys = values.select(names)
+        keys = keys.take(pa.array(row_hash.hash_rows(keys, names).first_positions()))
+        offsets = find_rows(pinned, lookup_shape(pinned, link.by, keys.schema), 0, keys, [], _ANY).offsets
+    is_one = missing is not None and len(offsets) == values.num_rows and _is_key(pinned, link.by)
+    return MatchingRows(len(offsets), offsets, None if is_one else missing)
+
+
+def find_retractions(given: OpenedDataset, link: InputLink, values: pa.Table, since: int) -> I64:
+    """The offsets of retractions of matching rows after the record `since`, up to and including the link's position."""
+    pinned = given.as_of(link.position)
+    if not link.by or pinned.layout is None or pinned.end <= since + 1:
+        return NO_OFFSETS
+    vocab = pinned.layout.vocab
+    columns = [column for _, column in link.by]
+    if vocab.offset in columns:
+        return NO_OFFSETS
+    scan = pinned.task_input.scan(pinned.records(since + 1), list(dict.fromkeys([vocab.offset, vocab.op, *columns])))
+    records = scan.to_reader(pc.field(vocab.op).isin([RETRACT, CORRECT_FROM])).read_all()
+    wanted, fits = cast_with_mask(
+        [values.column(name) for name, _ in link.by], [pinned.layout.data.field(column) for column in columns]
+    )
+    keys = pa.table(wanted, names=columns).filter(pa.array(fits))
+    there = row_hash.hash_rows(records, columns).among(row_hash.hash_rows(keys, columns))
+    offsets: I64 = np.sort(records.column(vocab.offset).to_numpy()[there])
+    return offsets
+
+
+def lookup_shape(pinned: InputSnapshot, by: ColumnPairs, keys: pa.Schema) -> KeyShape:
+    """The key shape for finding rows by these columns."""
+    assert pinned.layout is not None
+    strategy = pinned.strategy
+    plain = pa.schema([pa.field(f.name, f.type) for f in keys])
+    given = InputShape(
+        pinned.name, pinned.dataset_id, dict(by), strategy.key, strategy.lookup, pinned.layout.data, False, True
+    )
+    return KeyShape(plain, (given,), "keyed")
+
+
+def _by_offset(pinned: InputSnapshot, column: pa.ChunkedArray) -> I64:
+    offsets = np.unique(column.drop_null().to_numpy())
+    offsets = offsets[(offsets >= pinned.purged_before) & (offsets < pinned.end)]
+    kept = live_mask(offsets, pinned.dead)
+    return offsets if kept is None else offsets[kept]
+
+
+def _is_key(pinned: InputSnapshot, by: ColumnPairs) -> bool:
+    return bool(pinned.strategy.key) and {column for _, column in by} >= set(pinned.strategy.key)
+
+
+def explain_missing(given: OpenedDataset, link: InputLink) -> str | None:
+    """Why rows of an input that existed then may be missing now; None when all are still readable."""
+    pinned = given.as_of(link.position)
+    if link.position >= given.snapshot.next_offset:
+        return f"it does not have record {link.position}: it is not the dataset that was read"
+    if pinned.purged_before > link.purged and link.position >= 0:
+        return f"its records before offset {pinned.purged_before} are purged: their rows can no longer be read"
+    return None

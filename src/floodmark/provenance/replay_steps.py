@@ -1,4 +1,4 @@
-"""A transaction of a step computed again: its keys, their rows as the run had read them, and the step's function."""
+"""Replays transactions of steps: finds their keys, reads the input rows of that time, and calls the step's function."""
 
 from __future__ import annotations
 
@@ -9,64 +9,61 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from floodmark.engine import Session
-from floodmark.engine.rounds import Runner
+from floodmark.derive.inputs import InputSnapshot
+from floodmark.derive.key_shape import InputShape, KeyShape
+from floodmark.derive.row_search import SearchLimits, find_rows
+from floodmark.engine.rounds import TaskRunner
+from floodmark.engine.session import Session
+from floodmark.errors import LedgerError
+from floodmark.functions.frames import from_table, to_table
 from floodmark.functions.on_error import OnError
-from floodmark.ledger.conform import cast_columns
-from floodmark.ledger.errors import LedgerError
-from floodmark.ledger.keys import hashing
-from floodmark.ledger.layout import Layout
+from floodmark.functions.step_call import call_chunk
+from floodmark.functions.step_result import OutputShape
+from floodmark.ledger.casting import cast_columns
 from floodmark.ledger.scan import Scan
+from floodmark.ledger.schema import Layout
 from floodmark.ledger.spark_read import spark_frame
 from floodmark.ledger.strategy import strategy_of
-from floodmark.provenance.comparing import Compared, compare
-from floodmark.provenance.inputs import missing_of, shape_of
-from floodmark.provenance.opened import Datasets, Opened, Transaction
-from floodmark.provenance.origin import Link, Origin
-from floodmark.provenance.replayed import NotReplayable
+from floodmark.provenance.comparison import Comparison, NotReplayable, compare
+from floodmark.provenance.origin import InputLink, Origin, explain_missing, lookup_shape
+from floodmark.provenance.transactions import OpenedDataset, OpenedDatasets, Transaction
+from floodmark.rows import row_hash
 from floodmark.storage.scratch import staging_area
-from floodmark.transform.batch_transform import BatchTransform
-from floodmark.transform.changed.alive import Keys, live_parts
-from floodmark.transform.changed.cross import product
-from floodmark.transform.changed.filters import canonical, parse_filters
-from floodmark.transform.changed.inputs import PinnedInput
-from floodmark.transform.changed.shape import InputShape, Shape
-from floodmark.transform.changed.universe import with_required
-from floodmark.transform.functions.call import call_chunk
-from floodmark.transform.functions.frames import from_table, to_table
-from floodmark.transform.functions.returned import OutputShape
-from floodmark.transform.made import Declared, unpacked
-from floodmark.transform.meta.failed import failed_column
-from floodmark.transform.refresh.datatable import DatatableTransform
-from floodmark.transform.rows.chunks import read_chunks
-from floodmark.transform.rows.gather import key_units
-from floodmark.transform.rows.room import Room
-from floodmark.transform.step import Step
-from floodmark.transform.views.reading.found import Limits, find_rows
+from floodmark.transforms.batch_transform import BatchTransform
+from floodmark.transforms.chunks import read_chunks
+from floodmark.transforms.commit import StepDeclaration, unpack_hashes
+from floodmark.transforms.datatable_transform import DatatableTransform
+from floodmark.transforms.existing_keys import keep_required_keys, product
+from floodmark.transforms.failed_keys import failed_column
+from floodmark.transforms.live_keys import KeySet, read_live_parts
+from floodmark.transforms.run_scope import canonical_filters, parse_filters
+from floodmark.transforms.step import Step
+from floodmark.transforms.work_planner import plan_key_units
+from floodmark.transforms.work_units import ScratchDir
 
-_ANY = Limits(1 << 62)
+_ANY = SearchLimits(1 << 62)
 
 
 @dataclass(frozen=True)
 class StepReplay:
-    """Computes transactions of steps again, with the steps of a pipeline."""
+    """Replays transactions with the steps of a pipeline."""
 
-    datasets: Datasets
+    datasets: OpenedDatasets
     steps: Sequence[Step]
     session: Session
 
-    def replay(self, output: Opened, transaction: Transaction, origin: Origin) -> tuple[int, Compared]:
-        """How many keys, and how they compare; `NotReplayable` when that cannot be told."""
+    def replay(self, output: OpenedDataset, transaction: Transaction, origin: Origin) -> tuple[int, Comparison]:
+        """The number of keys and their comparison; `NotReplayable` when something needed is missing."""
         if origin.doubts:
             raise NotReplayable(origin.doubts[0])
         layout = output.layout_at(transaction.sequence_number)
         if layout is None:
-            raise NotReplayable("its columns of that time are not on its chain")
+            raise NotReplayable("its schema of that time is not on its chain")
         if origin.kind == "datatable":
-            return _Whole(self, output, transaction, origin, layout).replay()
+            return _DatatableReplay(self, output, transaction, origin, layout).replay()
         return KeysReplay(self, output, transaction, origin, layout).replay()
 
-    def step_of(self, output: Opened, origin: Origin) -> Step:
+    def step_of(self, output: OpenedDataset, origin: Origin) -> Step:
         """The step with the code that made a transaction."""
         named = [step for step in self.steps if output.name in step.output_names]
         kinds = DatatableTransform if origin.kind == "datatable" else BatchTransform
@@ -74,55 +71,55 @@ class StepReplay:
             if isinstance(step, kinds) and step.function.version == origin.version:
                 return step
         if named:
-            raise NotReplayable(f"its code is gone: step {named[0].name!r} is another version by now")
-        raise NotReplayable(f"its code is not there: no step of the pipeline writes {output.name!r}")
+            raise NotReplayable(f"its code is not available: step {named[0].name!r} has another version now")
+        raise NotReplayable(f"its code is not available: no step of the pipeline writes {output.name!r}")
 
-    def input(self, link: Link) -> Opened:
-        """An input, if it still has all that it had."""
+    def input(self, link: InputLink) -> OpenedDataset:
+        """An input that still has all records that it had."""
         given = self.datasets.of_id(link.dataset_id, link.alias)
         if given is None:
             raise NotReplayable(f"its input {link.alias or link.dataset_id} was dropped")
-        if (missing := missing_of(given, link)) is not None:
+        if (missing := explain_missing(given, link)) is not None:
             raise NotReplayable(f"input {given.name!r}: {missing}")
         return given
 
 
-def layout_then(given: Opened, link: Link) -> Layout:
+def find_input_layout(given: OpenedDataset, link: InputLink) -> Layout:
     """The columns that an input had when it was read."""
     if link.block is not None:
         return given.layout_at(given.sequence_number_of(link.block)) or given.layout
     before = given.transaction_at(link.position).sequence_number if link.position >= 0 else 0
     then = given.layout_at(before)
     if then != given.layout:
-        raise NotReplayable(f"input {given.name!r} has other columns by now, and since when was not noted")
+        raise NotReplayable(f"the columns of input {given.name!r} changed, and when they changed was not recorded")
     return given.layout
 
 
-def stored_rows(output: Opened, transaction: Transaction, keys: pa.Table, layout: Layout) -> pa.Table:
+def read_rows_after(output: OpenedDataset, transaction: Transaction, keys: pa.Table, layout: Layout) -> pa.Table:
     """The rows of an output that had these values right after a transaction."""
     pinned = output.as_of(transaction.end - 1)
     by = tuple((name, name) for name in keys.column_names)
-    return find_rows(pinned, shape_of(pinned, by, keys.schema), 0, keys, layout.data.names, _ANY).rows
+    return find_rows(pinned, lookup_shape(pinned, by, keys.schema), 0, keys, layout.data.names, _ANY).rows
 
 
-def rows_then(output: Opened, transaction: Transaction, layout: Layout) -> pa.Table:
+def read_all_rows_after(output: OpenedDataset, transaction: Transaction, layout: Layout) -> pa.Table:
     """All rows of an output right after a transaction."""
     pinned = output.as_of(transaction.end - 1)
     return Scan(output.snapshot.objects, output.layout, pinned.current_rows(), tuple(layout.data.names)).to_table()
 
 
-def all_keys(shape: Shape, pinned: Sequence[PinnedInput], runner: Runner) -> Keys:
-    """All keys that inputs have results for, the failed ones included."""
+def find_all_keys(shape: KeyShape, pinned: Sequence[InputSnapshot], runner: TaskRunner) -> KeySet:
+    """All keys of the inputs that should be processed, including keys that failed."""
     if shape.kind == "cross":
-        return product(shape, [live_parts(given, shape, n, runner) for n, given in enumerate(pinned)])
-    full = [live_parts(given, shape, n, runner) for n, given in enumerate(pinned) if shape.inputs[n].is_full]
-    return with_required(shape, pinned, Keys.joined(full, shape.keys), runner)
+        return product(shape, [read_live_parts(given, shape, n, runner) for n, given in enumerate(pinned)])
+    full = [read_live_parts(given, shape, n, runner) for n, given in enumerate(pinned) if shape.inputs[n].is_full]
+    return keep_required_keys(shape, pinned, KeySet.joined(full, shape.keys), runner)
 
 
-def keys_of(output: Opened, transaction: Transaction, names: Sequence[str]) -> pa.Table:
-    """The values that the records of a transaction have in these columns, each once."""
+def read_transaction_keys(output: OpenedDataset, transaction: Transaction, names: Sequence[str]) -> pa.Table:
+    """The distinct values of a transaction's records in these columns."""
     records = output.records(np.arange(transaction.start, transaction.end)).select(list(names))
-    return records.take(pa.array(hashing.hash_rows(records, names).first_of_each()))
+    return records.take(pa.array(row_hash.hash_rows(records, names).first_positions()))
 
 
 @dataclass(frozen=True)
@@ -130,93 +127,99 @@ class KeysReplay:
     """One transaction of a BatchTransform."""
 
     replaying: StepReplay
-    output: Opened
+    output: OpenedDataset
     transaction: Transaction
     origin: Origin
-    layout: Layout | None  # None while nothing was ever written
+    layout: Layout | None  # None if nothing was ever written
 
-    def replay(self) -> tuple[int, Compared]:
+    def replay(self) -> tuple[int, Comparison]:
         assert self.layout is not None
         step, declared, inputs = self.known()
-        keys = keys_of(self.output, self.transaction, declared.keys)
+        keys = read_transaction_keys(self.output, self.transaction, declared.keys)
         number = step.output_names.index(self.output.name)
         again = self._computed(step, declared, self.kept(step, declared, self._succeeded(keys)), inputs, number)
-        stored = stored_rows(self.output, self.transaction, keys, self.layout)
+        stored = read_rows_after(self.output, self.transaction, keys, self.layout)
         return keys.num_rows, compare(stored, again.cast(stored.schema), strategy_of(self.output.snapshot.state).key)
 
-    def compare_now(self, keys: pa.Table, called: pa.Table) -> Compared:
-        """How the rows that keys have by now compare with those they should have; only some are called."""
+    def compare_now(self, keys: pa.Table, called: pa.Table) -> Comparison:
+        """Compare the current rows of keys with the rows that they should have. Only `called` keys have rows."""
         step, declared, inputs = self.known()
         again = self._computed(step, declared, called, inputs, step.output_names.index(self.output.name))
         key = strategy_of(self.output.snapshot.state).key
         if self.layout is None:  # nothing was ever written
             return compare(again.slice(0, 0), again, key)
-        stored = stored_rows(self.output, self.transaction, keys, self.layout)
+        stored = read_rows_after(self.output, self.transaction, keys, self.layout)
         return compare(stored, again.cast(stored.schema), key)
 
-    def known(self) -> tuple[BatchTransform, Declared, list[Opened]]:
-        """The code, what was declared of it, and the inputs."""
+    def known(self) -> tuple[BatchTransform, StepDeclaration, list[OpenedDataset]]:
+        """The step, its declaration of that time, and the inputs."""
         step = self.replaying.step_of(self.output, self.origin)
         assert isinstance(step, BatchTransform)
-        declared = Declared.named(self.output.snapshot.objects, self.origin.noted_version or "")
+        declared = StepDeclaration.named(self.output.snapshot.objects, self.origin.noted_version or "")
         if declared is None:
-            raise NotReplayable("which columns are its transform keys was not noted")
+            raise NotReplayable("its transform keys were not recorded")
         return step, declared, [self.replaying.input(link) for link in self.origin.links]
 
     def _succeeded(self, keys: pa.Table) -> pa.Table:
-        """Without the keys that failed then: their rows were taken back, whatever the function would make of them."""
-        failed = unpacked(self.origin.failed)
-        return keys.filter(pa.array(~hashing.hash_rows(keys, keys.column_names).among(failed)))
+        """The keys that did not fail in that run. Rows of failed keys were taken back."""
+        failed = unpack_hashes(self.origin.failed)
+        return keys.filter(pa.array(~row_hash.hash_rows(keys, keys.column_names).among(failed)))
 
-    def kept(self, step: BatchTransform, declared: Declared, keys: pa.Table) -> pa.Table:
-        """Without the keys that the step's own filters leave out: there are no results of them."""
-        now = None if step.filters is None else canonical(step.filters)
+    def kept(self, step: BatchTransform, declared: StepDeclaration, keys: pa.Table) -> pa.Table:
+        """The keys that the step's filters keep. Other keys have no results."""
+        now = None if step.filters is None else canonical_filters(step.filters)
         if now != declared.filters:
-            raise NotReplayable(f"step {step.name!r} is declared with other filters by now")
+            raise NotReplayable(f"step {step.name!r} has other filters now")
         wanted = parse_filters(step.filters, keys.schema)
         return keys if wanted is None else keys.filter(wanted)
 
     def _computed(
-        self, step: BatchTransform, declared: Declared, keys: pa.Table, inputs: Sequence[Opened], number: int
+        self,
+        step: BatchTransform,
+        declared: StepDeclaration,
+        keys: pa.Table,
+        inputs: Sequence[OpenedDataset],
+        number: int,
     ) -> pa.Table:
         shape = self.shape(declared, keys.schema, inputs)
         pinned = [given.as_of(link.position) for given, link in zip(inputs, self.origin.links, strict=True)]
         outputs = self._outputs(step, shape.keys, number)
-        tables = [] if self.layout is None else [_optional(self.layout).empty_table()]
+        tables = [] if self.layout is None else [_nullable_schema(self.layout).empty_table()]
         objects = self.output.snapshot.objects
         with ExitStack() as held:
-            room = Room(held.enter_context(staging_area(objects.store)), objects)
+            room = ScratchDir(held.enter_context(staging_area(objects.store)), objects)
             held.callback(room.clear)
-            for unit in key_units(keys, shape, pinned, Runner(self.replaying.session), room):
-                for chunk in read_chunks(unit, shape, [given.for_tasks for given in pinned], step.chunk_size):
+            for unit in plan_key_units(keys, shape, pinned, TaskRunner(self.replaying.session), room):
+                for chunk in read_chunks(unit, shape, [given.task_input for given in pinned], step.chunk_size):
                     if not len(chunk):
                         continue
-                    # Whoever retries or skips in a run would hide what this is to find.
+                    # No retries and no skipped rows here: they would hide failures.
                     called = call_chunk(step.function, chunk, outputs, OnError(), np.zeros(len(chunk), np.int64), 0)
                     if called.failed.num_rows:
-                        said = failed_column(called.failed, "message")[0].as_py()
-                        raise FailedAgain(f"the function fails for {called.failed.num_rows} of its keys now: {said}")
-                    tables.append(_fitting(called.rows[number], self.layout))
+                        message = failed_column(called.failed, "message")[0].as_py()
+                        raise FailedAgain(f"the function now fails for {called.failed.num_rows} of its keys: {message}")
+                    tables.append(_select_columns(called.rows[number], self.layout))
         return pa.concat_tables(tables, promote_options="permissive") if tables else keys.slice(0, 0)
 
-    def shape(self, declared: Declared, keys: pa.Schema, inputs: Sequence[Opened]) -> Shape:
+    def shape(self, declared: StepDeclaration, keys: pa.Schema, inputs: Sequence[OpenedDataset]) -> KeyShape:
         plain = pa.schema([pa.field(f.name, f.type) for f in keys])
         found = []
-        for said, given, link in zip(declared.inputs, inputs, self.origin.links, strict=True):
-            layout = layout_then(given, link)
-            keys_of_input = {
-                name: said["keys"][name] for name in declared.keys if name in said["keys"]
-            }  # in that order
+        for declaration, given, link in zip(declared.inputs, inputs, self.origin.links, strict=True):
+            layout = find_input_layout(given, link)
+            own_keys = declaration["keys"]
+            keys_of_input = {name: own_keys[name] for name in declared.keys if name in own_keys}  # in that order
             own = keys_of_input.values()
-            wanted = [*layout.shown.names, *own] if said["columns"] is None else [*own, *said["columns"]]
-            columns = pa.schema([pa.field(name, layout.data.field(name).type) for name in dict.fromkeys(wanted)])
+            chosen = declaration["columns"]
+            names = [*layout.shown.names, *own] if chosen is None else [*own, *chosen]
+            columns = pa.schema([pa.field(name, layout.data.field(name).type) for name in dict.fromkeys(names)])
             is_full = len(keys_of_input) == len(plain)
-            # Without its key: the index finds rows of the present head, and these are of the past.
-            found.append(InputShape(given.name, given.id, keys_of_input, (), (), columns, said["required"], is_full))
-        return Shape(plain, tuple(found), "cross" if declared.way == "cross" else "keyed")
+            # Without its key: the index only has rows of the current head, and these are older.
+            required = declaration["required"]
+            found.append(InputShape(given.name, given.id, keys_of_input, (), (), columns, required, is_full))
+        return KeyShape(plain, tuple(found), "cross" if declared.way == "cross" else "keyed")
 
     def _outputs(self, step: BatchTransform, keys: pa.Schema, number: int) -> tuple[OutputShape, ...]:
-        """What results are made to fit; of other outputs than this one no more than their key is known."""
+        """The shapes that results must fit. Of the other outputs of the step, only the key is known."""
         found = []
         for n, spec in enumerate(step.outputs):
             key = tuple(keys.names) if spec.key is None else tuple(spec.key)
@@ -229,29 +232,29 @@ class KeysReplay:
         return tuple(found)
 
 
-def _optional(layout: Layout) -> pa.Schema:
+def _nullable_schema(layout: Layout) -> pa.Schema:
     return pa.schema([f.with_nullable(True) for f in layout.data])
 
 
-def _fitting(rows: pa.Table, layout: Layout | None) -> pa.Table:
-    return rows if layout is None else rows.select(layout.data.names).cast(_optional(layout))
+def _select_columns(rows: pa.Table, layout: Layout | None) -> pa.Table:
+    return rows if layout is None else rows.select(layout.data.names).cast(_nullable_schema(layout))
 
 
 class FailedAgain(Exception):
-    """The function that once succeeded raises now."""
+    """The function succeeded in the original run, and fails now."""
 
 
 @dataclass(frozen=True)
-class _Whole:
-    """One transaction of a DatatableTransform: all rows of its inputs, and all of its output."""
+class _DatatableReplay:
+    """One transaction of a DatatableTransform: all rows of its inputs and of its output."""
 
     replaying: StepReplay
-    output: Opened
+    output: OpenedDataset
     transaction: Transaction
     origin: Origin
     layout: Layout
 
-    def replay(self) -> tuple[int, Compared]:
+    def replay(self) -> tuple[int, Comparison]:
         step = self.replaying.step_of(self.output, self.origin)
         assert isinstance(step, DatatableTransform)
         function = step.function
@@ -262,25 +265,25 @@ class _Whole:
         try:
             returned = function.callable()(*frames, **function.kwargs)
         except Exception as error:
-            raise FailedAgain(f"the function fails now: {error!r}") from error
+            raise FailedAgain(f"the function now fails: {error!r}") from error
         several = list(returned) if isinstance(returned, tuple | list) else [returned]
         one = several[step.output_names.index(self.output.name)]
         table = one.toArrow() if hasattr(one, "toArrow") else to_table(one, step.name, self.output.name).table
-        rows = rows_then(self.output, self.transaction, self.layout)
-        again = fitted(table, self.layout, f"what step {step.name!r} returns now").cast(rows.schema)
+        rows = read_all_rows_after(self.output, self.transaction, self.layout)
+        again = fit_rows(table, self.layout, f"the current result of step {step.name!r}").cast(rows.schema)
         return rows.num_rows, compare(rows, again, strategy_of(self.output.snapshot.state).key)
 
-    def _frame(self, given: Opened, link: Link, columns: Sequence[str] | None, kind: str) -> object:
-        pinned: PinnedInput = given.as_of(link.position)
-        names = tuple(layout_then(given, link).shown.names if columns is None else columns)
+    def _frame(self, given: OpenedDataset, link: InputLink, columns: Sequence[str] | None, kind: str) -> object:
+        pinned: InputSnapshot = given.as_of(link.position)
+        names = tuple(find_input_layout(given, link).shown.names if columns is None else columns)
         scan = Scan(pinned.snapshot.objects, given.layout, pinned.current_rows(), names)
         if kind == "spark":
             return spark_frame(scan, self.replaying.session.get())
         return from_table(scan.to_table(), kind)  # type: ignore[arg-type]
 
 
-def fitted(table: pa.Table, layout: Layout, where: str) -> pa.Table:
-    """Rows in the columns and types of a dataset; `FailedAgain` when they do not fit it any more."""
+def fit_rows(table: pa.Table, layout: Layout, where: str) -> pa.Table:
+    """Rows in the columns and types of a dataset; `FailedAgain` when they no longer fit."""
     try:
         return cast_columns(table, layout, where).select(layout.data.names)
     except LedgerError as error:

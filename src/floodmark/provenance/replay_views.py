@@ -1,4 +1,4 @@
-"""A refresh of a view computed again: the query of that time, over the rows of its sources as they were then."""
+"""Replays refreshes of views: runs the query of that time over the rows that its sources had then."""
 
 from __future__ import annotations
 
@@ -8,67 +8,69 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from floodmark.compute.errors import ComputeError
-from floodmark.compute.functions.call import Caller
-from floodmark.compute.functions.udf import Udf
-from floodmark.compute.stored import catalog as catalogs
-from floodmark.compute.stored.objects import ColumnObjects
-from floodmark.compute.stored.read import ColumnValues
+from floodmark.columns import catalog as catalogs
+from floodmark.columns.catalog import ColumnObjects
+from floodmark.columns.snapshot import ColumnValues
 from floodmark.derive import notes
-from floodmark.ledger.incoming import Frame, SparkFrame
-from floodmark.ledger.layout import Layout
+from floodmark.errors import BadMeta, DerivationError, QueryFailed
+from floodmark.functions.column_call import ColumnCaller
+from floodmark.functions.udf import Udf
+from floodmark.ledger.data_input import SparkData, TableData
+from floodmark.ledger.schema import Layout
 from floodmark.ledger.strategy import strategy_of
-from floodmark.provenance.comparing import Compared, compare
-from floodmark.provenance.inputs import rows_of
-from floodmark.provenance.opened import Opened, Transaction
-from floodmark.provenance.origin import Link, Origin, view_at
-from floodmark.provenance.replay_steps import FailedAgain, StepReplay, fitted, keys_of, rows_then, stored_rows
-from floodmark.provenance.replayed import NotReplayable
+from floodmark.provenance.comparison import Comparison, NotReplayable, compare
+from floodmark.provenance.origin import InputLink, Origin, find_matching_rows, view_at
+from floodmark.provenance.replay_steps import (
+    FailedAgain,
+    StepReplay,
+    fit_rows,
+    read_all_rows_after,
+    read_rows_after,
+    read_transaction_keys,
+)
+from floodmark.provenance.transactions import OpenedDataset, Transaction
 from floodmark.storage.arrays import I64
-from floodmark.transform.errors import BadMeta
-from floodmark.transform.views.analysed.analysis import OFFSET, SourceUse
-from floodmark.transform.views.defined.definition import UdfColumn
-from floodmark.transform.views.defined.functions import function_of
-from floodmark.transform.views.defined.stored import Stored
-from floodmark.transform.views.errors import QueryFailed
-from floodmark.transform.views.evaluate import Evaluator, IsolatedSession, empty_answer
-from floodmark.transform.views.failures import Failures, load
-from floodmark.transform.views.note import Note
-from floodmark.transform.views.publish import completed
-from floodmark.transform.views.reading.rows import Large, Small, rows_at, whole_of
-from floodmark.transform.views.reading.sources import PinnedSource
+from floodmark.views.analysis import OFFSET_COLUMN, InputUse
+from floodmark.views.changed_rows import LocalRows, SparkRows, read_all_rows, read_rows_at
+from floodmark.views.commit import complete_columns
+from floodmark.views.definition import UdfColumn, resolve_udf
+from floodmark.views.evaluator import Evaluator, IsolatedSession, empty_result
+from floodmark.views.functions import Failures, load_failures
+from floodmark.views.snapshot import ViewNote
+from floodmark.views.sources import ViewInputSnapshot
+from floodmark.views.stored_definition import StoredView
 
-_EACH_TIME = ("current_date", "current_timestamp", "localtimestamp", "now()")
-"""What Spark's plans call the present time, which it counts among the constants."""
+_TIME_FUNCTIONS = ("current_date", "current_timestamp", "localtimestamp", "now()")
+"""Names of the current time in Spark's plans. Spark treats it as a constant."""
 
 
 @dataclass(frozen=True)
 class ViewReplay:
-    """Computes refreshes of views again."""
+    """Replays refreshes of views."""
 
     replaying: StepReplay
     udfs: Sequence[Udf]
 
-    def replay(self, output: Opened, transaction: Transaction, origin: Origin) -> tuple[int, Compared]:
-        """How many keys, and how they compare; `NotReplayable` when that cannot be told."""
+    def replay(self, output: OpenedDataset, transaction: Transaction, origin: Origin) -> tuple[int, Comparison]:
+        """The number of keys and their comparison; `NotReplayable` when something needed is missing."""
         view, layout = _known(output, transaction, origin)
-        keys = None if view.analysis.kind == "whole" else keys_of(output, transaction, view.analysis.t)
+        keys = None if view.analysis.kind == "whole" else read_transaction_keys(output, transaction, view.analysis.t)
         return self._replayed(output, transaction, origin, view, layout, keys)
 
-    def replay_others(self, output: Opened, newest: Transaction, origin: Origin) -> tuple[int, Compared]:
-        """The same for all rows of the sources: those that were never written, and such as should have gone, too."""
+    def replay_others(self, output: OpenedDataset, newest: Transaction, origin: Origin) -> tuple[int, Comparison]:
+        """The same for all rows of the sources. This also finds rows never written, and rows never taken back."""
         view, layout = _known(output, newest, origin)
         return self._replayed(output, newest, origin, view, layout, None)
 
     def _replayed(
         self,
-        output: Opened,
+        output: OpenedDataset,
         transaction: Transaction,
         origin: Origin,
-        view: Stored,
+        view: StoredView,
         layout: Layout,
         keys: pa.Table | None,
-    ) -> tuple[int, Compared]:
+    ) -> tuple[int, Comparison]:
         sources = tuple(self._source(output, transaction, view, link) for link in origin.links)
         session = IsolatedSession(self.replaying.session, view.analysis.settings)
         failed = _failed(output, transaction)
@@ -78,112 +80,116 @@ class ViewReplay:
         except QueryFailed as error:
             raise FailedAgain(error.message) from error
         if keys is None:
-            stored = rows_then(output, transaction, layout)
+            stored = read_all_rows_after(output, transaction, layout)
         else:
-            stored = stored_rows(output, transaction, keys, layout)
-        whole = completed(Frame(answer), layout)
-        assert isinstance(whole, Frame)
-        again = fitted(whole.table, layout, f"what view {output.name!r} gives now").cast(stored.schema)
+            stored = read_rows_after(output, transaction, keys, layout)
+        whole = complete_columns(TableData(answer), layout)
+        assert isinstance(whole, TableData)
+        again = fit_rows(whole.table, layout, f"the current result of view {output.name!r}").cast(stored.schema)
         compared = compare(stored, again, strategy_of(output.snapshot.state).key)
         if compared.differing and _is_volatile(view, session):
-            raise NotReplayable("its query has another answer each time: it asks for the time, or for chance")
+            raise NotReplayable("its query is not deterministic: it uses the current time or random values")
         if compared.differing and failed is None:
-            raise NotReplayable("the list of the rows that its functions failed for then is gone")
+            raise NotReplayable("the list of rows for which its functions failed then is lost")
         return stored.num_rows if keys is None else keys.num_rows, compared
 
-    def _source(self, output: Opened, transaction: Transaction, view: Stored, link: Link) -> PinnedSource:
+    def _source(
+        self, output: OpenedDataset, transaction: Transaction, view: StoredView, link: InputLink
+    ) -> ViewInputSnapshot:
         given = self.replaying.input(link)
-        use: SourceUse = next(use for use in view.analysis.sources if use.dataset_id == link.dataset_id)
+        use: InputUse = next(use for use in view.analysis.sources if use.dataset_id == link.dataset_id)
         pinned = given.as_of(link.position)
         if not use.computed:
-            return PinnedSource(use, pinned)
+            return ViewInputSnapshot(use, pinned)
         objects = ColumnObjects(given.snapshot.objects)
         catalog = catalogs.load(objects)
         then = _note(output, transaction).generations.get(link.dataset_id, {})
         for name in use.computed:
             column = catalog.find(name)
             if column is None or then.get(name) != f"{column.origin}.{column.generation}":
-                raise NotReplayable(f"the computed column {name!r} of {given.name!r} has other values by now")
+                raise NotReplayable(f"the computed column {name!r} of {given.name!r} has other values now")
         used = tuple(catalog.column(name) for name in use.computed)
-        return PinnedSource(use, pinned, ColumnValues(objects, catalog.fragment_rows, used), then, catalog)
+        return ViewInputSnapshot(use, pinned, ColumnValues(objects, catalog.fragment_rows, used), then, catalog)
 
     def _rows(
         self,
-        view: Stored,
-        sources: Sequence[PinnedSource],
+        view: StoredView,
+        sources: Sequence[ViewInputSnapshot],
         origin: Origin,
         keys: pa.Table | None,
         session: IsolatedSession,
-    ) -> dict[str, Small | Large]:
+    ) -> dict[str, LocalRows | SparkRows]:
         if keys is None:
-            return {source.alias: whole_of(source, view.analysis, session) for source in sources}
-        found: dict[str, Small | Large] = {}
+            return {source.alias: read_all_rows(source, view.analysis, session) for source in sources}
+        found: dict[str, LocalRows | SparkRows] = {}
         for source, link in zip(sources, origin.links, strict=True):
             given = self.replaying.input(link)
-            offsets = rows_of(given, link, keys).offsets
-            found[source.alias] = Small(rows_at(source, view.analysis, offsets))
+            offsets = find_matching_rows(given, link, keys).offsets
+            found[source.alias] = LocalRows(read_rows_at(source, view.analysis, offsets))
         return found
 
     def _answer(
         self,
-        output: Opened,
-        view: Stored,
-        sources: Sequence[PinnedSource],
-        rows: Mapping[str, Small | Large],
+        output: OpenedDataset,
+        view: StoredView,
+        sources: Sequence[ViewInputSnapshot],
+        rows: Mapping[str, LocalRows | SparkRows],
         session: IsolatedSession,
         failed: Failures | None,
     ) -> pa.Table:
         columns = view.definition.udfs
         evaluator = Evaluator(output.name, view.analysis, frozenset(c.name for c in columns), session)
-        is_empty = all(isinstance(some, Small) and not some.table.num_rows for some in rows.values())
+        is_empty = all(isinstance(some, LocalRows) and not some.table.num_rows for some in rows.values())
         if is_empty and view.analysis.kind != "whole":
-            answer: Frame | SparkFrame = empty_answer(evaluator.columns, view.analysis.stored)
+            answer: TableData | SparkData = empty_result(evaluator.columns, view.analysis.stored)
         else:
             answer = evaluator.evaluate(rows)
-        table = answer.table if isinstance(answer, Frame) else answer.frame.toArrow()
+        table = answer.table if isinstance(answer, TableData) else answer.frame.toArrow()
         for column in columns:
             table = table.append_column(column.name, self._values(output, view, column, sources[0], table, failed))
         return table
 
     def _values(
         self,
-        output: Opened,
-        view: Stored,
+        output: OpenedDataset,
+        view: StoredView,
         column: UdfColumn,
-        source: PinnedSource,
+        source: ViewInputSnapshot,
         answer: pa.Table,
         failed: Failures | None,
     ) -> pa.Array:
-        """The function's values, of the rows of the source: called, and not taken from any checkpoint."""
+        """The function's values for the rows of the source, computed without checkpoints."""
         try:
-            udf = function_of(output.name, column, self.udfs)
-        except ComputeError as error:
-            raise NotReplayable(f"the code of column {column.name!r} is gone: {error.message}") from error
-        offsets = answer.column(OFFSET).to_numpy()
-        wanted, place = np.unique(offsets, return_inverse=True)
+            udf = resolve_udf(output.name, column, self.udfs)
+        except DerivationError as error:
+            raise NotReplayable(f"the code of column {column.name!r} is not available: {error.message}") from error
+        offsets = answer.column(OFFSET_COLUMN).to_numpy()
+        wanted, inverse = np.unique(offsets, return_inverse=True)
         use = replace(source.use, columns=tuple(dict.fromkeys(column.inputs)))
-        table = rows_at(replace(source, use=use), replace(view.analysis, inject={}), wanted)
-        caller = Caller(udf, column.field, column.inputs, sleep=without_pauses)
+        table = read_rows_at(replace(source, use=use), replace(view.analysis, inject={}), wanted)
+        caller = ColumnCaller(udf, column.field, column.inputs, sleep=skip_sleep)
         none: I64 = np.empty(0, np.int64)
         try:
-            values = values_but(caller, table, wanted, none if failed is None else failed.offsets_of(column.name))
-        except ComputeError as error:
+            values = compute_except_failed(
+                caller, table, wanted, none if failed is None else failed.offsets_of(column.name)
+            )
+        except DerivationError as error:
             raise FailedAgain(error.message) from error
-        return values.take(pa.array(place))
+        return values.take(pa.array(inverse))
 
 
-def _known(output: Opened, transaction: Transaction, origin: Origin) -> tuple[Stored, Layout]:
-    """The definition and the columns of that time."""
+def _known(output: OpenedDataset, transaction: Transaction, origin: Origin) -> tuple[StoredView, Layout]:
+    """The definition and the schema of that time."""
     if origin.doubts:
         raise NotReplayable(origin.doubts[0])
     view, layout = view_at(output, transaction), output.layout_at(transaction.sequence_number)
     if view is None or layout is None:
-        raise NotReplayable("its definition of that time is not on its chain")
+        raise NotReplayable("the view's definition of that time is not on its chain")
     return view, layout
 
 
-def values_but(caller: Caller, rows: pa.Table, offsets: I64, failed: I64) -> pa.Array:
-    """The function's values, and none for the rows that it failed for then, whatever it would make of them now."""
+def compute_except_failed(caller: ColumnCaller, rows: pa.Table, offsets: I64, failed: I64) -> pa.Array:
+    """The function's values, null for the rows for which it failed then. It is not called for these."""
     called = ~np.isin(offsets, failed)
     some = rows.filter(pa.array(called))
     [batch] = some.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], some.schema)]
@@ -191,29 +197,29 @@ def values_but(caller: Caller, rows: pa.Table, offsets: I64, failed: I64) -> pa.
     return values if called.all() else values.take(pa.array(np.cumsum(called) - 1, mask=~called))
 
 
-def without_pauses(_: float) -> None:
-    """Nobody waits between two calls of a function that failed."""
+def skip_sleep(_: float) -> None:
+    """A `sleep` that does not wait: replays repeat failed calls at once."""
 
 
-def _note(output: Opened, transaction: Transaction) -> Note:
-    """What the refresh noted."""
+def _note(output: OpenedDataset, transaction: Transaction) -> ViewNote:
+    """The note of a refresh."""
     checkpoint, objects = transaction.event.new_checkpoint, output.snapshot.objects
     assert checkpoint is not None
-    note = notes.read(objects, checkpoint.physical_hash).read_as(Note)
+    note = notes.load_note(objects, checkpoint.physical_hash).read_as(ViewNote)
     assert note is not None  # the transaction of a view
     return note
 
 
-def _failed(output: Opened, transaction: Transaction) -> Failures | None:
-    """The rows that the view's functions had failed for by then; None when nobody can tell: newer lists replace it."""
+def _failed(output: OpenedDataset, transaction: Transaction) -> Failures | None:
+    """The rows for which the view's functions had failed by then; None when a newer list has replaced it."""
     try:
-        return load(output.name, _note(output, transaction).errors, output.snapshot.objects)
+        return load_failures(output.name, _note(output, transaction).errors, output.snapshot.objects)
     except BadMeta:
         return None
 
 
-def _is_volatile(view: Stored, session: IsolatedSession) -> bool:
-    """Whether the query may have another answer each time it is asked; its tables are there."""
+def _is_volatile(view: StoredView, session: IsolatedSession) -> bool:
+    """Whether the query may give another answer each time it runs. Its tables must exist in the session."""
     plan = session.get().sql(view.analysis.query)._jdf.queryExecution().analyzed()
-    said = str(plan.toString()).lower()
-    return not plan.deterministic() or any(name in said for name in _EACH_TIME)
+    text = str(plan.toString()).lower()
+    return not plan.deterministic() or any(name in text for name in _TIME_FUNCTIONS)

@@ -1,16 +1,17 @@
-"""Where a record came from, as a tree: the record, who made it, and the input rows it was made of, each the same."""
+"""The answers of `why` and `forward`: trees of records with their transactions and inputs, as values and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record of a dataset. `op` says what it did: +A a new row, -R a row that is gone, -C and +C one that changed."""
+    """A record of a dataset. `op` is +A for a new row, -R for a deleted row, -C and +C for a changed row."""
 
     dataset: str
     dataset_id: str
@@ -21,8 +22,8 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Block:
-    """The last block of the transaction that brought a record, and the records [start, end) of that transaction."""
+class TransactionBlock:
+    """The last block of the transaction that wrote a record, and the records [start, end) of that transaction."""
 
     hash: str
     sequence_number: int
@@ -32,25 +33,26 @@ class Block:
 
 @dataclass(frozen=True)
 class Maker:
-    """Who made a record: a write from outside, a step, a view."""
+    """What made a record: a write from outside, a step, or a view."""
 
     kind: str
     """write, step (BatchTransform), datatable (DatatableTransform), view, or unknown."""
     name: str | None = None
     version: str | None = None
     way: str = ""
-    """Of a step map, keyed or cross; of a view rows, groups, join or whole."""
+    """For a step: map, keyed or cross. For a view: rows, groups, join or whole."""
     run: str | None = None
     source: str | None = None
-    """Of a write: the source that it named, and how far that was read with it."""
+    """For a write: the name of its source."""
     state: str | None = None
+    """For a write: how far its source was read."""
     file: str | None = None
-    """Of a write from a file: its name when it was taken in, if that is still known."""
+    """For a write from a file: the name of the file when it was loaded, if still known."""
 
 
 @dataclass(frozen=True)
-class Computed:
-    """A computed column of a record: its value, the function, and the columns of the same record that it took."""
+class ComputedValue:
+    """A computed column of a record: its value, its function, and its input columns."""
 
     column: str
     value: Any
@@ -60,11 +62,12 @@ class Computed:
 
 
 @dataclass(frozen=True)
-class Input:
-    """The rows of one input that a record was made of, as they were up to and with the record `position`.
+class InputRows:
+    """The rows of one input that a record was made of, as of the input's record `position`.
 
-    `by` are the columns and values by which they belong to it, none where all rows of the input do. `rows` counts them
-    all; `records` are the first of them, and `gone` those that were retracted since the row that this record ends.
+    `by` has the columns and values that these rows match; None means that all rows of the input match. `rows` counts
+    them all; `records` are the first ones. If the record retracts a row, `gone` has the input rows that were retracted
+    since that row was made.
     """
 
     dataset: str
@@ -75,35 +78,35 @@ class Input:
     records: tuple[Provenance, ...] = ()
     gone: tuple[Provenance, ...] = ()
     missing: str | None = None
-    """Why some of them may not be named here; None: these are all."""
+    """Why some rows may be missing here; None if none are missing."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a record came from."""
+    """A record with its transaction, what made it, and the input rows that it was made of."""
 
     record: Record
-    block: Block
+    block: TransactionBlock
     maker: Maker
-    inputs: tuple[Input, ...] = ()
-    computed: tuple[Computed, ...] = ()
+    inputs: tuple[InputRows, ...] = ()
+    computed: tuple[ComputedValue, ...] = ()
     ends: int | None = None
-    """Of a retraction: the offset of the record whose row it takes back."""
+    """For a retraction: the offset of the record whose row it takes back."""
     failed: bool = False
-    """Of a retraction: whether it is there because the function failed for its key."""
+    """For a retraction: whether the row was taken back because the function failed for its key."""
     doubts: tuple[str, ...] = ()
-    """What is not known for sure."""
+    """Why the answer may be incomplete."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything down to the sources is known, rows that are only counted included."""
+        """Whether all inputs are known, down to the sources. Rows that are only counted are not checked."""
         return not self.doubts and all(
             given.missing is None and all(one.is_complete for one in (*given.records, *given.gone))
             for given in self.inputs
         )
 
     def offsets(self) -> dict[str, set[int]]:
-        """The records of all datasets in the tree, but for this one, by dataset."""
+        """The offsets of all records in the tree except this one, by dataset."""
         found: dict[str, set[int]] = {}
         for one in self.walk():
             if one is not self:
@@ -111,14 +114,14 @@ class Provenance:
         return found
 
     def walk(self) -> Iterator[Provenance]:
-        """All of the tree, from the top."""
+        """All nodes of the tree, from the top."""
         yield self
         for given in self.inputs:
             for one in (*given.records, *given.gone):
                 yield from one.walk()
 
     def to_json(self) -> dict[str, Any]:
-        """The tree as plain dicts and lists; values are as Python has them."""
+        """The tree as dicts and lists. Values are Python objects."""
         record, block = self.record, self.block
         return {
             "dataset": record.dataset,
@@ -149,14 +152,14 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Derived:
-    """A record of a derived dataset that an input record has a part in, and what came of that one."""
+class DerivedRecord:
+    """A record of a derived dataset that was made from an input record, and the records made from it in turn."""
 
     record: Record
-    block: Block
+    block: TransactionBlock
     maker: Maker
     is_current: bool
-    derived: tuple[Derived, ...] = ()
+    derived: tuple[DerivedRecord, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         record, block = self.record, self.block
@@ -174,31 +177,31 @@ class Derived:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A dataset that is made of all rows of another: every row that it has had since an input record is made of it."""
+class WholeDataset:
+    """A dataset that is made from all rows of another dataset, so each of its rows may depend on an input record."""
 
     dataset: str
     of: str
     maker: Maker
     transactions: int
-    """In so many of its transactions that record was current."""
+    """The number of its transactions in which the input record was current."""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "maker": vars(self.maker)}
 
 
 @dataclass(frozen=True)
-class Forward:
-    """What came of a record."""
+class ForwardProvenance:
+    """A record, and what was made from it."""
 
     record: Record
-    block: Block
-    derived: tuple[Derived, ...] = ()
-    wholes: tuple[Whole, ...] = ()
+    block: TransactionBlock
+    derived: tuple[DerivedRecord, ...] = ()
+    wholes: tuple[WholeDataset, ...] = ()
     waiting: tuple[str, ...] = ()
-    """Datasets that are made of this one and have not read it so far."""
-    computed: tuple[Computed, ...] = ()
-    """The computed columns beside it."""
+    """Datasets that are made from this dataset and have not read the record yet."""
+    computed: tuple[ComputedValue, ...] = ()
+    """The computed columns of the record."""
     doubts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -216,3 +219,155 @@ class Forward:
             "computed": [vars(one) for one in self.computed],
             "doubts": list(self.doubts),
         }
+
+
+# As text
+
+_VALUES = 8  # columns of a record that are shown
+_WIDEST = 40
+_HASH = 8  # the last digits of a block's hash, as the log shows them
+_VERSION = 12
+_NARROWEST = 20
+_BRANCHES = "│├└─ "
+_GOES_ON = str.maketrans("├└─", "│  ")
+
+
+@dataclass(frozen=True)
+class TextNode:
+    """A node of a tree: its first line, its further lines, and its children."""
+
+    head: str
+    more: tuple[str, ...] = ()
+    below: tuple[TextNode, ...] = field(default=())
+
+
+def render_lines(tree: TextNode) -> Iterator[str]:
+    """The tree, line by line."""
+    yield tree.head
+    yield from _below(tree, "")
+
+
+def _below(tree: TextNode, indent: str) -> Iterator[str]:
+    bar = "│ " if tree.below else "  "
+    for line in tree.more:
+        yield f"{indent}{bar}{line}"
+    for number, node in enumerate(tree.below):
+        is_last = number == len(tree.below) - 1
+        yield f"{indent}{'└─ ' if is_last else '├─ '}{node.head}"
+        yield from _below(node, indent + ("   " if is_last else "│  "))
+
+
+def wrap_line(line: str, width: int) -> list[str]:
+    """A line of a tree, wrapped to lines of at most this width. Nothing is cut off."""
+    text = line.lstrip(_BRANCHES)
+    branch = line[: len(line) - len(text)]
+    below = branch.translate(_GOES_ON) + "  "
+    text_width = max(width, len(below) + _NARROWEST)  # deep lines may be wider, to stay readable
+    shaped = textwrap.TextWrapper(
+        text_width, initial_indent=branch, subsequent_indent=below, break_on_hyphens=False, replace_whitespace=False
+    )
+    return shaped.wrap(text) or [line]
+
+
+def build_why_tree(found: Provenance) -> TextNode:
+    """The answer of `why` as a tree of lines."""
+    more = [_maker_text(found.maker, found.block)]
+    if found.ends is not None:
+        why = ": the function failed for its key" if found.failed else ""
+        more.append(f"takes back record {found.ends}{why}")
+    more += _computed(found.computed)
+    more += [f"not sure: {doubt}" for doubt in found.doubts]
+    return TextNode(_record_text(found.record), tuple(more), tuple(_input(given) for given in found.inputs))
+
+
+def _computed(columns: Sequence[ComputedValue]) -> list[str]:
+    return [
+        f"{one.column} = {_value(one.value)}: computed by {one.function} {_version(one.version)} "
+        f"from {', '.join(one.inputs)}"
+        for one in columns
+    ]
+
+
+def _input(given: InputRows) -> TextNode:
+    if given.by is None:
+        head = f"all {_rows(given.rows)} of {given.dataset}" if given.rows else f"all rows of {given.dataset}"
+    else:
+        count = "rows" if given.missing is not None and not given.rows else _rows(given.rows)
+        head = f"{count} of {given.dataset} with {_pairs(given.by)}"
+    head += f", as of record {given.position}" if given.position >= 0 else ", which had no records"
+    more = [] if given.missing is None else [f"not all is known: {given.missing}"]
+    below = [build_why_tree(one) for one in given.records]
+    below += [build_why_tree(one) for one in given.gone]
+    if given.by is not None and (left := given.rows - len(given.records)) > 0:
+        below.append(TextNode(f"… {left:,} more"))
+    return TextNode(head, tuple(more), tuple(below))
+
+
+def build_forward_tree(found: ForwardProvenance) -> TextNode:
+    """The answer of `forward` as a tree of lines."""
+    more = [f"block {_block(found.block)}", *_computed(found.computed)]
+    more += [f"{one.dataset} is made from all rows of {one.of}: {_whole(one.transactions)}" for one in found.wholes]
+    more += [f"{name} has not read it yet" for name in found.waiting]
+    more += [f"not sure: {doubt}" for doubt in found.doubts]
+    if not (found.derived or found.wholes or found.waiting or found.computed):
+        more.append("nothing was made from it")
+    return TextNode(_record_text(found.record), tuple(more), tuple(_derived(one) for one in found.derived))
+
+
+def _derived(one: DerivedRecord) -> TextNode:
+    now = "" if one.is_current or one.record.op in ("-R", "-C") else ", no longer current"
+    return TextNode(
+        _record_text(one.record), (_maker_text(one.maker, one.block) + now,), tuple(_derived(d) for d in one.derived)
+    )
+
+
+def _whole(transactions: int) -> str:
+    if not transactions:
+        return "the record was current in none of its refreshes"
+    return f"the record was current in {transactions} of its refreshes"
+
+
+def _maker_text(maker: Maker, block: TransactionBlock) -> str:
+    match maker.kind:
+        case "write":
+            who = "written"
+            if maker.source is not None:
+                who += f" from {maker.file or f'{maker.source}, {_shorten(maker.state or str())}'}"
+        case "view":
+            who = f"view ({maker.way}) {_version(maker.version)}"
+        case "step" | "datatable":
+            way = "whole datasets" if maker.kind == "datatable" else maker.way
+            who = f"step {maker.name}{f' ({way})' if way else ''} {_version(maker.version)}"
+        case _:
+            who = "origin unknown"
+    return f"{who.rstrip()}, block {_block(block)}"
+
+
+def _block(block: TransactionBlock) -> str:
+    return f"{block.sequence_number} ({block.hash[-_HASH:]})"
+
+
+def _version(version: str | None) -> str:
+    return "" if version is None else f"version {version[:_VERSION]}"
+
+
+def _record_text(record: Record) -> str:
+    shown = list(record.values.items())[:_VALUES]
+    more = " …" if len(record.values) > _VALUES else ""
+    return f"{record.dataset} {record.offset} {record.op}  {_pairs(dict(shown))}{more}".rstrip()
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_value(value)}" for name, value in values.items())
+
+
+def _value(value: Any) -> str:
+    return "null" if value is None else _shorten(str(value))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+def _rows(count: int) -> str:
+    return "no row" if not count else "1 row" if count == 1 else f"{count:,} rows"

@@ -1,165 +1,410 @@
-"""Why a record is as it is: the input rows that it was made of, as they were then, and so on down to the sources.
+"""Traces a record back to the input rows that it was made of, down to the sources, and forward to derived records.
 
-Nothing is guessed. Inputs are read as of the records that the run had pinned which made the record, by the columns that
-its step or view goes by; where something was purged, dropped or never noted, the answer says so.
+Nothing is guessed. Inputs are read at the positions that the run of the record used, and matched by the columns of its
+step or view. If something was purged, dropped or never recorded, the answer contains this.
 """
 
 from __future__ import annotations
 
 import json
+import operator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from floodmark.chain.events import AddData, SourceState
-from floodmark.compute.stored.read import computed_columns
-from floodmark.derive.positions import NOTHING
-from floodmark.ledger.keys import hashing
-from floodmark.ledger.merge.lookup import history_filter, with_keys
+from floodmark.columns.snapshot import make_column_values
+from floodmark.derive.inputs import LakeLike
+from floodmark.derive.key_shape import cast_with_mask
+from floodmark.derive.positions import NO_POSITION
+from floodmark.errors import ObjectNotFound, RecordsPurged, UnknownRecord
+from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.ledger.strategy import strategy_of
-from floodmark.provenance.asked import Asked, block_of, offset_of, records_at
-from floodmark.provenance.inputs import gone_between, rows_of
-from floodmark.provenance.opened import Datasets, Opened, Transaction
-from floodmark.provenance.origin import Link, Origin, origin_of
-from floodmark.provenance.tree import Computed, Input, Maker, Provenance, Record
+from floodmark.provenance.origin import (
+    ColumnPairs,
+    InputLink,
+    Origin,
+    find_matching_rows,
+    find_retractions,
+    list_column_pairs,
+    origin_of,
+)
+from floodmark.provenance.transactions import OpenedDataset, OpenedDatasets, Transaction
+from floodmark.provenance.tree import (
+    ComputedValue,
+    DerivedRecord,
+    ForwardProvenance,
+    InputRows,
+    Maker,
+    Provenance,
+    Record,
+    TransactionBlock,
+    WholeDataset,
+)
+from floodmark.rows import key_index_loader, row_hash
+from floodmark.rows.key_entries import NO_ROW
+from floodmark.rows.lookup import filter_by_keys, history_filter, located_rows, parse_keys
 from floodmark.storage.arrays import I64
-from floodmark.storage.errors import ObjectNotFound
-from floodmark.transform.lakes import LakeLike
-from floodmark.transform.made import unpacked
+from floodmark.transforms.commit import unpack_hashes
 
-ROWS = 10
-"""So many rows of an input are followed further; the others are counted."""
+MAX_ROWS = 10
+"""How many rows of an input are traced further. The others are only counted."""
 
 _TAKES_BACK = ("-R", "-C")
 _CONTENT = "sha256:"
 
 
-def why(lake: LakeLike, name: str, asked: Asked, rows: int = ROWS) -> Provenance:
-    """Where a record of a dataset came from, at most so many rows of each input."""
-    looking = Looking(Datasets(lake), rows)
+def why(lake: LakeLike, name: str, asked: RecordSelector, rows: int = MAX_ROWS) -> Provenance:
+    """Trace a record of a dataset back to its sources, with at most `rows` rows of each input."""
+    looking = ProvenanceTracer(OpenedDatasets(lake), rows)
     given = looking.datasets.named(name)
-    return looking.at(given, offset_of(given, asked))
+    return looking.at(given, resolve_offset(given, asked))
 
 
 @dataclass(frozen=True)
-class Looking:
-    """Answers about one moment of a lake; what was found once is not looked for again."""
+class ProvenanceTracer:
+    """Traces records in one snapshot of a lake, and caches the answers."""
 
-    datasets: Datasets
-    rows: int = ROWS
+    datasets: OpenedDatasets
+    rows: int = MAX_ROWS
     _known: dict[tuple[str, int], Provenance] = field(default_factory=dict, repr=False)
     _origins: dict[tuple[str, int], Origin] = field(default_factory=dict, repr=False)
 
-    def at(self, given: Opened, offset: int) -> Provenance:
-        """Where the record at an offset came from."""
+    def at(self, given: OpenedDataset, offset: int) -> Provenance:
+        """The provenance of the record at an offset."""
         return self.at_all(given, np.array([offset], np.int64))[0]
 
-    def at_all(self, given: Opened, offsets: I64) -> tuple[Provenance, ...]:
-        """The same for several, whose offsets are sorted."""
+    def at_all(self, given: OpenedDataset, offsets: I64) -> tuple[Provenance, ...]:
+        """The provenance of the records at some sorted offsets."""
         if missing := [o for o in offsets.tolist() if (given.id, o) not in self._known]:
-            for record in records_at(given, missing):
-                self._known[given.id, record.offset] = self._explained(given, record)
+            for record in read_records(given, missing):
+                self._known[given.id, record.offset] = self._trace(given, record)
         return tuple(self._known[given.id, o] for o in offsets.tolist())
 
-    def origin(self, given: Opened, transaction: Transaction) -> Origin:
-        """What a transaction of a derived dataset was made of."""
+    def origin(self, given: OpenedDataset, transaction: Transaction) -> Origin:
+        """The origin of a transaction of a derived dataset."""
         at = (given.id, transaction.sequence_number)
         if at not in self._origins:
             self._origins[at] = origin_of(given, transaction)
         return self._origins[at]
 
-    def _explained(self, given: Opened, record: Record) -> Provenance:
+    def _trace(self, given: OpenedDataset, record: Record) -> Provenance:
         transaction = given.transaction_at(record.offset)
-        block, computed = block_of(transaction), computed_of(given, record)
+        block, computed = block_of(transaction), read_computed_values(given, record)
         if isinstance(transaction.event, AddData):
-            return Provenance(record, block, _writer(given, transaction), computed=computed)
+            return Provenance(record, block, _write_maker(given, transaction), computed=computed)
         origin = self.origin(given, transaction)
-        ends = _ended(given, record) if record.op in _TAKES_BACK else None
+        ends = _ended_record(given, record) if record.op in _TAKES_BACK else None
         inputs = tuple(self._input(given, record, link, ends) for link in origin.links)
         failed = ends is not None and self._failed(given, record, origin)
         return Provenance(record, block, maker_of(origin), inputs, computed, ends, failed, origin.doubts)
 
-    def _failed(self, given: Opened, record: Record, origin: Origin) -> bool:
+    def _failed(self, given: OpenedDataset, record: Record, origin: Origin) -> bool:
         """Whether a row was taken back because the function failed for its key."""
         names = list(strategy_of(given.snapshot.state).lookup)
         own = given.records(np.array([record.offset], np.int64)).select(names)
-        return bool(hashing.hash_rows(own, names).among(unpacked(origin.failed))[0])
+        return bool(row_hash.hash_rows(own, names).among(unpack_hashes(origin.failed))[0])
 
-    def _input(self, output: Opened, record: Record, link: Link, ends: int | None) -> Input:
+    def _input(self, output: OpenedDataset, record: Record, link: InputLink, ends: int | None) -> InputRows:
         given = self.datasets.of_id(link.dataset_id, link.alias)
         values = key_values(output, np.array([record.offset], np.int64), link)
         by = None if link.by is None else {column: values.column(name)[0].as_py() for name, column in link.by}
         if given is None:
-            gone = f"dataset {link.alias or link.dataset_id} was dropped: its rows cannot be told any more"
-            return Input(link.alias, link.dataset_id, link.position, by, 0, missing=gone)
-        found = rows_of(given, link, values)
+            gone = f"dataset {link.alias or link.dataset_id} was dropped: its rows can no longer be read"
+            return InputRows(link.alias, link.dataset_id, link.position, by, 0, missing=gone)
+        found = find_matching_rows(given, link, values)
         shown = self.at_all(given, found.offsets[: self.rows])
         gone_rows: tuple[Provenance, ...] = ()
         if ends is not None:
             before = _position(self.origin(output, output.transaction_at(ends)), link)
-            retracted = gone_between(given, link, values, max(before, given.snapshot.purged_before - 1))
+            retracted = find_retractions(given, link, values, max(before, given.snapshot.purged_before - 1))
             gone_rows = self.at_all(given, retracted[: self.rows])
-        return Input(given.name, given.id, link.position, by, found.rows, shown, gone_rows, found.missing)
+        return InputRows(given.name, given.id, link.position, by, found.rows, shown, gone_rows, found.missing)
 
 
-def computed_of(given: Opened, record: Record) -> tuple[Computed, ...]:
+def read_computed_values(given: OpenedDataset, record: Record) -> tuple[ComputedValue, ...]:
     """The computed columns of a record."""
     catalog = given.dataset.catalog
-    beside = computed_columns(given.snapshot.objects, catalog)
+    beside = make_column_values(given.snapshot.objects, catalog)
     if beside is None or record.op in _TAKES_BACK:
         return ()
     names = [column.name for column in catalog.columns]
     values = beside.open(names).take(np.array([record.offset], np.int64))
     return tuple(
-        Computed(c.name, value[0].as_py(), c.function.name, c.function.version, c.inputs)
+        ComputedValue(c.name, value[0].as_py(), c.function.name, c.function.version, c.inputs)
         for c, value in zip(catalog.columns, values, strict=True)
     )
 
 
 def maker_of(origin: Origin) -> Maker:
-    """Who made a transaction, as users see it."""
+    """What made a transaction, for the answer."""
     return Maker(origin.kind, origin.name, origin.version, origin.way, origin.run)
 
 
-def _position(origin: Origin, link: Link) -> int:
-    """How far an earlier transaction had read an input."""
-    return next((other.position for other in origin.links if other.dataset_id == link.dataset_id), NOTHING)
+def _position(origin: Origin, link: InputLink) -> int:
+    """The position up to which an earlier transaction had read an input."""
+    return next((other.position for other in origin.links if other.dataset_id == link.dataset_id), NO_POSITION)
 
 
-def key_values(output: Opened, offsets: I64, link: Link) -> pa.Table:
-    """What records of an output have in the columns by which their inputs' rows belong to them."""
+def key_values(output: OpenedDataset, offsets: I64, link: InputLink) -> pa.Table:
+    """The values of output records in the columns that match them to rows of an input."""
     if not link.by:
         return pa.table({})
     return output.records(offsets).select([name for name, _ in link.by])
 
 
-def _writer(given: Opened, transaction: Transaction) -> Maker:
-    state = given.brought(transaction)
+def _write_maker(given: OpenedDataset, transaction: Transaction) -> Maker:
+    state = given.new_source_state(transaction)
     if state is None:
         return Maker("write")
     return Maker("write", source=state.source_name, state=state.value, file=_file(given, state))
 
 
-def _file(given: Opened, state: SourceState) -> str | None:
-    """The file that was taken in, by the hash of its content; what notes the names may be lost."""
+def _file(given: OpenedDataset, state: SourceState) -> str | None:
+    """The name of the loaded file, found by the hash of its content; None when the list of files is lost."""
     _, is_hash, digest = state.value.partition(_CONTENT)
     objects = given.snapshot.objects
     if not is_hash:
         return None
     try:
-        said = json.loads(objects.store.get(f"{objects.folder}/info/sources/{state.source_name}.json"))
-        return next((name for name, seen in said["files"].items() if seen["sha256"] == digest), None)
+        log = json.loads(objects.store.get(f"{objects.folder}/info/sources/{state.source_name}.json"))
+        return next((name for name, seen in log["files"].items() if seen["sha256"] == digest), None)
     except (ObjectNotFound, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _ended(given: Opened, record: Record) -> int | None:
-    """The record whose row a retraction takes back: the newest of its key before it; None when that is purged."""
+def _ended_record(given: OpenedDataset, record: Record) -> int | None:
+    """The record whose row a retraction takes back: the newest one of its key before it. None when it is purged."""
     key = strategy_of(given.snapshot.state).key
     own = given.records(np.array([record.offset], np.int64)).select(list(key))
     pinned = given.as_of(record.offset - 1)
     offset = given.layout.vocab.offset
-    scan = pinned.for_tasks.scan(pinned.records(0), [offset, *key])
-    offsets = with_keys(scan.to_reader(history_filter(own)).read_all(), own).column(offset).to_numpy()
+    scan = pinned.task_input.scan(pinned.records(0), [offset, *key])
+    offsets = filter_by_keys(scan.to_reader(history_filter(own)).read_all(), own).column(offset).to_numpy()
     return int(offsets.max()) if len(offsets) else None
+
+
+# Records
+
+OP_NAMES = ("+A", "-R", "-C", "+C")
+
+RecordSelector = int | Mapping[str, Any]
+"""An offset, or the columns of a key."""
+
+
+def resolve_offset(given: OpenedDataset, asked: RecordSelector | Any) -> int:
+    """The offset of a record that is given by its offset or its key. Raises when it cannot be read."""
+    if isinstance(asked, Mapping | pa.Table):
+        return _by_key(given, asked)
+    try:
+        offset = operator.index(asked)
+    except TypeError as error:
+        raise UnknownRecord(
+            f"{asked!r} is neither an offset nor a key of {given.name!r}", hint="pass an integer, or {column: value}"
+        ) from error
+    end, purged = given.snapshot.next_offset, given.snapshot.purged_before
+    if not 0 <= offset < end:
+        raise UnknownRecord(
+            f"dataset {given.name!r} has no record {offset}",
+            hint=f"choose an offset from 0 to {end - 1}" if end else "write records first; it has none",
+            dataset=given.name,
+            offset=offset,
+        )
+    if offset < purged:
+        raise RecordsPurged(
+            f"record {offset} of {given.name!r} is purged",
+            hint=f"choose an offset of at least {purged}",
+            purged_before=purged,
+        )
+    return offset
+
+
+def _by_key(given: OpenedDataset, key: Any) -> int:
+    keys = parse_keys(key, given.snapshot, given.name)
+    found = key_index_loader.with_repair(given.snapshot, {}, lambda index: located_rows(given.snapshot, keys, index))
+    values = ", ".join(f"{name}={value}" for name, value in keys.to_pylist()[0].items())
+    if len(found.offsets) == 0:
+        raise UnknownRecord(
+            f"dataset {given.name!r} has no current row with {values}",
+            hint=f"run `floodmark history {given.name} COLUMN=VALUE` to see old rows, then pass an offset",
+            dataset=given.name,
+        )
+    if len(found.offsets) > 1:
+        some = ", ".join(map(str, found.offsets[:5].tolist()))
+        raise UnknownRecord(
+            f"{len(found.offsets)} rows of {given.name!r} have {values}",
+            hint=f"pass all columns of its key, or one of the offsets {some}{' …' if len(found.offsets) > 5 else ''}",
+            dataset=given.name,
+            offsets=found.offsets.tolist(),
+        )
+    return int(found.offsets[0])
+
+
+def read_records(given: OpenedDataset, offsets: Any) -> list[Record]:
+    """The records at these sorted, readable offsets, for the answer."""
+    table = given.records(np.asarray(offsets, np.int64))
+    vocab, shown = given.layout.vocab, given.layout.shown.names
+    rows = table.select([vocab.offset, vocab.op, vocab.system_time, *shown]).to_pylist()
+    return [
+        Record(
+            given.name,
+            given.id,
+            row[vocab.offset],
+            OP_NAMES[row[vocab.op]],
+            row[vocab.system_time],
+            {name: row[name] for name in shown},
+        )
+        for row in rows
+    ]
+
+
+def block_of(transaction: Transaction) -> TransactionBlock:
+    return TransactionBlock(transaction.block.text, transaction.sequence_number, transaction.start, transaction.end)
+
+
+# Forward
+
+
+def forward(lake: LakeLike, name: str, asked: RecordSelector) -> ForwardProvenance:
+    """Trace a record of a dataset forward to the records that were made from it."""
+    following = _ForwardTracer(ProvenanceTracer(OpenedDatasets(lake)))
+    given = following.datasets.named(name)
+    offset = resolve_offset(given, asked)
+    [record] = read_records(given, [offset])
+    direct = following.of(given, offset)
+    block = block_of(given.transaction_at(offset))
+    doubts = tuple(dict.fromkeys(doubt for found in direct for doubt in found.doubts))
+    derived, wholes = following.derived(direct), following.wholes(given, offset)
+    waiting, computed = following.waiting(given, offset), read_computed_values(given, record)
+    return ForwardProvenance(record, block, derived, wholes, waiting, computed, doubts)
+
+
+@dataclass(frozen=True)
+class _DerivedRows:
+    """Records of a derived dataset that one transaction wrote and that were made from a given record."""
+
+    output: OpenedDataset
+    transaction: Transaction
+    origin: Origin
+    offsets: I64
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return self.origin.doubts
+
+
+@dataclass(frozen=True)
+class _ForwardTracer:
+    looking: ProvenanceTracer
+    _derived: dict[tuple[str, int], tuple[DerivedRecord, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def datasets(self) -> OpenedDatasets:
+        return self.looking.datasets
+
+    def waiting(self, given: OpenedDataset, offset: int) -> tuple[str, ...]:
+        """The derived datasets that are made from this dataset and have not read this record yet."""
+        return tuple(output.name for output in self.datasets.all() if _is_behind(output, given, offset))
+
+    def of(self, given: OpenedDataset, offset: int) -> list[_DerivedRows]:
+        """The records that were made from this one, ordered by dataset name and offset."""
+        until = _find_end(given, offset)
+        found: list[_DerivedRows] = []
+        for output in self.datasets.all():
+            for by in sorted(way for way in list_column_pairs(output, given.id) if way):
+                found += self._made_by(output, given, offset, until, by)
+        return found
+
+    def _made_by(
+        self, output: OpenedDataset, given: OpenedDataset, offset: int, until: int, by: ColumnPairs
+    ) -> Iterator[_DerivedRows]:
+        """The records of one dataset that were made from this one, where rows were matched by these columns."""
+        left = _records_of(output, given, offset, by)
+        while len(left):
+            transaction = output.transaction_at(int(left[0]))
+            count = int(np.searchsorted(left, transaction.end))
+            origin = self.looking.origin(output, transaction)
+            mine = [link for link in origin.links if link.dataset_id == given.id and link.by == by]
+            if any(offset <= link.position < until for link in mine):
+                yield _DerivedRows(output, transaction, origin, left[:count])
+            left = left[count:]
+
+    def wholes(self, given: OpenedDataset, offset: int) -> tuple[WholeDataset, ...]:
+        """The datasets that are made from all rows of this dataset."""
+        until = _find_end(given, offset)
+        found = []
+        for output in self.datasets.all():
+            if None in list_column_pairs(output, given.id) and (all_of := list(self._refreshes(output, given))):
+                there = sum(offset <= link.position < until for _, link in all_of)
+                found.append(WholeDataset(output.name, given.name, maker_of(all_of[-1][0]), there))
+        return tuple(found)
+
+    def derived(self, found: list[_DerivedRows]) -> tuple[DerivedRecord, ...]:
+        """These records as trees, with the records that were made from them."""
+        return tuple(
+            self._tree(one, record.offset) for one in found for record in read_records(one.output, one.offsets)
+        )
+
+    def _tree(self, found: _DerivedRows, offset: int) -> DerivedRecord:
+        [record] = read_records(found.output, [offset])
+        at = (found.output.id, offset)
+        if at not in self._derived:
+            self._derived[at] = self.derived(self.of(found.output, offset))
+        return DerivedRecord(
+            record,
+            block_of(found.transaction),
+            maker_of(found.origin),
+            _find_end(found.output, offset) == _NEVER,
+            self._derived[at],
+        )
+
+    def _refreshes(self, output: OpenedDataset, given: OpenedDataset) -> Iterator[tuple[Origin, InputLink]]:
+        """All transactions of a derived dataset that read all rows of this dataset."""
+        for transaction in output.transactions():
+            origin = self.looking.origin(output, transaction)
+            for link in origin.links:
+                if link.dataset_id == given.id and link.by is None:
+                    yield origin, link
+
+
+_NEVER = 1 << 62
+
+
+def _is_behind(output: OpenedDataset, given: OpenedDataset, offset: int) -> bool:
+    positions = [p.offset for p in output.snapshot.state.next_inputs if str(p.dataset_id) == given.id]
+    return any(position is None or position < offset for position in positions)
+
+
+def _find_end(given: OpenedDataset, offset: int) -> int:
+    """The record that ended this one; its own offset when it was never current, `_NEVER` when it is current."""
+    index = given.as_of(given.snapshot.next_offset - 1).newest_index
+    if index is None:
+        return _NEVER
+    ended = int(index.ended_by(np.array([offset], np.int64))[0])
+    return _NEVER if ended == NO_ROW else ended
+
+
+def _records_of(output: OpenedDataset, given: OpenedDataset, offset: int, by: ColumnPairs) -> I64:
+    """All records of a derived dataset that have the values of an input record in these columns."""
+    if output.snapshot.layout is None or not {name for name, _ in by} <= set(output.layout.data.names):
+        return NO_OFFSETS
+    own = given.records(np.array([offset], np.int64))
+    if not {column for _, column in by} <= set(own.column_names):
+        return NO_OFFSETS  # without a recorded declaration, columns match by name, and this name does not exist
+    names = [name for name, _ in by]
+    wanted, fits = cast_with_mask(
+        [own.column(column) for _, column in by], [output.layout.data.field(name) for name in names]
+    )
+    keys = pa.table(wanted, names=names).filter(pa.array(fits))
+    if not keys.num_rows:
+        return NO_OFFSETS
+    pinned = output.as_of(output.snapshot.next_offset - 1)
+    column = output.layout.vocab.offset
+    scan = pinned.task_input.scan(pinned.records(0), [column, *names])
+    table = scan.to_reader(history_filter(keys)).read_all()
+    there = row_hash.hash_rows(table, names).among(row_hash.hash_rows(keys, names))
+    offsets: I64 = np.sort(table.column(column).to_numpy()[there])
+    return offsets

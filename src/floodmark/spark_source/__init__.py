@@ -1,1 +1,1 @@
-"""Spark's front door: datasets as a source and a sink of anybody's Spark job, by the name "floodmark"."""
+"""The Spark data source "floodmark": Spark jobs read and write datasets, in batches and as streams."""

@@ -1,4 +1,4 @@
-"""The options of `spark.read`, `spark.readStream` and `df.write`: what they are called and what they mean."""
+"""The options of `spark.read`, `spark.readStream` and `df.write`, and the columns that a Spark schema names."""
 
 from __future__ import annotations
 
@@ -6,46 +6,50 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from floodmark.spark_source.errors import BadOption
+import pyarrow as pa
+
+from floodmark.errors import BadOption, UnknownColumns
+from floodmark.ledger.types import spark_schema
 
 _WHERE = ("lake", "path")
 _ROWS = ("as_of", "changes", "since", "until", "system")
 _STREAM = ("system", "startingOffset", "maxRecordsPerTrigger")
 _WRITE = ("source", "state")
-_OTHERS = ("paths",)  # what Spark makes of load(["a", "b"]), which gets an answer of its own
+_RESERVED = ("paths",)  # set by Spark for load(["a", "b"]), which has its own error
 
 EARLIEST, LATEST = "earliest", "latest"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which dataset of which lake."""
+class DatasetAddress:
+    """The lake and the name of a dataset."""
 
     lake: str
     dataset: str
 
 
 @dataclass(frozen=True)
-class Interval:
-    """Records with offsets in (since, until]; None is as far as there are any."""
+class RecordInterval:
+    """Records with offsets in (since, until]; None means no limit."""
 
     since: int | None = None
     until: int | None = None
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What a batch job reads: the current rows, now or as of a point in the past, or the records of an interval."""
+class RowsOptions:
+    """What a batch job reads: the current rows, now or as of an earlier time, or the records of an interval."""
 
     as_of: str | None
-    changes: Interval | None
+    changes: RecordInterval | None
     system: bool
 
 
 @dataclass(frozen=True)
-class Stream:
-    """What a streaming job reads: records from an offset on, so many at a time."""
+class StreamOptions:
+    """What a streaming job reads: records from an offset on, at most `most` per trigger."""
 
     starting: int | str
     most: int | None
@@ -54,97 +58,103 @@ class Stream:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Which delivery a write is: the same again is not written twice."""
+    """The identity of a write. A delivery that was written already is not written again."""
 
     source: str
     state: str
 
 
-class Options:
-    """The options as Spark hands them over: text, by names in which capitals do not count."""
+class SourceOptions:
+    """The options from Spark: texts by case-insensitive names."""
 
     def __init__(self, given: Mapping[str, str], lake: str | None = None) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         self._lake = lake
 
-    def place(self) -> Place:
-        """The dataset that `load` or `save` names, in the lake of the option, or of `register`."""
+    def place(self) -> DatasetAddress:
+        """The dataset that `load` or `save` names, in the lake of the option, or of `register_table`."""
         if "paths" in self._given:
-            raise BadOption("one frame reads one dataset", hint="load each by itself and union them", option="paths")
+            raise BadOption(
+                "a frame can read only one dataset", hint="load each dataset separately and union them", option="paths"
+            )
         lake = self._given.get("lake", self._lake)
         if not lake:
-            hint = 'add .option("lake", "/path/of/the/lake"), or name it once: floodmark.register(spark, lake)'
+            hint = 'add .option("lake", "/path/of/the/lake"), or give it once: floodmark.register(spark, lake)'
             raise BadOption("no lake is given", hint=hint, option="lake")
         if "://" not in lake and not Path(lake).is_absolute():
-            hint = f"give the whole path, such as {str(Path('/data') / lake)!r}: Spark's processes run in other folders"
+            hint = f"give an absolute path, such as {str(Path('/data') / lake)!r}: Spark processes run in other folders"
             raise BadOption(f"lake={lake!r} is a relative path", hint=hint, option="lake")
         if not self._given.get("path"):
             raise BadOption("no dataset is given", hint='name it: .load("trips")', option="path")
-        return Place(lake, self._given["path"])
+        return DatasetAddress(lake, self._given["path"])
 
-    def rows(self) -> Rows:
-        """What `spark.read` asks for."""
+    def rows(self) -> RowsOptions:
+        """The options of `spark.read`."""
         self._check_known((*_WHERE, *_ROWS), "reading")
         changes = self._changes()
         as_of = self._given.get("as_of")
         if as_of is not None and changes is not None:
             raise BadOption(
-                "as_of is about the rows of one moment, changes, since and until about records between two",
-                hint="leave out either: until ends an interval at an offset",
+                "as_of reads the rows at one time, but changes, since and until read the records between two offsets",
+                hint="leave out as_of, or leave out changes, since and until",
                 option="as_of",
             )
-        return Rows(as_of, changes, self._flag("system", changes is not None))
+        return RowsOptions(as_of, changes, self._flag("system", changes is not None))
 
-    def stream(self) -> Stream:
-        """What `spark.readStream` asks for."""
+    def stream(self) -> StreamOptions:
+        """The options of `spark.readStream`."""
         self._check_known((*_WHERE, *_STREAM), "streaming")
         most = self._number("maxRecordsPerTrigger")
         if most is not None and most < 1:
-            hint = "give at least 1, or leave it out to read all there is"
-            raise BadOption(f"maxRecordsPerTrigger={most}", hint=hint, option="maxRecordsPerTrigger")
-        return Stream(self._starting(), most, self._flag("system", False))
+            hint = "give at least 1, or leave it out to read all available records"
+            raise BadOption(f"maxRecordsPerTrigger={most} is too small", hint=hint, option="maxRecordsPerTrigger")
+        return StreamOptions(self._starting(), most, self._flag("system", False))
 
     def delivery(self) -> Delivery | None:
-        """What `df.write` says of the delivery, if anything."""
+        """The delivery of `df.write`, if `source` and `state` are given."""
         self._check_known((*_WHERE, *_WRITE), "writing")
         source, state = self._given.get("source"), self._given.get("state")
         if source is not None and state is not None:
             return Delivery(source, state)
         if source is not None or state is not None:
             raise BadOption(
-                "source and state go together", hint="which source, and how far it was read", option="state"
+                "source and state must be given together",
+                hint="give both: the source, and how far it was read",
+                option="state",
             )
         return None
 
     def checkpoint(self) -> str:
-        """Where the query that writes a stream has its checkpoint. Spark hands over the query's name, too."""
+        """The checkpoint location of a streaming query that writes. Spark also passes the query's name."""
         self._check_known((*_WHERE, "checkpointLocation", "queryName"), "writing a stream to")
         location = self._given.get("checkpointlocation")
         if not location:
-            hint = 'a batch is known by it: .option("checkpointLocation", "/data/checkpoints/trips")'
+            hint = 'add .option("checkpointLocation", "/data/checkpoints/trips"): it identifies a batch'
             raise BadOption("no checkpointLocation is given", hint=hint, option="checkpointLocation")
         return location
 
     @property
     def system(self) -> bool:
-        """Whether system columns are asked for; told before it is known whether a batch or a stream will be read."""
+        """Whether system columns are requested. It is needed before Spark chooses a batch or a stream."""
         return self._flag("system", self._changes() is not None)
 
     @property
-    def changes(self) -> Interval | None:
-        """The records asked for; None for rows, and for a stream."""
+    def changes(self) -> RecordInterval | None:
+        """The requested interval of records; None for rows and for a stream."""
         return self._changes()
 
     def check_known(self) -> None:
-        """Refuse what no reader knows."""
+        """Refuse options that neither a batch nor a stream has."""
         self._check_known(dict.fromkeys((*_WHERE, *_ROWS, *_STREAM)), "reading")
 
-    def _changes(self) -> Interval | None:
+    def _changes(self) -> RecordInterval | None:
         since, until = self._number("since"), self._number("until")
-        asked = self._flag("changes", since is not None or until is not None)
-        if not asked and (since is not None or until is not None):
-            raise BadOption("since and until are about changes", hint="leave out changes=false", option="changes")
-        return Interval(since, until) if asked else None
+        reads_changes = self._flag("changes", since is not None or until is not None)
+        if not reads_changes and (since is not None or until is not None):
+            raise BadOption(
+                "since and until cannot be used with changes=false", hint="leave out changes=false", option="changes"
+            )
+        return RecordInterval(since, until) if reads_changes else None
 
     def _starting(self) -> int | str:
         text = self._given.get("startingoffset", EARLIEST)
@@ -153,7 +163,7 @@ class Options:
         number = self._number("startingOffset")
         if number is None or number < 0:
             hint = 'give the offset of the first record to read, "earliest" or "latest"'
-            raise BadOption(f"startingOffset={text!r} is no offset", hint=hint, option="startingOffset")
+            raise BadOption(f"startingOffset={text!r} is not an offset", hint=hint, option="startingOffset")
         return number
 
     def _number(self, name: str) -> int | None:
@@ -163,19 +173,38 @@ class Options:
         try:
             return int(text)
         except ValueError as error:
-            raise BadOption(f"{name}={text!r} is no whole number", hint="give an integer", option=name) from error
+            raise BadOption(f"{name}={text!r} is not a whole number", hint="give an integer", option=name) from error
 
     def _flag(self, name: str, default: bool) -> bool:
         text = self._given.get(name.lower(), str(default)).lower()
         if text not in ("true", "false"):
-            raise BadOption(f"{name}={text!r} is neither true nor false", hint="give one of these", option=name)
+            raise BadOption(f"{name}={text!r} is neither true nor false", hint="give true or false", option=name)
         return text == "true"
 
     def _check_known(self, names: Iterable[str], doing: str) -> None:
-        known = {name.lower(): name for name in (*names, *_OTHERS)}
+        known = {name.lower(): name for name in (*names, *_RESERVED)}
         for name in self._given:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                usable = ", ".join(n for n in known.values() if n not in (*_OTHERS, "path"))
-                hint = f"did you mean {known[near[0]]!r}?" if near else f"these are: {usable}"
-                raise BadOption(f"{name!r} is no option for {doing} a dataset", hint=hint, option=name)
+                usable = ", ".join(n for n in known.values() if n not in (*_RESERVED, "path"))
+                hint = f"did you mean {known[near[0]]!r}?" if near else f"use one of these: {usable}"
+                raise BadOption(f"{name!r} is not an option for {doing} a dataset", hint=hint, option=name)
+
+
+def check_named_columns(schema: pa.Schema, requested: Any, name: str) -> tuple[str, ...]:
+    """The columns that a Spark schema names. The dataset must have each of them with the same type."""
+    known = {field.name: field for field in spark_schema(schema).fields}
+    for field in requested.fields:
+        column = known.get(field.name)
+        if column is None:
+            near = difflib.get_close_matches(field.name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            raise UnknownColumns(f"dataset {name!r} has no column {field.name!r}", hint=hint)
+        actual_type, requested_type = column.dataType.simpleString(), field.dataType.simpleString()
+        if actual_type != requested_type:
+            hint = f"use {actual_type} in the schema and cast the column afterwards"
+            raise UnknownColumns(f"column {field.name!r} of {name!r} is {actual_type}, not {requested_type}", hint=hint)
+        if column.nullable and not field.nullable:
+            hint = "leave out NOT NULL in the schema"
+            raise UnknownColumns(f"column {field.name!r} of {name!r} may be null", hint=hint)
+    return tuple(field.name for field in requested.fields)

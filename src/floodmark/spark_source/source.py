@@ -1,11 +1,12 @@
-"""The classes that Spark calls; each only says it in Spark's words. The one module that needs Spark to be imported."""
+"""The classes that Spark calls, and `register`. Only this module imports Spark at import time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -23,46 +24,58 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from floodmark.errors import BadOption
+from floodmark.lake import Lake
 from floodmark.ledger.scan import Scan
-from floodmark.ledger.spark_types import arrow_schema, spark_schema
-from floodmark.spark_source.delivering import Left, deliver, discard, leave, open_for_writing
-from floodmark.spark_source.errors import SourceError
-from floodmark.spark_source.following import Following
-from floodmark.spark_source.options import Delivery, Options, Place, Rows, Stream
-from floodmark.spark_source.positions import Position, from_json
-from floodmark.spark_source.queries import batch_delivery, query_of_checkpoint
-from floodmark.spark_source.reading import (
+from floodmark.ledger.types import arrow_schema, spark_schema
+from floodmark.spark_source.options import DatasetAddress, Delivery, RowsOptions, SourceOptions, StreamOptions
+from floodmark.spark_source.reader import (
+    FollowedDataset,
+    StreamPosition,
     check_operations_shown,
-    narrowed,
+    cut_scan,
+    narrow_scan,
     open_dataset,
+    parse_position,
     rows_scan,
     task_rows,
-    tasks,
 )
+from floodmark.spark_source.writer import (
+    TaskFile,
+    batch_delivery,
+    commit_task_files,
+    open_for_writing,
+    query_of_checkpoint,
+    remove_task_files,
+    write_task_files,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass
-class Task(InputPartition):
-    """What one task of Spark's reads."""
+class ScanPartition(InputPartition):
+    """The scan of one Spark task."""
 
     scan: Scan
 
 
 @dataclass
-class Written(WriterCommitMessage):
-    """What one task of Spark's left for the commit."""
+class TaskFiles(WriterCommitMessage):
+    """The files that one Spark task wrote for the commit."""
 
-    files: tuple[Left, ...] = field(default=())
+    files: tuple[TaskFile, ...] = field(default=())
 
 
 class FloodmarkSource(DataSource):
-    """Datasets, by the name "floodmark"."""
+    """The Spark data source "floodmark"."""
 
     lake: str | None = None
-    """Where datasets are if no option says it."""
+    """The default lake, used without the `lake` option."""
 
     pinned: int | None = None
-    """The offset after the last record when Spark asked for the columns: all readings of one frame see the same."""
+    """The end of the records when Spark requested the columns, so that all reads of a frame see the same rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -73,7 +86,7 @@ class FloodmarkSource(DataSource):
         options.check_known()
         dataset = open_dataset(options.place())
         self.pinned = dataset.snapshot().next_offset
-        scan = rows_scan(dataset, Rows(None, options.changes, options.system), self.pinned)
+        scan = rows_scan(dataset, RowsOptions(None, options.changes, options.system), self.pinned)
         columns: StructType = spark_schema(scan.schema)
         return columns
 
@@ -92,40 +105,40 @@ class FloodmarkSource(DataSource):
         return StreamWriter(self._options.place(), arrow_schema(schema), self._options.checkpoint())
 
     @property
-    def _options(self) -> Options:
-        return Options(self.options, self.lake)
+    def _options(self) -> SourceOptions:
+        return SourceOptions(self.options, self.lake)
 
 
 class BatchReader(DataSourceReader):
-    """The rows of a dataset, or the records of an interval."""
+    """Reads the rows of a dataset, or the records of an interval."""
 
-    def __init__(self, place: Place, rows: Rows, schema: StructType, pinned: int | None) -> None:
+    def __init__(self, place: DatasetAddress, rows: RowsOptions, schema: StructType, pinned: int | None) -> None:
         self._place, self._rows, self._schema, self._pinned = place, rows, schema, pinned
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Task(task) for task in tasks(self._scan())]
+        return [ScanPartition(task) for task in cut_scan(self._scan())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._schema)
 
     def _scan(self) -> Scan:
         dataset = open_dataset(self._place)
-        scan = narrowed(rows_scan(dataset, self._rows, self._pinned), self._schema, dataset)
+        scan = narrow_scan(rows_scan(dataset, self._rows, self._pinned), self._schema, dataset)
         if self._rows.changes is not None:
             check_operations_shown(dataset, scan.columns)
         return scan
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The records of a dataset as they come."""
+    """Streams the records of a dataset."""
 
-    def __init__(self, place: Place, stream: Stream, schema: StructType) -> None:
+    def __init__(self, place: DatasetAddress, stream: StreamOptions, schema: StructType) -> None:
         self._place, self._stream, self._schema = place, stream, schema
-        self._target: Position | None = None
+        self._target: StreamPosition | None = None
 
     @cached_property
-    def _following(self) -> Following:
-        return Following(open_dataset(self._place))
+    def _following(self) -> FollowedDataset:
+        return FollowedDataset(open_dataset(self._place))
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's names, here and below
         return self._following.initial(self._stream.starting).to_json()
@@ -137,50 +150,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._following.head()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        position = from_json(start, self._place.dataset)
-        return self._following.upto(position, _most(limit), self._target).to_json()
+        position = parse_position(start, self._place.dataset)
+        return self._following.next_end(position, _max_rows(limit), self._target).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._following.head().to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = (from_json(at, self._place.dataset) for at in (start, end))
-        return [Task(task) for task in self._following.between(first, last, self._schema)]
+        first, last = (parse_position(at, self._place.dataset) for at in (start, end))
+        return [ScanPartition(task) for task in self._following.between(first, last, self._schema)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._schema)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Rows for a dataset: nothing is there before all tasks are done, then everything is."""
+    """Writes rows to a dataset in one commit after all tasks have finished."""
 
-    def __init__(self, place: Place, schema: pa.Schema, delivery: Delivery | None) -> None:
+    def __init__(self, place: DatasetAddress, schema: pa.Schema, delivery: Delivery | None) -> None:
         self._place, self._schema, self._delivery = place, schema, delivery
-        open_for_writing(place).snapshot()  # an unknown dataset is found before anything is computed
+        open_for_writing(place).snapshot()  # raises for an unknown dataset before any task runs
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         return _write(self._place, self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        deliver(open_for_writing(self._place), _left(messages), self._schema, self._delivery)
+        commit_task_files(open_for_writing(self._place), _task_files(messages), self._schema, self._delivery)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _abort(self._place, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The same for the batches of a streaming query, each of which is written once."""
+    """Writes each batch of a streaming query exactly once."""
 
-    def __init__(self, place: Place, schema: pa.Schema, checkpoint: str) -> None:
+    def __init__(self, place: DatasetAddress, schema: pa.Schema, checkpoint: str) -> None:
         self._place, self._schema, self._checkpoint = place, schema, checkpoint
         open_for_writing(place).snapshot()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         return _write(self._place, self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         delivery = batch_delivery(query_of_checkpoint(self._checkpoint), batchId)
-        deliver(open_for_writing(self._place), _left(messages), self._schema, delivery)
+        commit_task_files(open_for_writing(self._place), _task_files(messages), self._schema, delivery)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         _abort(self._place, messages)
@@ -188,33 +201,46 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _check_appends(overwrite: bool) -> None:
     if overwrite:
-        raise SourceError(
-            "a dataset is a ledger: what is in it is never overwritten",
-            hint='append; a dataset with merge="snapshot" takes each write as the whole of its rows',
+        raise BadOption(
+            "a dataset is a ledger and cannot be overwritten",
+            hint='use the append mode; to replace all rows by each write, create the dataset with merge="snapshot"',
         )
 
 
-def _write(place: Place, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Written:
-    return Written(leave(open_for_writing(place).snapshot().objects, batches, schema))
+def _write(place: DatasetAddress, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> TaskFiles:
+    return TaskFiles(write_task_files(open_for_writing(place).snapshot().objects, batches, schema))
 
 
-def _abort(place: Place, messages: list[WriterCommitMessage | None]) -> None:
-    discard(open_for_writing(place).snapshot().objects.store, _left(messages))
+def _abort(place: DatasetAddress, messages: list[WriterCommitMessage | None]) -> None:
+    remove_task_files(open_for_writing(place).snapshot().objects.store, _task_files(messages))
 
 
-def _left(messages: list[WriterCommitMessage | None]) -> list[Left]:
-    return [file for message in messages if isinstance(message, Written) for file in message.files]
+def _task_files(messages: list[WriterCommitMessage | None]) -> list[TaskFile]:
+    return [file for message in messages if isinstance(message, TaskFiles) for file in message.files]
 
 
 def _read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-    if isinstance(partition, Task):  # where there is nothing to read, Spark hands over a partition of its own
+    if isinstance(partition, ScanPartition):  # if there are no tasks, Spark passes its own partition
         yield from task_rows(partition.scan, to_arrow_schema(schema, timezone="UTC"))
 
 
-def _most(limit: ReadLimit) -> int | None:
+def _max_rows(limit: ReadLimit) -> int | None:
     match limit:
         case ReadAllAvailable():
             return None
         case ReadMaxRows(max_rows=rows):
             return rows
-    raise SourceError(f"the limit {limit} is none that a dataset knows", hint="use maxRecordsPerTrigger")
+    raise BadOption(f"the limit {limit} is not supported", hint="use maxRecordsPerTrigger")
+
+
+def register(spark: SparkSession, lake: Lake | str | Path | None = None) -> None:
+    """Let a Spark session read and write datasets by `format("floodmark")`.
+
+    `lake` is the default lake. The `lake` option of a reader or writer overrides it.
+    """
+
+    if lake is None:
+        spark.dataSource.register(FloodmarkSource)
+    else:
+        store = (lake if isinstance(lake, Lake) else Lake(lake)).store
+        spark.dataSource.register(type("FloodmarkSource", (FloodmarkSource,), {"lake": store.url}))

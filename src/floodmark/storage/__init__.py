@@ -1,1 +1,1 @@
-"""Bytes at rest: the Store protocol and its stores, Parquet slices and their hashes."""
+"""Objects in a folder or bucket: stores, documents, Parquet files, sorted runs, and the deletion of unused objects."""

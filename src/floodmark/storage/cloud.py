@@ -1,13 +1,14 @@
-"""A store in a bucket of S3 (or Google's or Azure's), on conditional puts."""
+"""A store in a bucket of S3, Google Cloud or Azure, with conditional puts; a file that reads ranges of an object."""
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -24,8 +25,7 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from floodmark.storage.errors import BadStoreUrl, ObjectNotFound, StorageError, SwapUnknown
-from floodmark.storage.range_file import TAIL_BYTES, RangeFile
+from floodmark.errors import BadStoreUrl, ObjectNotFound, StorageError, SwapUnknown
 from floodmark.storage.store import ObjectInfo, check_key, check_prefix, is_segment
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
     from obstore import GetResult, ObjectMeta
 
+
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
-LARGE_BYTES = 64 * 1024 * 1024  # above it a file goes up in parts
-RENEW_AFTER = 24 * 3600.0  # seconds; an object found younger is young enough for gc's grace of days
+LARGE_BYTES = 64 * 1024 * 1024  # larger files are uploaded in parts
+RENEW_AFTER = 24 * 3600.0  # seconds; the grace period of gc is several days, so a younger object is safe
 _SWAP_ATTEMPTS = 8
 _RETRIES = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 _NO_RETRIES = {"max_retries": 0}
@@ -47,20 +48,19 @@ class CloudStore:
     Credentials and settings come from the environment (AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL, …)
     or from `options`, as obstore names them (``endpoint=``, ``region=``, ``access_key_id=``, …).
 
-    - A new object is a conditional put, so one of two writers wins. A request that was answered by an error
-      and sent again can find its own object: then no one is told that they made it, which is harmless.
-    - A file above `LARGE_BYTES` goes up in parts, which cannot be conditional: of two writers at the same
-      moment both may be told that they made it. Large objects are named by their content.
-    - An object that was found is made young again only when it is older than `RENEW_AFTER`: by putting its
-      own bytes once more.
-    - The swap is sent once and never again by itself: a second try would be refused because of the first.
+    - A conditional put creates a new object, so one of two writers wins. A request that got an error and was sent
+      again may find its own object. Then no writer gets True, which is harmless.
+    - A file above `LARGE_BYTES` is uploaded in parts, and such an upload cannot be conditional. Two writers at the
+      same moment may both get True. This is harmless because large objects are named by their content.
+    - An existing object is renewed only if it is older than `RENEW_AFTER`, by a put of the same bytes.
+    - A swap is sent only once. The bucket would refuse a second request because of the first one.
     """
 
     def __init__(self, url: str, **options: Any) -> None:
         self._url = url.rstrip("/")
         self._options = options
         self._store = _connect(url, options, _RETRIES)
-        self._once = _connect(url, options, _NO_RETRIES)
+        self._store_without_retries = _connect(url, options, _NO_RETRIES)
         self._staging: tempfile.TemporaryDirectory[str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -73,23 +73,23 @@ class CloudStore:
     def url(self) -> str:
         return self._url
 
-    # reading
+    # Reading
 
     def get(self, key: str) -> bytes:
         check_key(key)
-        with self._explained("read", key), self._found(key):
+        with self._explain_errors("read", key), self._raise_not_found(key):
             return obstore.get(self._store, key).bytes().to_bytes()
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         check_key(key)
-        with self._explained("read", key), self._found(key):
+        with self._explain_errors("read", key), self._raise_not_found(key):
             try:
                 if start < end:
                     return obstore.get_range(self._store, key, start=start, end=end).to_bytes()
             except BaseError as error:
-                if not _is_beyond_the_end(error):
+                if not _is_range_error(error):
                     raise
-            obstore.head(self._store, key)  # nothing to read, but the object has to be there
+            obstore.head(self._store, key)  # the range is empty, but a missing object is an error
             return b""
 
     def stat(self, key: str) -> ObjectInfo | None:
@@ -99,7 +99,7 @@ class CloudStore:
 
     def open(self, key: str) -> pa.NativeFile:
         check_key(key)
-        with self._explained("open", key), self._found(key):
+        with self._explain_errors("open", key), self._raise_not_found(key):
             size, tail = self._tail(key)
         return pa.PythonFile(RangeFile(lambda start, end: self.get_range(key, start, end), size, tail), "r")
 
@@ -111,57 +111,57 @@ class CloudStore:
         return self._list(check_prefix(prefix))
 
     def _list(self, folder: str) -> Iterator[ObjectInfo]:
-        with self._explained("list", folder):
+        with self._explain_errors("list", folder):
             for page in obstore.list(self._store, prefix=folder or None):
                 for meta in page:
                     if self._is_object(meta):
                         yield _info(meta)
 
     def _is_object(self, meta: ObjectMeta) -> bool:
-        """Whether a listed name is an object of this store, and not hidden or another tool's folder mark."""
+        """Whether a listed name is an object of this store, not a hidden name or a folder marker of another tool."""
         if not all(is_segment(segment) for segment in meta["path"].split("/")):
             return False
-        # "folder/", which consoles make, is listed as an empty "folder"; only a look tells them apart.
+        # Consoles create "folder/", which is listed as an empty "folder". Only a HEAD request shows the difference.
         return meta["size"] > 0 or self._head(meta["path"]) is not None
 
-    # writing
+    # Writing
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         check_key(key)
-        with self._explained("write", key):
+        with self._explain_errors("write", key):
             return self._create(key, data)
 
     def put_file(self, key: str, path: Path) -> bool:
         check_key(key)
-        with self._explained("write", key):
-            made = self._upload(key, path) if path.stat().st_size > LARGE_BYTES else self._create(key, path)
+        with self._explain_errors("write", key):
+            created = self._upload(key, path) if path.stat().st_size > LARGE_BYTES else self._create(key, path)
         path.unlink()
-        return made
+        return created
 
     def put_derived(self, key: str, data: bytes) -> None:
         check_key(key)
-        with self._explained("write", key):
+        with self._explain_errors("write", key):
             obstore.put(self._store, key, data)
 
     def put_derived_file(self, key: str, path: Path) -> None:
         check_key(key)
-        with self._explained("write", key):
+        with self._explain_errors("write", key):
             obstore.put(self._store, key, path)
         path.unlink()
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
         check_key(key)
         for attempt in range(_SWAP_ATTEMPTS):
-            there, version = self._versioned(key)
-            if there != expected:
+            current, version = self._get_with_version(key)
+            if current != expected:
                 return False
             if expected == new or self._swap(key, version, new):
                 return True
-            # Refused: the value has changed, which the next look shows, or S3 saw two swaps at one moment.
+            # Refused: the value has changed, which the next read shows, or S3 got two swaps at the same moment.
             time.sleep(random.uniform(0, 0.01 * 2**attempt))
         raise StorageError(
-            f"Could not swap {key!r} in {self.url}: refused {_SWAP_ATTEMPTS} times without a change.",
-            hint="Does this bucket support conditional puts (If-Match, If-None-Match)? The swap did not happen.",
+            f"Could not swap {key!r} in {self.url}: refused {_SWAP_ATTEMPTS} times although it did not change.",
+            hint="Use a bucket with conditional puts (If-Match, If-None-Match). The swap did not happen.",
             key=key,
             url=self.url,
         )
@@ -172,7 +172,7 @@ class CloudStore:
 
     def delete(self, key: str) -> None:
         check_key(key)
-        with self._explained("delete", key):
+        with self._explain_errors("delete", key):
             try:
                 obstore.delete(self._store, key)
             except FileNotFoundError as error:
@@ -182,14 +182,14 @@ class CloudStore:
     def staging(self) -> Path:
         if self._staging is None:
             self._staging = tempfile.TemporaryDirectory(prefix="floodmark-")
-            # Removed without the warning that a TemporaryDirectory gives when it is forgotten.
+            # Removes the folder without the warning of a TemporaryDirectory that is garbage collected.
             weakref.finalize(self, self._staging.cleanup)
         return Path(self._staging.name)
 
-    # the steps
+    # Steps
 
     def _head(self, key: str) -> ObjectMeta | None:
-        with self._explained("look at", key):
+        with self._explain_errors("look at", key):
             try:
                 return obstore.head(self._store, key)
             except FileNotFoundError as error:
@@ -198,14 +198,14 @@ class CloudStore:
                 return None
 
     def _tail(self, key: str) -> tuple[int, bytes]:
-        """An object's size and last bytes, in one request."""
+        """The size and the last bytes of an object, in one request."""
         try:
             result = obstore.get(self._store, key, options={"range": {"suffix": TAIL_BYTES}})
             return result.meta["size"], result.bytes().to_bytes()
         except BaseError as error:
-            if not _is_beyond_the_end(error):
+            if not _is_range_error(error):
                 raise
-            return obstore.head(self._store, key)["size"], b""  # empty: it has no last bytes
+            return obstore.head(self._store, key)["size"], b""  # the object is empty
 
     def _create(self, key: str, data: bytes | Path) -> bool:
         while True:
@@ -224,68 +224,68 @@ class CloudStore:
         return True
 
     def _renew(self, key: str) -> bool:
-        """Make an object young again if it is old; False if there is none."""
+        """Renew the time of an object if it is old; False if the object does not exist."""
         meta = self._head(key)
         if meta is None:
             return False
         if time.time() - meta["last_modified"].timestamp() < RENEW_AFTER:
             return True
         try:
-            there = obstore.get(self._store, key)
+            current = obstore.get(self._store, key)
             if meta["size"] > LARGE_BYTES:
-                self._put_again(key, there)
+                self._put_again(key, current)
             else:
-                obstore.put(self._store, key, there.bytes(), mode=_version(there.meta))
+                obstore.put(self._store, key, current.bytes(), mode=_version(current.meta))
         except (FileNotFoundError, PreconditionError):
-            return False  # deleted meanwhile: whoever puts it starts again
+            return False  # deleted meanwhile: the caller puts it again
         return True
 
-    def _put_again(self, key: str, there: GetResult) -> None:
-        """Put a large object's own bytes once more, by way of the disk: it may not fit into memory."""
+    def _put_again(self, key: str, current: GetResult) -> None:
+        """Put the bytes of a large object again, through a file on disk because they may not fit into memory."""
         with tempfile.NamedTemporaryFile(dir=self.staging()) as copy:
-            for chunk in there.stream():
+            for chunk in current.stream():
                 copy.write(chunk)
             copy.flush()
             obstore.put(self._store, key, Path(copy.name), use_multipart=True)
 
-    def _versioned(self, key: str) -> tuple[bytes | None, ObjectMeta | None]:
-        with self._explained("read", key):
+    def _get_with_version(self, key: str) -> tuple[bytes | None, ObjectMeta | None]:
+        with self._explain_errors("read", key):
             try:
-                found = obstore.get(self._store, key)
-                return found.bytes().to_bytes(), found.meta
+                result = obstore.get(self._store, key)
+                return result.bytes().to_bytes(), result.meta
             except FileNotFoundError as error:
                 if _bucket_is_missing(error):
                     raise
                 return None, None
 
     def _swap(self, key: str, version: ObjectMeta | None, new: bytes) -> bool:
-        """Put `new` if the object is still this version; False if that was refused."""
+        """Put `new` if the object still has this version; False if the bucket refused."""
         try:
-            obstore.put(self._once, key, new, mode=_version(version) if version else "create")
+            obstore.put(self._store_without_retries, key, new, mode=_version(version) if version else "create")
         except (AlreadyExistsError, PreconditionError):
             return False
         except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
             raise self._failure("swap", key, error) from error
         except (BaseError, OSError) as error:
             raise SwapUnknown(
-                f"Whether {key!r} in {self.url} was swapped is unknown: {_first_line(error)}",
-                hint="Read it again before deciding; check the network.",
+                f"The swap of {key!r} in {self.url} may or may not have happened: {_first_line(error)}",
+                hint="Check the network, then read the object to see its content.",
                 key=key,
                 url=self.url,
             ) from error
         return True
 
-    # errors
+    # Errors
 
     @contextmanager
-    def _explained(self, action: str, key: str) -> Iterator[None]:
+    def _explain_errors(self, action: str, key: str) -> Iterator[None]:
         try:
             yield
         except (BaseError, OSError) as error:
             raise self._failure(action, key, error) from error
 
     @contextmanager
-    def _found(self, key: str) -> Iterator[None]:
+    def _raise_not_found(self, key: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
@@ -293,16 +293,16 @@ class CloudStore:
                 raise
             raise ObjectNotFound(
                 f"There is no object {key!r} in {self.url}.",
-                hint="It was never written, or it has been purged or dropped.",
+                hint="Check the key: the object was never written, or it was purged or dropped.",
                 key=key,
                 url=self.url,
             ) from error
 
     def _failure(self, action: str, key: str, error: Exception) -> StorageError:
         if _bucket_is_missing(error):
-            hint = "The bucket does not exist: create it, or correct the address."
+            hint = "Create the bucket or correct the address: the bucket does not exist."
         elif isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
-            hint = "Check the credentials (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and their rights."
+            hint = "Check the credentials (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and their permissions."
         else:
             hint = "Check the network, the endpoint, the region and the credentials, then try again."
         message = f"Could not {action} {key!r} in {self.url}: {_first_line(error)}"
@@ -313,7 +313,7 @@ def _connect(url: str, options: dict[str, Any], retries: dict[str, Any]) -> Any:
     settings = {"retry_config": retries, **options}
     endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
     if str(endpoint).startswith("http://"):
-        # Whoever names a plain http endpoint means it.
+        # The user chose plain http, so allow it.
         settings["client_options"] = {"allow_http": True, **options.get("client_options", {})}
     if retries is _NO_RETRIES:
         settings["retry_config"] = retries
@@ -322,7 +322,7 @@ def _connect(url: str, options: dict[str, Any], retries: dict[str, Any]) -> Any:
     except (BaseError, ValueError) as error:
         raise BadStoreUrl(
             f"Could not open {url!r}: {_first_line(error)}",
-            hint="An address looks like s3://bucket/prefix; settings come from the environment or as options.",
+            hint="Give an address like s3://bucket/prefix, and settings in the environment or as options.",
             url=url,
         ) from error
 
@@ -336,12 +336,12 @@ def _info(meta: ObjectMeta) -> ObjectInfo:
 
 
 def _version(meta: ObjectMeta) -> Any:
-    # S3 and Azure go by the e_tag, Google by the version (its generation).
+    # S3 and Azure compare the e_tag, Google compares the version (its generation).
     return {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
 
 
-def _is_beyond_the_end(error: BaseError) -> bool:
-    # obstore has no error of its own for it: a range that starts at or after the end of an object.
+def _is_range_error(error: BaseError) -> bool:
+    # A range that starts at or after the end of an object. obstore has no error class for this.
     return "416 Range Not Satisfiable" in str(error) or "NotPartial" in str(error)
 
 
@@ -351,3 +351,65 @@ def _bucket_is_missing(error: Exception) -> bool:
 
 def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0]
+
+
+# Ranged reads
+
+TAIL_BYTES = 64 * 1024  # read when a file is opened; it nearly always contains the Parquet footer
+_FIRST_AHEAD = 256 * 1024
+_MOST_AHEAD = 8 * 1024 * 1024
+
+
+class RangeFile(io.RawIOBase):
+    """A seekable, read-only file over `fetch(start, end)`, which returns the bytes [start, end).
+
+    It keeps the tail from its opening and the last range that it fetched. A sequential read doubles the size of the
+    next range. A jump resets it.
+    """
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int, tail: bytes) -> None:
+        super().__init__()
+        self._fetch = fetch
+        self._size = size
+        self._tail = tail
+        self._tail_start = size - len(tail)
+        self._ahead = _FIRST_AHEAD
+        self._start = 0
+        self._fetched = b""
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"cannot seek to {base + offset}, before the start of the file")
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        count = self._size if size is None or size < 0 else size
+        start = min(self._position, self._size)
+        end = min(start + count, self._size)
+        self._position = end
+        if start >= self._tail_start:
+            return self._tail[start - self._tail_start : end - self._tail_start]
+        if not self._start <= start <= end <= self._start + len(self._fetched):
+            self._fetch_from(start, end)
+        return self._fetched[start - self._start : end - self._start]
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def _fetch_from(self, start: int, end: int) -> None:
+        reads_on = self._fetched and self._start <= start <= self._start + len(self._fetched)
+        self._ahead = min(self._ahead * 2, _MOST_AHEAD) if reads_on else _FIRST_AHEAD
+        self._fetched = self._fetch(start, min(max(end, start + self._ahead), self._size))
+        self._start = start

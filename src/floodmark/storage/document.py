@@ -1,7 +1,7 @@
-"""Documents: JSON facts and binary sections in one checked envelope. Every file of ours but Parquet and blocks is one.
+"""Documents: JSON facts and binary sections in one file with digests. All our files except Parquet and blocks use them.
 
-The envelope is a fixed prefix, a JSON header, and the sections. The prefix has the header's digest, and the header has
-the digest of each section. A reader checks the header at once, and a section when it takes it.
+A document is a fixed prefix, a JSON header, and the sections. The prefix has the digest of the header, and the header
+has the digest of each section. A reader checks the header at once, and a section when it reads the section.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _PREFIX = struct.Struct("<4sI16s")  # magic, bytes of the header, its digest
 _SECTION_DIGEST_BYTES = 12
 
 
-class Damaged(Exception):
-    """Bytes that are torn, damaged, or not the document that was asked for."""
+class DamagedDocument(Exception):
+    """The bytes are incomplete, damaged, or not the requested document."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"{key}: {problem}")
@@ -31,7 +31,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Document:
-    """A document whose header is right."""
+    """A document with a valid header."""
 
     key: str
     version: int
@@ -44,11 +44,11 @@ class Document:
         return tuple(self._sections)
 
     def section(self, name: str) -> memoryview:
-        """The bytes of a section, not copied; `Damaged` when they are not those that were written."""
+        """The bytes of a section, not copied; `DamagedDocument` if they do not match their digest."""
         start, length, digest = self._sections[name]
         data = self._data[start : start + length]
         if _section_digest(data) != digest:
-            raise Damaged(self.key, f"its section {name!r} does not have its checksum")
+            raise DamagedDocument(self.key, f"the checksum of section {name!r} does not match")
         return data
 
     def array(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -59,7 +59,7 @@ class Document:
 def encode(
     kind: str, version: int, facts: Mapping[str, Any], sections: Mapping[str, Any] | None = None, align: int = 8
 ) -> bytes:
-    """A document as bytes. Equal input gives equal bytes. Each section begins at a multiple of `align` bytes."""
+    """A document as bytes. Equal input gives equal bytes. Each section starts at a multiple of `align` bytes."""
     views = {name: memoryview(section).cast("B") for name, section in (sections or {}).items()}
     lengths = [[name, len(view), _section_digest(view)] for name, view in views.items()]
     header = _dumps([kind, version, facts, lengths, align])
@@ -72,50 +72,50 @@ def encode(
 
 
 def decode(data: bytes | memoryview, kind: str, key: str, version: int = 1) -> Document:
-    """The document of this kind that these bytes are; `Damaged` for any other bytes."""
+    """Decode a document of this kind; `DamagedDocument` if the bytes are anything else."""
     view = memoryview(data).cast("B")
     header = _checked_header(view, key)
     present_kind, present_version, facts, lengths, align = json.loads(header)
     if present_kind != kind:
-        raise Damaged(key, f"it is a {present_kind}, not a {kind}")
+        raise DamagedDocument(key, f"it is a {present_kind}, not a {kind}")
     if present_version > version:
-        raise Damaged(key, f"its format {present_version} is newer than this release, which reads {version}")
+        raise DamagedDocument(key, f"its format {present_version} is newer than this release, which reads {version}")
     at = _PREFIX.size + len(header)
     sections = {}
     for name, length, digest in lengths:
         start = at + -at % align
         if any(view[at:start]):
-            raise Damaged(key, f"there are bytes before its section {name!r}")
+            raise DamagedDocument(key, f"there are unexpected bytes before section {name!r}")
         sections[name] = (start, length, digest)
         at = start + length
     if at != len(view):
-        raise Damaged(key, f"it has {len(view)} bytes instead of {at}")
+        raise DamagedDocument(key, f"it has {len(view)} bytes instead of {at}")
     return Document(key, present_version, facts, sections, view)
 
 
 def decode_named(data: bytes | memoryview, kind: str, name: str, digest: str = "") -> Document:
-    """The document whose header has this digest; when none is given, the file's name ends in `-DIGEST.suffix`."""
-    found = decode(data, kind, name)
+    """Decode the document with this header digest. Without a digest, the file name must end in `-DIGEST.suffix`."""
+    document = decode(data, kind, name)
     if header_digest(data) != (digest or name.rpartition(".")[0].rpartition("-")[2]):
-        raise Damaged(name, "its header does not fit its name")
-    return found
+        raise DamagedDocument(name, "its header does not match its name")
+    return document
 
 
 def header_digest(data: bytes | memoryview) -> str:
-    """The digest of a document's header, which covers every byte of the document: its name where content names it."""
+    """The digest of the header of a document. It covers every byte of the document, so it can be part of the name."""
     _, _, digest = _PREFIX.unpack_from(data)
     return bytes(digest).hex()
 
 
 def _checked_header(view: memoryview, key: str) -> bytes:
     if len(view) < _PREFIX.size:
-        raise Damaged(key, "it is empty" if len(view) == 0 else "it is cut short")
+        raise DamagedDocument(key, "it is empty" if len(view) == 0 else "it is cut short")
     magic, length, digest = _PREFIX.unpack_from(view)
     if magic != MAGIC:
-        raise Damaged(key, "it is no document of this program, or of another format")
+        raise DamagedDocument(key, "it is not a document of Floodmark, or it has an older format")
     header = bytes(view[_PREFIX.size : _PREFIX.size + length])
     if len(header) != length or _digest(header) != digest:
-        raise Damaged(key, "its header does not have its checksum")
+        raise DamagedDocument(key, "the checksum of its header does not match")
     return header
 
 
@@ -124,12 +124,12 @@ def _dumps(header: list[Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Bytes as hex, objects as their fields (quicker than `asdict`, which copies all of them first)."""
+    """Bytes as hex, dataclasses as their fields (faster than `asdict`, which copies them first)."""
     return value.hex() if isinstance(value, bytes) else vars(value)
 
 
 def _digest(data: Any) -> bytes:
-    return hashlib.sha256(data).digest()[:16]  # processors compute SHA-256: 2.4 times as fast as BLAKE2b
+    return hashlib.sha256(data).digest()[:16]  # SHA-256 has processor support: 2.4 times as fast as BLAKE2b
 
 
 def _section_digest(data: Any) -> str:

@@ -1,4 +1,4 @@
-"""Local copies of stored files, mapped into memory, and the user's cache folder, where everything can be made again."""
+"""Memory-mapped stored files, local copies of remote ones, and the cache folder of the user."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from floodmark.storage.store import Store
 
 SMALL_BYTES = 1 << 20
-"""Files of a remote store up to this size are held in memory, larger ones as a copy in the user's cache."""
+"""Remote files up to this size are read into memory. Larger files are copied to the user's cache."""
 
-KEEP_COPIES = 30 * 24 * 3600.0
-"""Copies that were not opened for this many seconds are removed."""
+KEEP_COPIES_SECONDS = 30 * 24 * 3600.0
+"""A copy is removed if it was not opened for this many seconds."""
 
 _log = logging.getLogger(__name__)
 
 
 def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """The user's cache folder for Floodmark; it need not exist yet."""
+    """The cache folder of the user for Floodmark. It may not exist yet."""
     base = environ.get("XDG_CACHE_HOME", "")
-    # The XDG rules say that a relative path is to be ignored.
+    # The XDG specification requires to ignore relative paths.
     if base and Path(base).is_absolute():
         return Path(base) / "floodmark"
     home = environ.get("HOME") or str(Path("~").expanduser())
@@ -34,7 +34,7 @@ def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Put ``content`` at ``path`` so that another process sees all of it or nothing."""
+    """Write a file atomically: other processes see all of the content or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
@@ -51,10 +51,10 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def read_object(store: Store, key: str, size: int, kind: str, check: Callable[[memoryview], None]) -> memoryview:
-    """The bytes of an object that never changes: mapped where it lies or in a copy, small remote ones in memory.
+    """The bytes of an immutable object: memory-mapped, or in memory if the object is small and remote.
 
-    `check` sees the bytes of a remote object when they are fetched, before they are kept. Copies are in a folder of
-    the user's cache named by `kind`, under the last part of the key.
+    `check` gets the bytes of a remote object after the download, before they are used or copied. The copy is in the
+    folder `kind` of the user's cache, under the last segment of the key.
     """
     path = store.local_path(key)
     if path is None and size > SMALL_BYTES:
@@ -64,13 +64,13 @@ def read_object(store: Store, key: str, size: int, kind: str, check: Callable[[m
 
 def map_file(path: Path) -> memoryview:
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+        if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def drop_copy(store: Store, key: str, kind: str) -> bool:
-    """Remove the local copy of a remote object; whether there was one."""
+    """Remove the local copy of a remote object; True if there was one."""
     copy = _copy_path(key, kind)
     if store.local_path(key) is not None or not copy.exists():
         return False
@@ -85,7 +85,7 @@ def _fetch(store: Store, key: str, check: Callable[[memoryview], None]) -> memor
 
 
 def _copy(store: Store, key: str, size: int, kind: str, check: Callable[[memoryview], None]) -> Path | None:
-    """The copy of a remote object in the user's cache, made if missing; None when none can be made."""
+    """The copy of a remote object in the user's cache, created if missing; None if that fails."""
     copy = _copy_path(key, kind)
     try:
         if copy.exists() and copy.stat().st_size == size:
@@ -94,7 +94,7 @@ def _copy(store: Store, key: str, size: int, kind: str, check: Callable[[memoryv
             _remove_old_copies(copy.parent)
             replace_file(copy, bytes(_fetch(store, key, check)))
     except OSError as error:
-        _log.warning("%s could not be copied to %s (%s)", copy.name, copy.parent, error)
+        _log.warning("could not copy %s to %s: %s", copy.name, copy.parent, error)
         return None
     return copy
 
@@ -106,5 +106,5 @@ def _copy_path(key: str, kind: str) -> Path:
 def _remove_old_copies(folder: Path) -> None:
     if folder.is_dir():
         for copy in folder.iterdir():
-            if time.time() - copy.stat().st_mtime > KEEP_COPIES:
+            if time.time() - copy.stat().st_mtime > KEEP_COPIES_SECONDS:
                 copy.unlink(missing_ok=True)

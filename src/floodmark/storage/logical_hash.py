@@ -1,8 +1,8 @@
-"""The logical hash: what a slice says, whatever Parquet made of it.
+"""The logical hash: a hash of the records of a slice that does not depend on Parquet.
 
-One digest per leaf column, then one over the schema and those digests, as `odf/wire.md` describes it. A struct is
-not a leaf: its fields are, each null where any of its parents is. Column digests are kept apart so that a slice can be
-given other offsets (after a lost race) without hashing its data again.
+Each leaf column has a digest. The hash covers the schema and these digests, as `odf/wire.md` describes it. The leaves
+of a struct are its fields; a field is null where one of its parents is null. Column digests are separate so that a
+slice can get other offsets after a lost race without hashing its data again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.chain.hashes import LOGICAL, Multihash
-from floodmark.storage.errors import NoHashRule
+from floodmark.chain.ids import LOGICAL, Multihash
+from floodmark.errors import NoHashRule
 
 _NULL = b"\x00"
 _TIME_UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
@@ -26,7 +26,7 @@ _BATCH_ROWS = 1 << 17
 
 
 def type_id(data_type: pa.DataType) -> bytes:
-    """The bytes that stand for a leaf type at the start of its column's digest; `NoHashRule` if it has none."""
+    """The bytes of a leaf type at the start of the digest of its column; `NoHashRule` if the type has no rule."""
     t: Any = data_type
     types = pa.types
     if types.is_null(t):
@@ -59,8 +59,8 @@ def type_id(data_type: pa.DataType) -> bytes:
     )
 
 
-def leaves(schema: pa.Schema) -> Iterator[tuple[str, int, pa.DataType | None]]:
-    """Every field, depth first: its name, nesting level and, for a leaf, its type (None for a struct)."""
+def schema_leaves(schema: pa.Schema) -> Iterator[tuple[str, int, pa.DataType | None]]:
+    """All fields, depth first: name, nesting level, and the type of a leaf (None for a struct)."""
     for field in schema:
         yield from _leaves(field, 0)
 
@@ -82,6 +82,17 @@ def check_hashable(data_type: pa.DataType) -> None:
             type_id(leaf)
 
 
+def hashes_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether equal values of both types have equal digests: wide offsets and views are encodings, not other types."""
+    if one.equals(other):
+        return True
+    first, second = (
+        [(name, level, leaf and type_id(leaf)) for name, level, leaf in _leaves(pa.field("", data_type), 0)]
+        for data_type in (one, other)
+    )
+    return first == second
+
+
 def column_digests(column: pa.ChunkedArray) -> list[bytes]:
     """The digest of each leaf of one column."""
     leaf_types = [t for _, _, t in _leaves(pa.field("", column.type), 0) if t is not None]
@@ -95,15 +106,15 @@ def column_digests(column: pa.ChunkedArray) -> list[bytes]:
 
 
 def table_digests(table: pa.Table, executor: Executor | None = None) -> dict[str, list[bytes]]:
-    """The leaf digests of every column by its name, hashed in parallel when given an executor."""
+    """The leaf digests of every column by name, hashed in parallel if there is an executor."""
     run = executor.map if executor is not None else map
     return dict(zip(table.column_names, run(column_digests, table.columns), strict=True))
 
 
-def compose(schema: pa.Schema, digests: Sequence[bytes]) -> Multihash:
-    """The logical hash of records from their schema and the digests of their leaf columns, in order."""
+def compose_hash(schema: pa.Schema, digests: Sequence[bytes]) -> Multihash:
+    """The logical hash from the schema and the digests of the leaf columns, in order."""
     hasher = hashlib.sha3_256()
-    for name, level, _ in leaves(schema):
+    for name, level, _ in schema_leaves(schema):
         encoded = name.encode()
         hasher.update(struct.pack("<Q", len(encoded)) + encoded + struct.pack("<Q", level))
     for digest in digests:
@@ -114,7 +125,7 @@ def compose(schema: pa.Schema, digests: Sequence[bytes]) -> Multihash:
 def logical_hash(table: pa.Table) -> Multihash:
     """The logical hash of a whole table."""
     digests = table_digests(table)
-    return compose(table.schema, [d for name in table.column_names for d in digests[name]])
+    return compose_hash(table.schema, [d for name in table.column_names for d in digests[name]])
 
 
 def _flatten(array: pa.Array) -> Iterator[pa.Array]:
@@ -128,7 +139,7 @@ def _flatten(array: pa.Array) -> Iterator[pa.Array]:
 
 
 def _stream(array: pa.Array) -> Any:
-    """The bytes that a leaf array adds to its column's digest, as one buffer."""
+    """The bytes that a leaf array adds to the digest of its column, as one buffer."""
     if array.null_count == 0 and _is_fixed(array.type):
         return _fixed_buffer(array)
     return _payload(_encode(array))

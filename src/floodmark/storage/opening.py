@@ -1,11 +1,11 @@
-"""Opening the store that an address names."""
+"""`open_store`: the store at an address."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from floodmark.storage.errors import BadStoreUrl
+from floodmark.errors import BadStoreUrl
 from floodmark.storage.local import LocalStore
 from floodmark.storage.store import Store
 
@@ -22,10 +22,12 @@ def open_store(url: str | Path) -> Store:
     scheme = match[1].lower() if match else "file"
     if scheme == "file":
         return LocalStore(url)
-    from floodmark.storage.cloud import CLOUD_SCHEMES, CloudStore  # obstore is loaded only when it is used
+    from floodmark.storage.cloud import CLOUD_SCHEMES, CloudStore  # loads obstore, so only when it is used
 
     if scheme not in CLOUD_SCHEMES:
-        raise BadStoreUrl(f"No store can be opened from {url!r}: {scheme}:// is unknown.", hint=_SUPPORTED, url=url)
+        raise BadStoreUrl(
+            f"Cannot open a store at {url!r}: the scheme {scheme}:// is unknown.", hint=_SUPPORTED, url=url
+        )
     return CloudStore(url)
 
 

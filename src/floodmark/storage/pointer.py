@@ -1,53 +1,54 @@
-"""A pointer: one small object that is replaced only by compare-and-swap."""
+"""Pointers: small objects that change only by compare-and-swap; retries after lost races and unknown results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-from floodmark.storage.errors import ObjectNotFound, StorageError, SwapUnknown
-from floodmark.storage.retry import MAX_RACES, races
+from floodmark.errors import ObjectNotFound, StorageError, SwapUnknown
 from floodmark.storage.store import Store
 
 _SETTLE_TRIES = 5
 
-Happened = Callable[[bytes], bool | None]
-"""Whether a swap happened whose answer was lost, from the content that others made of it since. None: unknown."""
+SwapCheck = Callable[[bytes], bool | None]
+"""From newer content of a pointer: whether a swap with a lost answer happened. None: unknown."""
 
 
-class LostRaces(StorageError):
-    """Others replaced a pointer each time before this change."""
+class RacesLost(StorageError):
+    """A change was not applied because other writers replaced the pointer each time."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """The pointer under a key of a store."""
+    """The pointer at a key of a store."""
 
     store: Store
     key: str
 
     def read(self) -> bytes | None:
-        """The content; None when there is none."""
+        """The content; None if the pointer does not exist."""
         try:
             return self.store.get(self.key)
         except ObjectNotFound:
             return None
 
-    def confirm(self) -> None:
-        """Make the present content durable: the writer that put it there may have stopped before."""
-        for _ in races(MAX_RACES):
+    def make_durable(self) -> None:
+        """Make the current content durable: its writer may have stopped before it was."""
+        for _ in attempt_numbers(MAX_RACES):
             content = self.read()
             if content is None or self.store.compare_and_swap(self.key, content, content):
                 return
         raise self._lost()
 
-    def swap(self, old: bytes | None, new: bytes, happened: Happened) -> bool:
-        """Replace `old` by `new`: True when it happened and is durable, False when others were first.
+    def swap(self, old: bytes | None, new: bytes, happened: SwapCheck) -> bool:
+        """Replace `old` by `new`: True if the swap happened and is durable, False if another writer was faster.
 
-        When the answer is lost, the content tells. A swap works only from `old`: once the content differs, it either
-        happened or never will. `happened` decides when the content is neither. Raises `SwapUnknown` when it cannot.
+        If the answer of the store is lost, the content decides. The swap needs `old`: after the content has changed,
+        the swap either happened or never will. For content that is neither `old` nor `new`, `happened` decides.
+        Raises `SwapUnknown` if it cannot.
         """
         try:
             return self.store.compare_and_swap(self.key, old, new)
@@ -55,14 +56,14 @@ class Pointer:
             cause: StorageError = error
         for _ in range(_SETTLE_TRIES):
             try:
-                found = self.read()
-                if found == old:
+                content = self.read()
+                if content == old:
                     return self.store.compare_and_swap(self.key, old, new)
-                if found is None:  # what it belongs to is being removed
+                if content is None:  # its owner, such as the dataset, is being removed
                     return False
-                answer = found == new or happened(found)
+                answer = content == new or happened(content)
                 if answer:
-                    self.confirm()
+                    self.make_durable()
                     return True
                 if answer is False:
                     return False
@@ -70,19 +71,19 @@ class Pointer:
             except StorageError as error:
                 cause = error
         raise SwapUnknown(
-            f"the change of {self.key} may or may not have happened: {cause.message}",
-            hint="read it to see",
+            f"The change of {self.key} may or may not have happened: {cause.message}",
+            hint="Read the object to see its content.",
             key=self.key,
             url=self.store.url,
         ) from cause
 
-    def change(self, build: Callable[[bytes | None], bytes | None], happened: Happened) -> bytes | None:
-        """Swap in what `build` makes of the content, under the key's turn; after a lost race build again.
+    def change(self, build: Callable[[bytes | None], bytes | None], happened: SwapCheck) -> bytes | None:
+        """Replace the content by the result of `build`, in the turn of the key. After a lost race, build again.
 
-        When `build` returns the content itself, that is made durable.
+        If `build` returns None or the content itself, the current content is made durable.
         """
         with self.store.turn(self.key):
-            for _ in races(MAX_RACES):
+            for _ in attempt_numbers(MAX_RACES):
                 old = self.read()
                 new = build(old)
                 if new is None or new == old:
@@ -92,7 +93,54 @@ class Pointer:
                     return new
         raise self._lost()
 
-    def _lost(self) -> LostRaces:
-        return LostRaces(
-            f"the change of {self.key} lost {MAX_RACES} races and did not happen", hint="try again", key=self.key
+    def _lost(self) -> RacesLost:
+        return RacesLost(
+            f"The change of {self.key} lost {MAX_RACES} races and did not happen.", hint="Try again.", key=self.key
         )
+
+
+# Retries
+
+MAX_RACES = 50
+READ_TRIES = 20
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def attempt_numbers(tries: int, pause: Callable[[int], None] | None = None) -> Iterator[int]:
+    """Number the attempts 0, 1, 2, …. Before attempts 2, 3, …, call `pause` with 1, 2, ….
+
+    There is no pause before attempt 1: after one lost race, a writer usually wins the next one.
+    """
+    for race in range(tries):
+        if race > 1 and pause is not None:
+            pause(race - 1)
+        yield race
+
+
+def read_consistently(
+    load: Callable[[], S],
+    read: Callable[[S], T],
+    has_moved: Callable[[S], bool],
+    *,
+    replaced: tuple[type[Exception], ...] = (),
+    doubted: Callable[[T], bool] = lambda _: False,
+    tries: int = READ_TRIES,
+) -> T:
+    """Read a snapshot, and read again while other writers replace it.
+
+    An error of the kinds `replaced`, or an answer that is `doubted`, is final only if the snapshot is still current.
+    After the last try it is always final.
+    """
+    for tries_left in reversed(range(tries)):
+        state = load()
+        try:
+            result = read(state)
+        except replaced:
+            if not tries_left or not has_moved(state):
+                raise
+            continue
+        if not tries_left or not doubted(result) or not has_moved(state):
+            return result
+    raise ValueError("no tries")

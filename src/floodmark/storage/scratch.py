@@ -1,4 +1,4 @@
-"""Staging areas: the folder of unfinished files that one write owns, and the removal of those a crash left."""
+"""Staging areas: a folder for the unfinished files of one write, and the removal of folders that a crash left."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from floodmark.storage.errors import StorageError
+from floodmark.errors import StorageError
 from floodmark.storage.store import Store
 
 _PREFIX = "write-"
 _UNLOCKED = "new-"
 _LOCK = ".owner"
-_LOCK_GRACE_SECONDS = 60  # a writer is between making its folder and locking it for an instant only
+_LOCK_GRACE_SECONDS = 60  # a writer locks its folder immediately after creating it
 _FILE_GRACE_SECONDS = 24 * 3600
 
 
 @contextmanager
 def staging_area(store: Store) -> Iterator[Path]:
-    """A fresh folder for unfinished files, gone afterwards whatever happens; leftovers of dead writers go too."""
+    """A new folder for unfinished files, removed at the end. Also removes folders of writers that crashed."""
     root = store.staging()
     _sweep(root)
     folder, owner = _new_area(root)
@@ -35,38 +35,38 @@ def staging_area(store: Store) -> Iterator[Path]:
 
 
 @contextmanager
-def explained(what: str, folder: Path) -> Iterator[None]:
-    """Turn a failure to write an unfinished file into one that says what to do."""
+def explain_write_errors(what: str, folder: Path) -> Iterator[None]:
+    """Raise a failed write of an unfinished file as `StorageError` with a hint."""
     try:
         yield
     except OSError as error:
         raise StorageError(
-            f"{what} could not be written to {folder}: {error.strerror or error}",
-            hint="nothing was committed; make room on this disk (or check its permissions) and write again",
+            f"Could not write {what} to {folder}: {error.strerror or error}.",
+            hint="Free disk space or check the permissions of the folder, then write again. Nothing was committed.",
         ) from error
 
 
 def _new_area(root: Path) -> tuple[Path, int]:
-    """A folder and the lock by which others know that its writer lives; the system releases it when the process dies.
+    """A new folder, and its lock, which shows that its writer is running. The system releases it when the process ends.
 
-    The folder gets the name by which others look for abandoned ones only when the lock is held.
+    The folder gets its final name only after it is locked, because other writers look for abandoned folders by name.
     """
     name = uuid.uuid4().hex
     unlocked, folder = root / f"{_UNLOCKED}{name}", root / f"{_PREFIX}{name}"
-    with ExitStack() as undone, explained("unfinished files", root):
-        undone.callback(shutil.rmtree, unlocked, ignore_errors=True)
+    with ExitStack() as cleanup, explain_write_errors("unfinished files", root):
+        cleanup.callback(shutil.rmtree, unlocked, ignore_errors=True)
         unlocked.mkdir()
         owner = os.open(unlocked / _LOCK, os.O_CREAT | os.O_RDWR)
-        undone.callback(os.close, owner)
+        cleanup.callback(os.close, owner)
         fcntl.flock(owner, fcntl.LOCK_EX)
         unlocked.rename(folder)
-        undone.pop_all()
+        cleanup.pop_all()
     return folder, owner
 
 
 def _sweep(root: Path) -> None:
-    """Remove the folders of dead writers, and single files that no living writer can still need."""
-    with suppress(OSError):  # somebody else may be removing it too
+    """Remove the folders of writers that crashed, and single files that are too old to be in use."""
+    with suppress(OSError):  # another process may remove it at the same time
         for entry in list(root.iterdir()):
             _remove_abandoned(entry)
 
@@ -88,7 +88,7 @@ def _is_abandoned(folder: Path) -> bool:
     try:
         owner = os.open(folder / _LOCK, os.O_RDWR)
     except FileNotFoundError:
-        return True  # being removed, or its writer was killed while it did that
+        return True  # it is being removed, or its writer was killed during the removal
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

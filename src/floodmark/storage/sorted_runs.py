@@ -1,14 +1,14 @@
 """Sorted runs: immutable files of entries sorted by hash, in pages with checksums, merged in tiers.
 
-A run has hash columns, by which it is sorted, and value columns. In its file the columns come first, as plain arrays
-padded to whole pages. The footer follows: a document with the first entry of each page (the fences) and a checksum per
-page and column. The digest of the footer's header is part of the name, so equal names mean equal content, and naming
-a run does not hash its data. Runs in the chain of trust are named by the SHA3-256 of the file instead, and the manifest
-has the digest of the footer's header.
+A run has hash columns, by which it is sorted, and value columns. Its file starts with the columns: plain arrays,
+padded to whole pages. The footer is a document with the first entry of each page (the fences) and a checksum per page
+and column. The digest of the footer's header is part of the file name. So equal names mean equal content, and no data
+is hashed to compute a name. Runs in the chain of trust are named by the SHA3-256 of the file instead, and their
+manifest has the digest of the footer's header.
 
-A lookup bisects the fences in memory, then the one page that can hold the entry. No page is used before its checksum
-was compared, once per process. Segments are lists of runs with ascending, disjoint ranges of hashes; of several
-segments the newest comes first, and its entries hide older ones of the same hash.
+A lookup bisects the fences in memory, then the one page that can contain the entry. Each process compares the checksum
+of a page before it first uses the page. A segment is a list of runs with ascending, disjoint ranges of hashes. In a
+list of segments the newest is first, and its entries hide older entries with the same hash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any, Literal, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from floodmark.chain.hashes import SHA3_256, Multihash
+from floodmark.chain.ids import SHA3_256, Multihash
+from floodmark.errors import ObjectNotFound
 from floodmark.storage import document
 from floodmark.storage.arrays import (
     BEFORE,
@@ -35,14 +36,13 @@ from floodmark.storage.arrays import (
     Mask,
     ascends,
     bisect,
-    bound,
+    expand_ranges,
     integer_order,
-    spread,
+    is_group_start,
+    search_rows,
     stable_order,
-    starts_of_groups,
 )
-from floodmark.storage.document import Damaged
-from floodmark.storage.errors import ObjectNotFound
+from floodmark.storage.document import DamagedDocument
 from floodmark.storage.file_cache import drop_copy, read_object
 from floodmark.storage.store import Store
 
@@ -52,11 +52,11 @@ END_OF_HASHES = 2**64
 _CHECKED_AT_ONCE = 1 << 14  # pages
 _WEIGHT, _SALT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95)
 _FEWER = 4
-"""A run with this many times fewer entries than there are queries is looked up among them, not they in it."""
+"""If a run has this many times fewer entries than there are queries, its entries are looked up in the queries."""
 
-_REMEMBERED = 256
-_of_this_process: dict[str, Any] = {}
-"""Runs that tasks of this process have opened, by name."""
+_MAX_CACHED_RUNS = 256
+_process_runs: dict[str, Any] = {}
+"""Runs that this process has opened for tasks, by name."""
 
 Columns = dict[str, npt.NDArray[Any]]
 Segment = Sequence["RunFile"]
@@ -65,13 +65,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The columns of a kind of runs."""
+    """The columns of one kind of run."""
 
     kind: str
     order: tuple[str, ...]  # of 64-bit hashes: high and low halves in turn
     values: Mapping[str, npt.DTypeLike]
     digest: Literal["pages", "data"] = "pages"
-    """What a run is named by: the footer, and so the checksums of all pages, or the SHA3-256 of the whole file."""
+    """What names a run: the digest of the footer, which has the checksums of all pages, or the SHA3-256 of the file."""
 
     @property
     def types(self) -> dict[str, npt.DTypeLike]:
@@ -80,7 +80,7 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run as a manifest names it."""
+    """The description of a run in a manifest."""
 
     name: str
     entries: int
@@ -92,14 +92,14 @@ class RunFile:
 
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> Self:
-        """A descriptor from JSON, where tuples are lists."""
+        """Parse a description from JSON, where tuples are lists."""
         facts: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in content.items()}
         return cls(**facts)
 
 
 @dataclass
-class Probes:
-    """What lookups have touched: for benchmarks."""
+class LookupCounts:
+    """Counts of the work of lookups, for benchmarks."""
 
     values: int = 0  # compared with a query
     pages: int = 0  # of a column, compared with their checksums
@@ -110,33 +110,33 @@ class Probes:
 
 
 def write_run(folder: Path, spec: RunSpec, stem: str, columns: Columns, salt: str = "") -> RunFile:
-    """Write sorted entries (at least one) into a folder. The name begins with `stem`.
+    """Write sorted entries (at least one) to a file in a folder. Its name starts with `stem`.
 
-    Equal entries with equal salts have equal names. Value columns with one value are not stored, only the value is.
+    Equal entries with equal salts have equal names. A value column with a single value is stored as one value.
     """
     constants = {name: columns[name][0].item() for name in spec.values if _is_constant(columns[name])}
-    kept = {name: kind for name, kind in spec.types.items() if name not in constants}
+    stored = {name: kind for name, kind in spec.types.items() if name not in constants}
     positions: dict[str, int] = {}
     sections: dict[str, npt.NDArray[Any]] = {}
     for name in spec.order:
         sections[f"fence.{name}"] = np.ascontiguousarray(columns[name][::PAGE_ROWS])
     temporary = folder / f".run-{uuid.uuid4().hex}"
     is_sealed, digest = spec.digest == "data", hashlib.sha3_256()
-    with temporary.open("wb") as file, ThreadPoolExecutor(1) as beside:
-        for name, kind in kept.items():
+    with temporary.open("wb") as file, ThreadPoolExecutor(1) as hashing:
+        for name, kind in stored.items():
             positions[name] = file.tell()
-            pages = _paged(np.ascontiguousarray(columns[name], kind))
-            sections[f"sums.{name}"] = np.concatenate([_checksums(some) for some in pages])
-            for some in pages:
+            pages = _to_pages(np.ascontiguousarray(columns[name], kind))
+            sections[f"sums.{name}"] = np.concatenate([_checksums(part) for part in pages])
+            for part in pages:
                 if is_sealed:
-                    beside.submit(digest.update, some.data)
-                file.write(some.data)
+                    hashing.submit(digest.update, part.data)
+                file.write(part.data)
         entries = len(columns[spec.order[0]])
         facts: dict[str, Any] = {
             "entries": entries,
             "page_rows": PAGE_ROWS,
             "order": spec.order,
-            "columns": {name: [positions[name], np.dtype(kind).str] for name, kind in kept.items()},
+            "columns": {name: [positions[name], np.dtype(kind).str] for name, kind in stored.items()},
             "constants": {name: [value, np.dtype(spec.values[name]).str] for name, value in constants.items()},
         }
         facts |= {"salt": salt} if salt else {}
@@ -161,8 +161,8 @@ def _is_constant(column: npt.NDArray[Any]) -> bool:
     return bool(column[0] == column[-1] and (column == column[0]).all())
 
 
-def _paged(column: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-    """A column as pages, a row each: the whole ones, not copied, and the last one, padded with zeros."""
+def _to_pages(column: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    """A column as pages, one per row: the full pages, not copied, and the last page, padded with zeros."""
     whole = len(column) // PAGE_ROWS * PAGE_ROWS
     pages = [column[:whole].reshape(-1, PAGE_ROWS)] if whole else []
     if whole < len(column):
@@ -173,10 +173,10 @@ def _paged(column: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
 
 
 def _checksums(pages: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-    """One checksum per page: its 64-bit words, each times an odd number of its own, summed.
+    """One checksum per page: the sum of its 64-bit words, each multiplied by a different odd number.
 
-    A changed word always changes the sum of 64 bits, of which 32 are kept; and unlike a CRC, thousands of pages are one
-    multiplication of matrices.
+    A changed word always changes the 64-bit sum, of which 32 bits are stored. Unlike CRCs, the checksums of thousands
+    of pages are one matrix multiplication.
     """
     words = pages.view(np.uint64)
     weights = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _WEIGHT | np.uint64(1)
@@ -188,16 +188,16 @@ def _checksums(pages: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
 
 
 @dataclass
-class Run:
-    """An opened run; its methods raise `Damaged` when a page does not have its checksum."""
+class SortedRun:
+    """An opened run. Its methods raise `DamagedDocument` if the checksum of a page does not match."""
 
     file: RunFile
     order: tuple[str, ...]
     fences: list[U64]
     """The first entry of every page: the order columns."""
     page_rows: int
-    probes: Probes
-    _pages: Columns = field(repr=False)  # a row per page
+    probes: LookupCounts
+    _pages: Columns = field(repr=False)  # one row per page
     _constants: Columns = field(repr=False)  # broadcast to all entries
     _sums: dict[str, npt.NDArray[np.uint32]] = field(repr=False)
     _checked: dict[str, Mask] = field(repr=False)
@@ -206,18 +206,18 @@ class Run:
         return self.file.entries
 
     def find(self, queries: Sequence[U64]) -> tuple[I64, Mask]:
-        """For each full query its row, and whether there is one; where not, the row means nothing.
+        """For each full query: its row, and whether it exists. If not, the row is undefined.
 
-        Ascending queries read memory in order, which is faster when there are many.
+        Many queries are faster in ascending order, because they read memory in order.
         """
-        # Beyond that, most pages are needed anyway. With more order columns the first one does not nearly decide.
+        # Many queries need most pages. With more order columns, the first column alone is not selective enough.
         is_many = len(queries[0]) > len(self.fences[0]) and len(self.order) == 2
         return self._find_many(queries) if is_many else self._find_few(queries)
 
     def place(self, queries: Sequence[U64], last: Any) -> I64:
-        """For each query (of one or more order columns) the first row that `last` does not put before it."""
-        found, _ = self._bisected(queries, last, last)
-        return found
+        """For each query (of one or more order columns): the first row that is not before it by `last`."""
+        rows, _ = self._bisect(queries, last, last)
+        return rows
 
     def take(self, rows: I64, names: Iterable[str] | None = None) -> Columns:
         """The entries at these rows, with all columns or some."""
@@ -229,15 +229,15 @@ class Run:
         return self._columns(slice(start, end), pages, None)
 
     def _find_few(self, queries: Sequence[U64]) -> tuple[I64, Mask]:
-        # The page is the last one whose fence is not greater, so a row beyond its end cannot be the one.
-        found, page_ends = self._bisected(queries, UP_TO, BEFORE)
-        there = found < page_ends
-        at = found[there]
+        # The page is the last one whose fence is not greater than the query. So a row after its end is not a match.
+        rows, page_ends = self._bisect(queries, UP_TO, BEFORE)
+        exists = rows < page_ends
+        at = rows[exists]
         same = np.ones(len(at), np.bool_)
         for name, query in zip(self.order, queries, strict=True):
-            same &= self._flat(name)[at] == query[there]
-        there[there] = same
-        return found, there
+            same &= self._flat(name)[at] == query[exists]
+        exists[exists] = same
+        return rows, exists
 
     def _find_many(self, queries: Sequence[U64]) -> tuple[I64, Mask]:
         high, low = self.order
@@ -247,22 +247,22 @@ class Run:
         at = np.minimum(rows, len(self) - 1)
         same_high = self._flat(high)[at] == queries[0]
         same = same_high & (self._flat(low)[at] == queries[1])
-        # Two hashes almost never share a high half.
+        # Two different hashes almost never share a high half.
         if len(rare := np.flatnonzero(same_high & ~same)):
             rows[rare], same[rare] = self._find_few([q[rare] for q in queries])
         return rows, same
 
-    def _bisected(self, queries: Sequence[U64], last_of_fences: Any, last: Any) -> tuple[I64, I64]:
-        """The place of each query in the page that the fences lead to, and the end of that page."""
+    def _bisect(self, queries: Sequence[U64], last_of_fences: Any, last: Any) -> tuple[I64, I64]:
+        """For each query: its row in the page that the fences give, and the end of that page."""
         names = self.order[: len(queries)]
-        fence, seen = bound(self.fences[: len(queries)], queries, last_of_fences)
+        fence, comparisons = search_rows(self.fences[: len(queries)], queries, last_of_fences)
         page = np.maximum(fence - 1, 0)
         low = page * self.page_rows
         self._check(names, self._pages_of(low))
         high = np.minimum(low + self.page_rows, len(self))
-        found, more = bisect([self._flat(name) for name in names], queries, low, high, last)
-        self.probes.values += seen + more
-        return found, high
+        rows, page_comparisons = bisect([self._flat(name) for name in names], queries, low, high, last)
+        self.probes.values += comparisons + page_comparisons
+        return rows, high
 
     def _flat(self, name: str) -> npt.NDArray[Any]:
         return self._pages[name].reshape(-1)[: len(self)]
@@ -273,43 +273,43 @@ class Run:
         return {n: self._constants[n][at] if n in self._constants else self._flat(n)[at] for n in chosen}
 
     def _pages_of(self, rows: I64) -> I64:
-        """The pages in which these rows are, each once."""
+        """The distinct pages of these rows."""
         marks = np.zeros(len(self.fences[0]), np.bool_)
         marks[rows // self.page_rows] = True
         return np.flatnonzero(marks)
 
     def _check(self, names: Iterable[str], pages: I64) -> None:
-        """Compare pages that this process has not used yet with their checksums."""
+        """Compare the checksums of pages that this process has not used yet."""
         for name in names:
             new = pages[~self._checked[name][pages]]
             for start in range(0, len(new), _CHECKED_AT_ONCE):
-                some = new[start : start + _CHECKED_AT_ONCE]
-                are_neighbours = some[-1] - some[0] + 1 == len(some)
-                chosen = self._pages[name][some[0] : some[-1] + 1] if are_neighbours else self._pages[name][some]
-                wrong = some[_checksums(chosen) != self._sums[name][some]]
+                batch = new[start : start + _CHECKED_AT_ONCE]
+                are_neighbours = batch[-1] - batch[0] + 1 == len(batch)
+                chosen = self._pages[name][batch[0] : batch[-1] + 1] if are_neighbours else self._pages[name][batch]
+                wrong = batch[_checksums(chosen) != self._sums[name][batch]]
                 if len(wrong):
-                    raise Damaged(self.file.name, f"page {wrong[0]} of column {name!r} is damaged")
-                self._checked[name][some] = True
-                self.probes.pages += len(some)
+                    raise DamagedDocument(self.file.name, f"page {wrong[0]} of column {name!r} is damaged")
+                self._checked[name][batch] = True
+                self.probes.pages += len(batch)
                 self.probes.page_bytes += chosen.nbytes
 
 
-def open_run(file: RunFile, kind: str, data: memoryview, probes: Probes) -> Run:
-    """A run from the bytes of its file; `Damaged` when they are not those of this run."""
+def open_run(file: RunFile, kind: str, data: memoryview, probes: LookupCounts) -> SortedRun:
+    """Open a run from the bytes of its file; `DamagedDocument` if they are not the bytes of this run."""
     if len(data) != file.size:
-        raise Damaged(file.name, f"{len(data)} bytes, should be {file.size}")
+        raise DamagedDocument(file.name, f"it has {len(data)} bytes instead of {file.size}")
     footer = document.decode_named(data[file.size - file.footer_size :], _document_kind(kind), file.name, file.seal)
     facts = footer.facts
     entries, page_rows = facts["entries"], facts["page_rows"]
     if entries != file.entries:
-        raise Damaged(file.name, f"{entries} entries, should be {file.entries}")
+        raise DamagedDocument(file.name, f"it has {entries} entries instead of {file.entries}")
     pages = -(-entries // page_rows)
     columns = {
         name: np.frombuffer(data, kind, pages * page_rows, position).reshape(pages, page_rows)
         for name, (position, kind) in facts["columns"].items()
     }
     order = tuple(facts["order"])
-    return Run(
+    return SortedRun(
         file=file,
         order=order,
         fences=[footer.array(f"fence.{name}", np.uint64) for name in order],
@@ -325,7 +325,7 @@ def open_run(file: RunFile, kind: str, data: memoryview, probes: Probes) -> Run:
 
 
 class RunFiles:
-    """The runs in one folder of a store. Runs are opened once per cache; a pickled object uses its process's cache."""
+    """The runs in one folder of a store. After unpickling, the cache of the process is used."""
 
     def __init__(
         self,
@@ -339,9 +339,9 @@ class RunFiles:
         self.prefix = prefix  # of the keys of the files
         self.kind = kind
         self.cache = process_cache() if cache is None else cache
-        self.probes = Probes()
+        self.probes = LookupCounts()
         self._bad = bad
-        """The error for a file (its name) and what is wrong with it."""
+        """Builds the error for a file from its name and the problem."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RunFiles, (self.store, self.prefix, self.kind, self._bad)
@@ -349,158 +349,158 @@ class RunFiles:
     def key(self, name: str) -> str:
         return self.prefix + name
 
-    def ask(self, file: RunFile, question: Callable[[Run], T]) -> T:
-        """The answer of a run; the folder's own error when its file is gone or damaged."""
+    def ask(self, file: RunFile, question: Callable[[SortedRun], T]) -> T:
+        """Call `question` with an opened run; raise the error of this folder if the file is missing or damaged."""
         try:
             return question(self._open(file))
-        except Damaged as error:
+        except DamagedDocument as error:
             self.forget([file.name])
             if not drop_copy(self.store, self.key(file.name), self.kind):
                 raise self._bad(file.name, error.problem) from error
-        # Only the local copy was damaged. The stored file may be whole.
+        # The local copy was damaged. The stored file may be intact.
         try:
             return question(self._open(file))
-        except Damaged as error:
+        except DamagedDocument as error:
             self.forget([file.name])
             raise self._bad(file.name, error.problem) from error
 
     def forget(self, names: Iterable[str]) -> None:
-        """Let go of runs that are no longer needed."""
+        """Remove runs from the cache."""
         for name in names:
-            self.cache.pop(self._remembered_as(name), None)
+            self.cache.pop(self._cache_key(name), None)
 
     def read(self, name: str, size: int, check: Callable[[memoryview], None] = lambda _: None) -> memoryview:
-        """The bytes of a file, mapped where possible; `Damaged` when there is none."""
+        """The bytes of a file, memory-mapped if possible; `DamagedDocument` if it cannot be read."""
         try:
             return self._read(name, size, check)
         except (ObjectNotFound, FileNotFoundError) as error:
-            raise Damaged(name, "it is gone") from error
+            raise DamagedDocument(name, "it is missing") from error
         except OSError as error:
-            raise Damaged(name, str(error)) from error
+            raise DamagedDocument(name, str(error)) from error
 
     def _read(self, name: str, size: int, check: Callable[[memoryview], None]) -> memoryview:
         return read_object(self.store, self.key(name), size, self.kind, check)
 
-    def _remembered_as(self, name: str) -> str:
-        # The same run in another store is another file, which may be damaged.
+    def _cache_key(self, name: str) -> str:
+        # A run with the same name in another store is another file, which may be damaged.
         return f"{self.store.url} {self.key(name)}"
 
-    def _open(self, file: RunFile) -> Run:
-        found: Run | None = self.cache.get(self._remembered_as(file.name))
-        if found is None:
+    def _open(self, file: RunFile) -> SortedRun:
+        run: SortedRun | None = self.cache.get(self._cache_key(file.name))
+        if run is None:
             data = self.read(file.name, file.size, partial(_check_fetched, file))
-            found = open_run(file, self.kind, data, self.probes)
-            self.cache[self._remembered_as(file.name)] = found
-        return found
+            run = open_run(file, self.kind, data, self.probes)
+            self.cache[self._cache_key(file.name)] = run
+        return run
 
 
 def _check_fetched(file: RunFile, data: memoryview) -> None:
     if file.seal and Multihash.sha3_256(data).text != file.name:
-        raise Damaged(file.name, "its bytes do not hash to its name")
+        raise DamagedDocument(file.name, "the hash of its bytes does not match its name")
 
 
 def process_cache() -> dict[str, Any]:
-    """The runs that this process has opened for tasks and metas: they stay open, the oldest are let go of."""
-    while len(_of_this_process) > _REMEMBERED:
-        _of_this_process.pop(next(iter(_of_this_process.copy())), None)  # a copy: other threads add runs
-    return _of_this_process
+    """The runs that this process has opened for tasks and metas. Above the limit, the oldest are removed."""
+    while len(_process_runs) > _MAX_CACHED_RUNS:
+        _process_runs.pop(next(iter(_process_runs.copy())), None)  # a copy: other threads add runs
+    return _process_runs
 
 
 # Segments
 
 
 @dataclass(frozen=True)
-class Found:
-    """What segments have for each query, position by position; values are 0 where there is no entry."""
+class RunLookup:
+    """For each query: whether the segments have an entry, and its values (0 if not)."""
 
     seen: Mask
     values: Columns
 
 
-def find(files: RunFiles, segments: Iterable[Segment], queries: Sequence[U64], spec: RunSpec) -> Found:
-    """The values of the newest entry of each query."""
+def find(files: RunFiles, segments: Iterable[Segment], queries: Sequence[U64], spec: RunSpec) -> RunLookup:
+    """Look up the newest entry of each query."""
     count = len(queries[0])
-    found = Found(np.zeros(count, np.bool_), {name: np.zeros(count, kind) for name, kind in spec.values.items()})
+    result = RunLookup(np.zeros(count, np.bool_), {name: np.zeros(count, kind) for name, kind in spec.values.items()})
     missing = np.arange(count) if ascends(queries[0]) else integer_order(queries[0])
     for segment in segments:
         if len(missing) == 0:
             break
-        left = [q[missing] for q in queries]
-        for file, some in _routed(segment, left[0]):
-            at, values = files.ask(file, partial(_looked_up, queries=[q[some] for q in left], names=spec.values))
-            hits = missing[some][at]
-            found.seen[hits] = True
+        open_queries = [q[missing] for q in queries]
+        for file, part in _route(segment, open_queries[0]):
+            at, values = files.ask(file, partial(_look_up, queries=[q[part] for q in open_queries], names=spec.values))
+            hits = missing[part][at]
+            result.seen[hits] = True
             for name, column in values.items():
-                found.values[name][hits] = column
-        missing = missing[~found.seen[missing]]
-    return found
+                result.values[name][hits] = column
+        missing = missing[~result.seen[missing]]
+    return result
 
 
 def find_all(files: RunFiles, segments: Iterable[Segment], prefixes: Sequence[U64]) -> tuple[I64, list[Columns]]:
-    """Every entry whose first order columns are one of the prefixes, newest segment first.
+    """All entries whose first order columns equal one of the prefixes, newest segment first.
 
-    Returns the positions of the prefixes and their entries.
+    Returns the position of the prefix of each entry, and the entries.
     """
     order = stable_order(prefixes)
     queries = [column[order] for column in prefixes]
     which: list[I64] = []
     found: list[Columns] = []
     for segment in segments:
-        for file, some in _routed(segment, queries[0]):
-            number, entries = files.ask(file, partial(_all_of, queries=[q[some] for q in queries]))
+        for file, part in _route(segment, queries[0]):
+            number, entries = files.ask(file, partial(_find_all_in, queries=[q[part] for q in queries]))
             if len(number):
-                which.append(order[some][number])
+                which.append(order[part][number])
                 found.append(entries)
     return np.concatenate([np.empty(0, np.int64), *which]), found
 
 
-def between(files: RunFiles, segments: Iterable[Segment], low: int, high: int) -> list[Columns]:
-    """Every entry whose first order column is in [low, high), newest segment first; only parts with entries."""
+def entries_between(files: RunFiles, segments: Iterable[Segment], low: int, high: int) -> list[Columns]:
+    """All entries whose first order column is in [low, high), newest segment first, without empty parts."""
     runs = [file for segment in segments for file in segment if file.last[0] >= low and file.first[0] < high]
-    found = [files.ask(file, partial(_range, low=low, high=high)) for file in runs]
-    return [entries for entries in found if count(entries)]
+    parts = [files.ask(file, partial(_slice_between, low=low, high=high)) for file in runs]
+    return [entries for entries in parts if entry_count(entries)]
 
 
 def merge(
     files: RunFiles, segments: Iterable[Segment], order: tuple[str, ...], most: int, above: Sequence[Columns] = ()
 ) -> Iterator[Columns]:
-    """The newest entry of each hash, sorted, about `most` entries at a time; `above` are newer than the segments."""
+    """The newest entry of each hash, sorted, in parts of about `most` entries. `above` is newer than the segments."""
     runs = [file for segment in segments for file in segment]
-    total = sum(map(count, above)) + sum(file.entries for file in runs)
-    cuts = _cuts(files, runs, order, most, above) if total > most else []
-    above_edges, run_edges = [[0, count(entries)] for entries in above], [[0, file.entries] for file in runs]
+    total = sum(map(entry_count, above)) + sum(file.entries for file in runs)
+    cuts = _cut_points(files, runs, order, most, above) if total > most else []
+    above_edges, run_edges = [[0, entry_count(entries)] for entries in above], [[0, file.entries] for file in runs]
     if cuts:
         for entries, edges in zip(above, above_edges, strict=True):
-            edges[1:1] = bound([entries[name] for name in order], cuts, BEFORE)[0].tolist()
+            edges[1:1] = search_rows([entries[name] for name in order], cuts, BEFORE)[0].tolist()
         for file, edges in zip(runs, run_edges, strict=True):
-            edges[1:1] = files.ask(file, partial(Run.place, queries=cuts, last=BEFORE)).tolist()
+            edges[1:1] = files.ask(file, partial(SortedRun.place, queries=cuts, last=BEFORE)).tolist()
     for part in range(len(cuts[0]) + 1 if cuts else 1):
         parts = []
         for entries, edges in zip(above, above_edges, strict=True):
             parts.append({name: column[slice(*edges[part : part + 2])] for name, column in entries.items()})
         for file, edges in zip(runs, run_edges, strict=True):
-            parts.append(files.ask(file, partial(Run.slice, start=edges[part], end=edges[part + 1])))
-        if some := [entries for entries in parts if count(entries)]:
-            yield newest(some, order)
+            parts.append(files.ask(file, partial(SortedRun.slice, start=edges[part], end=edges[part + 1])))
+        if filled_parts := [entries for entries in parts if entry_count(entries)]:
+            yield newest(filled_parts, order)
 
 
 def newest(parts: Sequence[Columns], order: tuple[str, ...]) -> Columns:
-    """The entries of several sorted parts as one; of entries with one hash, that of the first part wins."""
+    """Merge several sorted parts. For entries with equal hashes, the first part wins."""
     if len(parts) == 1:
         return parts[0]
-    together = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    hashes = [together[name] for name in order]
+    all_columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    hashes = [all_columns[name] for name in order]
     at = stable_order(hashes)
-    at = at[starts_of_groups([column[at] for column in hashes])]
-    return {name: column[at] for name, column in together.items()}
+    at = at[is_group_start([column[at] for column in hashes])]
+    return {name: column[at] for name, column in all_columns.items()}
 
 
-def count(entries: Columns) -> int:
+def entry_count(entries: Columns) -> int:
     return len(next(iter(entries.values())))
 
 
-def _routed(segment: Segment, first: U64) -> Iterator[tuple[RunFile, slice]]:
-    """The runs that can hold some of the queries, and which; `first` is their first column, ascending."""
+def _route(segment: Segment, first: U64) -> Iterator[tuple[RunFile, slice]]:
+    """The runs that can contain queries, each with these queries. `first` is their first column, ascending."""
     for file in segment:
         start = int(np.searchsorted(first, np.uint64(file.first[0]), "left"))
         end = int(np.searchsorted(first, np.uint64(file.last[0]), "right"))
@@ -508,25 +508,27 @@ def _routed(segment: Segment, first: U64) -> Iterator[tuple[RunFile, slice]]:
             yield file, slice(start, end)
 
 
-def _looked_up(run: Run, queries: Sequence[U64], names: Iterable[str]) -> tuple[I64, Columns]:
-    """The positions of those queries that the run has, and their values."""
+def _look_up(run: SortedRun, queries: Sequence[U64], names: Iterable[str]) -> tuple[I64, Columns]:
+    """The positions of the queries that are in the run, and their values."""
     which = np.arange(len(queries[0]))
     if len(which) >= _FEWER * len(run):
-        # A run with few entries rules nearly all queries out.
+        # A run with few entries can match only few of the queries.
         values = run.slice(0, len(run))[run.order[0]]
-        values = values[starts_of_groups([values])]
-        which, _ = spread(np.searchsorted(queries[0], values, "left"), np.searchsorted(queries[0], values, "right"))
+        values = values[is_group_start([values])]
+        which, _ = expand_ranges(
+            np.searchsorted(queries[0], values, "left"), np.searchsorted(queries[0], values, "right")
+        )
         queries = [q[which] for q in queries]
-    rows, there = run.find(queries)
-    return which[there], run.take(rows[there], names)
+    rows, exists = run.find(queries)
+    return which[exists], run.take(rows[exists], names)
 
 
-def _all_of(run: Run, queries: Sequence[U64]) -> tuple[I64, Columns]:
-    rows, number = spread(run.place(queries, BEFORE), run.place(queries, UP_TO))
+def _find_all_in(run: SortedRun, queries: Sequence[U64]) -> tuple[I64, Columns]:
+    rows, number = expand_ranges(run.place(queries, BEFORE), run.place(queries, UP_TO))
     return number, run.take(rows)
 
 
-def _range(run: Run, low: int, high: int) -> Columns:
+def _slice_between(run: SortedRun, low: int, high: int) -> Columns:
     ends = [
         int(run.place([np.array([edge], np.uint64)], BEFORE)[0]) if edge < END_OF_HASHES else len(run)
         for edge in (low, high)
@@ -534,13 +536,13 @@ def _range(run: Run, low: int, high: int) -> Columns:
     return run.slice(*ends)
 
 
-def _cuts(
+def _cut_points(
     files: RunFiles, runs: Sequence[RunFile], order: tuple[str, ...], most: int, above: Sequence[Columns]
 ) -> list[U64]:
-    """Hashes that cut all runs into parts of about `most` entries together."""
+    """Hashes that split all runs at the same points, into parts with a total of about `most` entries."""
     fences = [files.ask(file, lambda run: run.fences) for file in runs]
     fences += [[entries[name][::PAGE_ROWS] for name in order] for entries in above]
-    together = [np.concatenate(columns) for columns in zip(*fences, strict=True)]
+    all_columns = [np.concatenate(columns) for columns in zip(*fences, strict=True)]
     step = max(1, most // PAGE_ROWS)
-    at = stable_order(together)[step::step]
-    return [column[at] for column in together]
+    at = stable_order(all_columns)[step::step]
+    return [column[at] for column in all_columns]

@@ -1,4 +1,4 @@
-"""The Store protocol: bytes at rest under '/'-separated keys, and the few promises the ledger stands on."""
+"""The `Store` protocol, which every store implements, and the check of object keys."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from floodmark.storage.errors import BadKey
+from floodmark.errors import StorageError
 
-_SEGMENT_BYTES = 240  # file systems take names of 255 bytes; the rest is for the local store's lock names
-_KEY_BYTES = 1024  # the longest key that S3 takes
+_SEGMENT_BYTES = 240  # file names have at most 255 bytes, and the local store adds a few for its locks
+_KEY_BYTES = 1024  # the limit of S3
 _USUAL_KEY = re.compile(r"(?:[\w=-][\w=.-]{0,199}/)*[\w=-][\w=.-]{0,199}", re.ASCII)
 _NOT_IN_A_KEY = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
 def check_key(key: str) -> str:
-    """The key itself, when every store can hold it; `BadKey` otherwise."""
+    """Return the key if it is valid in every store; raise `StorageError` otherwise."""
     if len(key) <= _KEY_BYTES and _USUAL_KEY.fullmatch(key):
         return key
     if not key:
@@ -34,12 +34,12 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The folder to list, without a slash at its end; '' is the whole store."""
+    """The folder to list, without a slash at the end. '' is the whole store."""
     return check_key(prefix.removesuffix("/")) if prefix else ""
 
 
 def is_segment(name: str) -> bool:
-    """Whether a name can be one segment of a key: what is not belongs to the store itself, or to others."""
+    """Whether a name can be a segment of a key. Other names belong to the store itself or to other programs."""
     return not _segment_problem(name)
 
 
@@ -49,23 +49,23 @@ def _segment_problem(segment: str) -> str:
     if segment.startswith("."):
         return f"has the segment {segment!r}: names that start with '.' belong to the store itself"
     if _NOT_IN_A_KEY.search(segment):
-        return f"has the segment {segment!r} with a backslash, a control character or half a character"
+        return f"has the segment {segment!r} with a backslash, a control character or a lone surrogate"
     if len(segment.encode()) > _SEGMENT_BYTES:
         return f"has a segment longer than {_SEGMENT_BYTES} bytes"
     return ""
 
 
-def _bad_key(key: str, problem: str) -> BadKey:
-    return BadKey(
+def _bad_key(key: str, problem: str) -> StorageError:
+    return StorageError(
         f"The key {key!r} {problem}.",
-        hint="Keys are relative and '/'-separated, such as 'blocks/f1620ab'; hash what comes from outside.",
+        hint="Use a relative key with '/' as separator, such as 'blocks/f1620ab'; hash names from outside.",
         key=key,
     )
 
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """One stored object: its key, its size in bytes and when it was last written (epoch seconds)."""
+    """One stored object: its key, its size in bytes and the time of its last write (epoch seconds)."""
 
     key: str
     size: int
@@ -73,89 +73,89 @@ class ObjectInfo:
 
     @property
     def name(self) -> str:
-        """The last part of its key."""
+        """The last segment of the key."""
         return self.key.rpartition("/")[2]
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Where a lake keeps its objects.
+    """A folder or bucket that stores the objects of a lake.
 
-    Keys are relative, '/'-separated and never leave the store's root. Objects are immutable once put, with
-    two exceptions: what `compare_and_swap` moves, and derived objects, which can be lost at any time.
-    A store can be pickled and used by Spark's tasks.
+    Keys are relative, '/'-separated and never leave the store's root. Objects never change, with two exceptions:
+    pointers, which `compare_and_swap` replaces, and derived objects, which can be replaced or lost at any time.
+    A store can be pickled, so that Spark tasks can use it.
     """
 
     @property
     def url(self) -> str:
-        """What a user would pass to open this store again."""
+        """The address that opens this store again."""
         ...
 
     def get(self, key: str) -> bytes:
-        """The object's bytes; `ObjectNotFound` when there is none."""
+        """The bytes of the object; `ObjectNotFound` if it does not exist."""
         ...
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Bytes [start, end) of the object, cut short at its end."""
+        """Bytes [start, end) of the object, fewer if the object ends before."""
         ...
 
     def stat(self, key: str) -> ObjectInfo | None:
-        """Size and age of an object, or None when there is none."""
+        """Size and time of the object; None if it does not exist."""
         ...
 
     def open(self, key: str) -> pa.NativeFile:
-        """A seekable file to read the object from, as pyarrow takes it."""
+        """A seekable file for pyarrow that reads the object."""
         ...
 
     def local_path(self, key: str) -> Path | None:
-        """The object's path when Spark and pyarrow can read it as a plain file, else None."""
+        """The path of the object if Spark and pyarrow can read it as a plain file, else None."""
         ...
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Store an object durably unless it is there already; True if this call made it.
+        """Store an object durably if it does not exist; True if this call created it.
 
-        Either way the object is durable when the call returns, and its age is renewed.
+        In both cases the object is durable when the call returns, and counts as newly written.
         """
         ...
 
     def put_file(self, key: str, path: Path) -> bool:
-        """Like `put_if_absent`, from a local file, which is gone afterwards."""
+        """Like `put_if_absent`, from a local file. The call removes the file."""
         ...
 
     def put_derived(self, key: str, data: bytes) -> None:
-        """Store or replace an object that can be rebuilt: whole or not at all for readers, but not durable.
+        """Store or replace an object that can be rebuilt. The write is atomic for readers, but not durable.
 
-        After a crash it may be missing or torn, so its reader must check it.
+        After a crash the object may be missing or damaged, so its readers must check it.
         """
         ...
 
     def put_derived_file(self, key: str, path: Path) -> None:
-        """Like `put_derived`, from a local file, which is gone afterwards."""
+        """Like `put_derived`, from a local file. The call removes the file."""
         ...
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
-        """Replace `expected` (None: nothing there) by `new`, durably and atomically; False if it differs.
+        """Replace `expected` (None: no object) by `new`, durably and atomically; False if the content differs.
 
-        Raises `SwapUnknown` when the outcome cannot be known. With `expected == new` it moves nothing and
-        makes sure that what is there is durable.
+        Raises `SwapUnknown` if the result is unknown. With `expected == new` nothing changes, and the call makes the
+        present content durable.
         """
         ...
 
     def turn(self, key: str) -> AbstractContextManager[None]:
-        """Wait for and hold this key's turn: writers that take turns do not lose races to each other.
+        """Wait for the turn of this key and hold it. Writers that take turns do not lose races to each other.
 
-        Only a courtesy (a store may give everyone a turn at once); `compare_and_swap` alone decides.
+        A turn is only a hint: a store may give turns to several writers at once. Only `compare_and_swap` decides.
         """
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key starts with the folder `prefix`, in key order."""
+        """All objects in the folder `prefix`, in key order."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove an object; one that is not there is fine."""
+        """Delete an object. A missing object is not an error."""
         ...
 
     def staging(self) -> Path:
-        """A local folder for unfinished files, from which `put_file` is cheap; who makes one removes it."""
+        """A local folder for unfinished files. `put_file` is cheap from there. The writer of a file removes it."""
         ...

@@ -1,9 +1,10 @@
-"""One sweep for every kind of garbage: objects that their root does not name any more, once they are old enough.
+"""Garbage collection for every kind of object: find old objects that their root no longer references, and delete them.
 
-A source lists its objects first and reads its root afterwards, so the root names everything that was published before
-the listing. Notes of what the root let go of are read last. An object that no root names yet is young: its writer is
-still at work. An object is deleted only if it is as it was listed, since a put of an object that is there renews its
-age. Every few hundred deletions the root must be the same, since another root may name what this one does not.
+A source lists its objects first and reads its root afterwards, so the root references everything that was published
+before the listing. Notes about released objects are read last. An object that no root references yet is young, because
+its writer is still working. An object is deleted only if it has not changed since the listing, because a put of an
+existing object renews its time. The root is compared every few hundred deletions, because a newer root may reference
+other objects.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from typing import Generic, Protocol, TypeVar
 from floodmark.storage.store import ObjectInfo, Store
 
 GRACE_NANOS = 7 * 86_400 * 10**9
-"""How long an unused object stays: a reader may have begun with it, or a writer may be about to name it."""
+"""How long an unused object is kept: a reader may still use it, or a writer may be about to reference it."""
 
 GRACE_SECONDS = GRACE_NANOS / 10**9
 
-LOOK_EVERY = 256
-"""The number of deletions between two looks at the root."""
+ROOT_CHECK_INTERVAL = 256
+"""The number of deletions between two comparisons of the root."""
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Listing(Generic[R]):
-    """The objects of a source, and the root that was read afterwards."""
+    """The objects of a source, and the root, read afterwards."""
 
     objects: Sequence[ObjectInfo]
     root: R
-    oldest: float  # objects that were modified since this moment (epoch seconds) stay, unless they are purged
+    keep_since: float  # objects modified since this moment (epoch seconds) are kept, unless they are purged
 
     @property
     def old(self) -> list[ObjectInfo]:
-        return [info for info in self.objects if info.modified < self.oldest]
+        return [info for info in self.objects if info.modified < self.keep_since]
 
 
 @dataclass(frozen=True)
-class Usage:
-    """Which of the listed objects are in use as of a root.
+class ObjectUsage:
+    """Which of the listed objects are in use, according to a root.
 
-    `is_live` is asked in the order of the listing, of old objects only; it also gets the keys that go so far, for
-    objects that stay as long as others do. `released` tells since when (epoch seconds) the root does not name an object
-    that it named before: the grace period begins there. `purged` objects go at once.
+    `is_live` is called for old objects only, in the order of the listing. It also gets the keys that will be deleted so
+    far, for objects that are needed as long as others exist. `released` has the time (epoch seconds) at which the root
+    stopped referencing an object; its grace period starts then. `purged` objects are deleted at once.
     """
 
     is_live: Callable[[ObjectInfo, AbstractSet[str]], bool]
@@ -61,25 +62,25 @@ class GarbageSource(Protocol[R]):
     def store(self) -> Store: ...
 
     def listed(self) -> Iterable[ObjectInfo]:
-        """The objects that are there. Called first."""
+        """The existing objects. Called first."""
         ...
 
     def root(self) -> R | None:
-        """What decides which objects are in use; None keeps all of them: it is lost, or cannot be read."""
+        """The value that decides which objects are in use. None (missing or unreadable) keeps all of them."""
         ...
 
-    def usage(self, listing: Listing[R]) -> Usage | None:
-        """Which objects are in use; None keeps all of them."""
+    def usage(self, listing: Listing[R]) -> ObjectUsage | None:
+        """Which objects are in use. None keeps all of them."""
         ...
 
     def turn(self) -> AbstractContextManager[None] | None:
-        """The turn that deletions are made in, if any: no writer puts an object again between two looks at it."""
+        """The turn to hold during deletions, if any, so that no writer puts an object again after it was checked."""
         return None
 
 
 @dataclass(frozen=True)
 class Garbage(Generic[R]):
-    """The objects of a source that can go, as of a root."""
+    """The objects of a source that can be deleted, according to a root."""
 
     source: GarbageSource[R] = field(compare=False, repr=False)
     root: R | None
@@ -95,25 +96,25 @@ class Garbage(Generic[R]):
 
 
 def find(source: GarbageSource[R], oldest: float) -> Garbage[R]:
-    """What can go: purged objects, and those neither in use nor modified or released since a moment (epoch seconds)."""
+    """Find garbage: purged objects, and unused objects not modified or released since `oldest` (epoch seconds)."""
     listed = list(source.listed())
     root = source.root() if listed else None
     usage = None if root is None else source.usage(Listing(listed, root, oldest))
     if usage is None:
         return Garbage(source, root)
-    going: dict[str, ObjectInfo] = {}
+    deletable: dict[str, ObjectInfo] = {}
     for info in listed:
         unused_since = max(info.modified, usage.released.get(info.key, 0.0))
-        if info.key in usage.purged or (unused_since < oldest and not usage.is_live(info, going.keys())):
-            going[info.key] = info
-    return Garbage(source, root, tuple(going.values()))
+        if info.key in usage.purged or (unused_since < oldest and not usage.is_live(info, deletable.keys())):
+            deletable[info.key] = info
+    return Garbage(source, root, tuple(deletable.values()))
 
 
 def remove(garbage: Garbage[R]) -> Garbage[R]:
-    """Delete garbage and return what was deleted; stop when the root has moved, the next sweep goes on."""
+    """Delete garbage and return the deleted part. Stop if the root has changed; the next sweep continues."""
     source, removed = garbage.source, []
     for number, info in enumerate(garbage.objects):
-        if number % LOOK_EVERY == 0 and source.root() != garbage.root:
+        if number % ROOT_CHECK_INTERVAL == 0 and source.root() != garbage.root:
             break
         if source.store.stat(info.key) == info:
             source.store.delete(info.key)
@@ -122,10 +123,10 @@ def remove(garbage: Garbage[R]) -> Garbage[R]:
 
 
 def collect(source: GarbageSource[R], oldest: float) -> Garbage[R]:
-    """Find garbage and delete it. A turn is taken only if there is something to delete, and the search done again."""
-    found = find(source, oldest)
-    turn = source.turn() if found.objects else None
+    """Find garbage and delete it. If there is any, take the turn of the source and search again first."""
+    garbage = find(source, oldest)
+    turn = source.turn() if garbage.objects else None
     if turn is None:
-        return remove(found)
+        return remove(garbage)
     with turn:
         return remove(find(source, oldest))

@@ -1,27 +1,27 @@
-"""Tiers of segments: which are merged, and how long replaced files stay. Pure."""
+"""Tiers of segments: when segments are merged, and how long replaced files are kept. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-HISTORY = 16
-"""A file that was replaced stays for this many commits: readers with an older manifest may need it."""
+KEEP_RETIRED_COMMITS = 16
+"""A replaced file is kept for this many commits, because readers with an older manifest may need it."""
 
-Retired = tuple[tuple[int, str], ...]
-"""Files that were replaced and are still there: the generation that replaced each, and its name."""
+RetiredFiles = tuple[tuple[int, str], ...]
+"""Replaced files that still exist: for each, the generation that replaced it, and its name."""
 
 
 @dataclass(frozen=True)
 class Tiers:
-    """When segments are merged: as soon as `fan_in` of them are of one size."""
+    """When segments are merged: as soon as `fan_in` of them have the same size."""
 
     fan_in: int = 8
-    smallest: int = 4096  # segments of fewer entries are all of one size
-    file_entries: int = 16 << 20  # about this many are merged at a time, and lie in one file
+    smallest: int = 4096  # all segments with fewer entries have the same size
+    file_entries: int = 16 << 20  # a merge writes files of about this many entries
 
     def tier(self, entries: int) -> int:
-        """The size of a segment, in steps of `fan_in`."""
+        """The size class of a segment, in steps of `fan_in`."""
         number = 0
         while entries >= self.smallest:
             entries //= self.fan_in
@@ -29,9 +29,9 @@ class Tiers:
         return number
 
     def due(self, sizes: Sequence[int]) -> int:
-        """How many of the segments (newest first) become one; 1 when none do.
+        """How many of the segments (newest first) must be merged into one; 1 means no merge.
 
-        A merge that makes another one due is done together with it, so that nothing is written twice.
+        If the merged segment would be due for another merge, both are done at once, so that nothing is written twice.
         """
         count, total = 1, sizes[0]
         while True:
@@ -45,9 +45,14 @@ class Tiers:
             count += same
 
 
-def retire(before: Retired, replaced: Iterable[str], names: set[str], generation: int) -> tuple[Retired, list[str]]:
-    """The retired files once a generation with these names has replaced others, and those that can be deleted."""
+def retire(
+    before: RetiredFiles, replaced: Iterable[str], names: set[str], generation: int
+) -> tuple[RetiredFiles, list[str]]:
+    """Add replaced files to the retired ones. Returns the retired files to keep, and the names to delete.
+
+    `names` are the files of the new generation. They are never retired.
+    """
     retired = [*before, *((generation, name) for name in sorted(replaced))]
     retired = [(at, name) for at, name in retired if name not in names]
-    oldest = generation - HISTORY
+    oldest = generation - KEEP_RETIRED_COMMITS
     return tuple((at, n) for at, n in retired if at > oldest), [n for at, n in retired if at <= oldest]

@@ -1,1 +1,1 @@
-"""The timeline: a dataset's current rows in event-time order, late ones merged in at row-group cost."""
+"""The timeline: a dataset's live rows in event-time order. Merging late rows rewrites row groups, not whole files."""

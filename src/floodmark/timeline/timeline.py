@@ -1,4 +1,4 @@
-"""The timeline of a dataset: its current rows in event-time order, read, brought up to date and folded."""
+"""The timeline of a dataset: read its live rows in event-time order, update it, fold it, and get its statistics."""
 
 from __future__ import annotations
 
@@ -7,72 +7,67 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from floodmark.errors import FloodmarkError
-from floodmark.ledger.beside import Beside
-from floodmark.ledger.fold import Fold
+from floodmark.errors import BadManifest, FloodmarkError, NoTimeline, UnreadablePiece
 from floodmark.ledger.ledger import Ledger
-from floodmark.ledger.rows import Rows
-from floodmark.ledger.slice_check import Problem
+from floodmark.ledger.side_columns import SideColumnSet
 from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.verify import VerifyProblem
+from floodmark.rows.fold import FoldReport
+from floodmark.rows.rows import Rows
 from floodmark.storage import sweep
 from floodmark.storage.arrays import I64
 from floodmark.storage.sweep import Garbage
-from floodmark.timeline.change import purge
-from floodmark.timeline.change.changing import KeptRoot, Updating
-from floodmark.timeline.change.fold import fold
-from floodmark.timeline.change.update import follow, update
-from floodmark.timeline.errors import BadManifest, NoTimeline, UnreadablePiece
-from floodmark.timeline.order.partitions import Unit, label
-from floodmark.timeline.order.pieces import BEGINNING, END, Partition, Piece
-from floodmark.timeline.order.ranges import Moment, Range, parse_range
-from floodmark.timeline.order.spans import MOST_ROWS, spans
-from floodmark.timeline.reading.instead import LedgerAlone
-from floodmark.timeline.reading.read import Reading
-from floodmark.timeline.reading.sources import PieceFiles
-from floodmark.timeline.reading.tail import tail
-from floodmark.timeline.settings import Settings, of
-from floodmark.timeline.stored import root as roots
-from floodmark.timeline.stored.objects import TimelineObjects
-from floodmark.timeline.stored.root import LastUpdate, Root
-from floodmark.timeline.upkeep import check, gc
+from floodmark.timeline import garbage, verify
+from floodmark.timeline import root as roots
+from floodmark.timeline import update as purge
+from floodmark.timeline.fold import fold
+from floodmark.timeline.manifest import TimelineObjects
+from floodmark.timeline.piece_files import PieceFiles, tail
+from floodmark.timeline.pieces import MAX_POINT, MIN_POINT, Partition, Piece
+from floodmark.timeline.read import LedgerFallback, TimelineScan
+from floodmark.timeline.root import LastUpdate, Root
+from floodmark.timeline.sections import MOST_ROWS, Moment, Range, parse_range, spans
+from floodmark.timeline.settings import Settings, Unit, partition_label, read_settings
+from floodmark.timeline.update import follow, update
+from floodmark.timeline.writer import RootCache, TimelineWriter
 
 _log = logging.getLogger(__name__)
 
 
 class Timeline:
-    """The timeline of a ledger that was created with `partition_by`; without one, what asks for it is refused."""
+    """The timeline of a dataset with `partition_by`. Without one, methods that need it raise `NoTimeline`."""
 
     def __init__(self, ledger: Ledger, rows: Rows) -> None:
         self._ledger = ledger
         self._rows = rows
-        self._kept_root = KeptRoot()
+        self._kept_root = RootCache()
 
     def settings(self) -> Settings | None:
-        """What the timeline was declared with; None without one."""
-        return of(self._ledger.snapshot().state)
+        """The declared settings; None without a timeline."""
+        return read_settings(self._ledger.snapshot().state)
 
     # Read
 
-    def reading(self, start: Moment, end: Moment, columns: Sequence[str] | None) -> Reading:
-        """The current rows with event times in [start, end), in event-time order."""
+    def reading(self, start: Moment, end: Moment, columns: Sequence[str] | None) -> TimelineScan:
+        """The live rows with event times in [start, end), in event-time order."""
         within, timeline = parse_range(start, end), self.snapshot()
         return timeline.reading(within, *self._rows.columns(timeline.snapshot, columns))
 
     def root(self) -> Root:
-        """How far the timeline is: one small read."""
+        """The root, which has the applied offset. One small read."""
         return self._root_and_head()[0]
 
     def snapshot(self) -> TimelineSnapshot:
-        """The timeline as of its present root and the present head."""
+        """The timeline as of its current root and the current head."""
         root, snapshot, settings = self._root_and_head()
         return TimelineSnapshot(self._ledger.name, settings, root, snapshot, self._rows.dead(snapshot))
 
     def _root_and_head(self) -> tuple[Root, Snapshot, Settings]:
-        """The root and the head, which is never behind it since it is read after it."""
+        """The root and the head. The root is read first, so the head is never behind it."""
         root = self._kept_root.load(self._objects)
         snapshot = self._ledger.snapshot()
         settings = require_settings(self._ledger.name, snapshot)
-        return roots.fitting(root, snapshot, settings.digest), snapshot, settings
+        return roots.root_or_emptied(root, snapshot, settings.digest), snapshot, settings
 
     @property
     def _objects(self) -> TimelineObjects:
@@ -81,21 +76,21 @@ class Timeline:
     # Update
 
     def update(self) -> LastUpdate | None:
-        """Take in the records since the last update; None when there are none."""
+        """Add the records since the last update; None if there are none."""
         return update(self._updating(require_settings(self._ledger.name, self._ledger.snapshot())))
 
     def follow(self) -> None:
-        """Update an eager timeline after a write of this ledger; the write stands whatever happens."""
+        """Update an eager timeline after a write of this ledger. Errors are only logged: the write is committed."""
         settings = self._latest_settings()
         if settings is not None and settings.mode == "eager":
             follow(self._updating(settings))
 
     def _latest_settings(self) -> Settings | None:
-        """The settings, from the snapshot that the last commit of this ledger left."""
-        return None if self._ledger.latest is None else of(self._ledger.latest.state)
+        """The settings as of the last commit of this ledger."""
+        return None if self._ledger.latest is None else read_settings(self._ledger.latest.state)
 
-    def _updating(self, settings: Settings) -> Updating:
-        return Updating(
+    def _updating(self, settings: Settings) -> TimelineWriter:
+        return TimelineWriter(
             name=self._ledger.name,
             objects=self._objects,
             settings=settings,
@@ -107,8 +102,8 @@ class Timeline:
 
     # Fold, purge, verify, collect garbage
 
-    def fold(self, partition: str | None = None) -> Fold:
-        """Merge the pieces that wait, leave out the dead and join small row groups: everywhere, or in one partition."""
+    def fold(self, partition: str | None = None) -> FoldReport:
+        """Merge waiting pieces, remove dead rows and join small row groups, in all partitions or in one."""
         return fold(self._updating(require_settings(self._ledger.name, self._ledger.snapshot())), partition)
 
     def drop_purged(self) -> None:
@@ -117,35 +112,35 @@ class Timeline:
         if settings is not None:
             purge.drop_purged(self._updating(settings))
 
-    def problems(self) -> list[Problem]:
-        """What is wrong with the timeline, compared with its hashes and with the records."""
+    def problems(self) -> list[VerifyProblem]:
+        """The problems of the timeline: its files against their hashes, its rows against the ledger."""
         try:
             settings = self.settings()
         except FloodmarkError:  # the ledger reports that its chain cannot be read
             return []
-        return [] if settings is None else check.problems(self._objects, settings, self._current_rows)
+        return [] if settings is None else verify.problems(self._objects, settings, self._current_rows)
 
-    def _current_rows(self) -> check.Ledger:
+    def _current_rows(self) -> verify.LedgerRecords:
         snapshot = self._ledger.snapshot()
-        return check.Ledger(snapshot, self._rows.dead(snapshot))
+        return verify.LedgerRecords(snapshot, self._rows.dead(snapshot))
 
     def find_garbage(self) -> Garbage[Root]:
-        """Files that no root needs any more."""
+        """Files that no root needs."""
         purged = self._ledger.snapshot().purged_before
-        return gc.find(self._objects, self._ledger.runtime.clock(), purged_before=purged)
+        return garbage.find(self._objects, self._ledger.runtime.clock(), purged_before=purged)
 
     def collect_garbage(self) -> Garbage[Root]:
-        """Remove them; returns what was removed."""
+        """Remove files that no root needs; returns what was removed."""
         return sweep.remove(self.find_garbage())
 
 
 def require_settings(name: str, snapshot: Snapshot) -> Settings:
-    """The settings of a dataset's timeline; `NoTimeline` when it has none."""
-    found = of(snapshot.state)
+    """The settings of a dataset's timeline. Raises `NoTimeline` if it has none."""
+    found = read_settings(snapshot.state)
     if found is None:
         raise NoTimeline(
-            f"dataset {name!r} keeps no timeline",
-            hint="create it with event_time= and partition_by='day' (hour, day, week, month or year)",
+            f"dataset {name!r} has no timeline",
+            hint="create the dataset with event_time= and partition_by='day' (hour, day, week, month or year)",
             name=name,
         )
     return found
@@ -153,55 +148,55 @@ def require_settings(name: str, snapshot: Snapshot) -> Settings:
 
 @dataclass(frozen=True)
 class TimelineSnapshot:
-    """The timeline of a dataset as of one root and one head; the root was read first."""
+    """The timeline of a dataset as of one root and one head. The root was read first."""
 
     name: str
     settings: Settings
     root: Root
     snapshot: Snapshot
-    dead: I64  # the offsets that are not current as of the head, sorted
+    dead: I64  # sorted offsets of the dead records as of the head
 
     @property
     def objects(self) -> TimelineObjects:
         return TimelineObjects(self.snapshot.objects)
 
     def partitions(self, within: Range) -> list[Partition]:
-        """The partitions that may have rows in a range; manifests of others are not read."""
-        start = None if within.first == BEGINNING else within.first.time
-        end = None if within.end == END else within.end.time
+        """The partitions that may have rows in a range. Reads only their manifests."""
+        start = None if within.first == MIN_POINT else within.first.time
+        end = None if within.end == MAX_POINT else within.end.time
         return roots.partitions(self.objects, self.root, start, end)
 
     def pieces(self, within: Range) -> TimelinePieces:
-        """What it is made of in a range."""
+        """The pieces of the timeline in a range."""
         return TimelinePieces(self.settings, self.root, tuple(self.partitions(within)))
 
     def stats(self) -> TimelineStats:
-        """All of it in figures."""
+        """The statistics of the whole timeline."""
         return stats(self.root, self.partitions(Range()), self.settings.partition_by, self.snapshot.next_offset)
 
-    def reading(self, within: Range, columns: tuple[str, ...], beside: Beside | None) -> Reading:
-        """Some columns of the rows in a range: pieces that may have any, and records that are in no piece yet."""
-        wanted = self._reading(columns, beside)
+    def reading(self, within: Range, columns: tuple[str, ...], beside: SideColumnSet | None) -> TimelineScan:
+        """Some columns of the rows in a range, from pieces and from the ledger's tail, which is in no piece yet."""
+        reading = self._reading(columns, beside)
         try:
             partitions = self.partitions(within)
             settled = self._kept(piece for partition in partitions for piece in partition.settled)
             waiting = self._kept(p for partition in partitions for run in partition.waiting for p in run.pieces)
             late = self._tail(within)
-            found = tuple(spans(settled, [*waiting, *late], within, MOST_ROWS, wanted.files.places))
+            found = tuple(spans(settled, [*waiting, *late], within, MOST_ROWS, reading.files.places))
         except (BadManifest, UnreadablePiece) as error:
             _log.warning(
-                "the timeline of %s is damaged (%s): its rows are read from the ledger", self.name, error.message
+                "the timeline of %s is damaged (%s); its rows are read from the ledger", self.name, error.message
             )
-            return replace(wanted, spans=self._ledger.spans(within, self.dead))
-        return replace(wanted, spans=found, instead=self._ledger)
+            return replace(reading, spans=self._ledger.spans(within, self.dead))
+        return replace(reading, spans=found, fallback=self._ledger)
 
-    def _reading(self, columns: tuple[str, ...], beside: Beside | None) -> Reading:
+    def _reading(self, columns: tuple[str, ...], beside: SideColumnSet | None) -> TimelineScan:
         layout = self.snapshot.require_layout(self.name)
         files = PieceFiles(self.objects, layout)
-        return Reading(files, (), columns, beside, self.dead, self.snapshot.purged_before)
+        return TimelineScan(files, (), columns, beside, self.dead, self.snapshot.purged_before)
 
     def _kept(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """Those that are not purged as a whole: their files may be gone already though the root still names them."""
+        """The pieces that are not completely purged. The files of the others may be gone while the root names them."""
         return [piece for piece in pieces if piece.offset_max >= self.snapshot.purged_before]
 
     def _tail(self, within: Range) -> list[Piece]:
@@ -209,42 +204,45 @@ class TimelineSnapshot:
         return tail(self.snapshot, layout, self.root.applied, self.dead, within)
 
     @property
-    def _ledger(self) -> LedgerAlone:
-        return LedgerAlone(self.name, self.snapshot.objects, self.snapshot.head)
+    def _ledger(self) -> LedgerFallback:
+        return LedgerFallback(self.name, self.snapshot.objects, self.snapshot.head)
+
+
+# Statistics
 
 
 @dataclass(frozen=True)
 class PartitionStats:
-    """One partition in figures."""
+    """The statistics of one partition."""
 
     label: str
     start: int  # microseconds
-    rows: int  # dead ones included
+    rows: int  # including dead ones
     pieces: int  # settled and waiting
-    row_groups: int  # that they are in
+    row_groups: int  # that contain the pieces
     waiting_rows: int
     waiting_pieces: int
     dead_rows: int
-    dead_bytes: int  # of rows that are dead, and of those in its row groups that no piece shows any more
+    dead_bytes: int  # bytes of dead rows, and of rows in its row groups that no piece shows
     bytes: int  # of the rows in its pieces
-    bytes_in: int  # of all records that came in, in the ledger's slices
+    bytes_in: int  # bytes of all records that came in, in the ledger's slices
     bytes_written: int
 
     @property
     def amplification(self) -> float | None:
-        """How many bytes the timeline has written for each one that came in, None when none did."""
+        """The bytes that the timeline wrote per byte that came in; None if none came in."""
         return self.bytes_written / self.bytes_in if self.bytes_in else None
 
 
 @dataclass(frozen=True)
 class TimelineStats:
-    """A timeline in figures, partition by partition."""
+    """The statistics of a timeline, by partition."""
 
     partitions: tuple[PartitionStats, ...]
     applied: int  # records before this offset are in it
-    behind: int  # so many records are not, and are read from the ledger
+    behind: int  # the number of records that are not in it; reads get them from the ledger
     bytes_in: int
-    bytes_written: int  # all that was ever written for it: files, manifests and roots
+    bytes_written: int  # total over its lifetime: files, manifests and roots
     last: LastUpdate | None
 
     @property
@@ -261,13 +259,13 @@ class TimelineStats:
 
     @property
     def amplification(self) -> float | None:
-        """How many bytes the timeline has written for each one that came in, None when none did."""
+        """The bytes that the timeline wrote per byte that came in; None if none came in."""
         return self.bytes_written / self.bytes_in if self.bytes_in else None
 
 
 @dataclass(frozen=True)
 class TimelinePieces:
-    """The pieces of a timeline in one of its states."""
+    """The pieces of a timeline as of one root."""
 
     settings: Settings
     root: Root
@@ -275,18 +273,18 @@ class TimelinePieces:
 
 
 def stats(root: Root, partitions: Sequence[Partition], unit: Unit, next_offset: int) -> TimelineStats:
-    """The figures of a root whose partitions are all given; the ledger's next record has `next_offset`."""
+    """The statistics of a root and all its partitions. `next_offset` is the next offset of the ledger."""
     hidden = hidden_bytes(partitions)
-    each = tuple(_of(p, unit, unseen) for p, unseen in zip(partitions, hidden, strict=True))
+    each = tuple(_partition_stats(p, unit, unseen) for p, unseen in zip(partitions, hidden, strict=True))
     return TimelineStats(each, root.applied, next_offset - root.applied, root.bytes_in, root.bytes_written, root.last)
 
 
-def _of(partition: Partition, unit: Unit, hidden: int) -> PartitionStats:
+def _partition_stats(partition: Partition, unit: Unit, hidden: int) -> PartitionStats:
     pieces = partition.pieces
     waiting = [p for run in partition.waiting for p in run.pieces]
     size, rows, dead = sum(p.size for p in pieces), partition.rows, min(partition.dead, partition.rows)
     return PartitionStats(
-        label=label(partition.start, unit),
+        label=partition_label(partition.start, unit),
         start=partition.start,
         rows=rows,
         pieces=len(pieces),
@@ -302,9 +300,9 @@ def _of(partition: Partition, unit: Unit, hidden: int) -> PartitionStats:
 
 
 def hidden_bytes(partitions: Sequence[Partition]) -> list[int]:
-    """For each partition the bytes of rows that its row groups have and no piece of these partitions shows.
+    """For each partition, the bytes of rows in its row groups that no piece shows.
 
-    A row group that several partitions show rows of counts for each by the rows that it shows.
+    If several partitions share a row group, its hidden bytes are divided by the rows that each shows.
     """
     shown: defaultdict[tuple[str, int], int] = defaultdict(int)
     for partition in partitions:

@@ -7,13 +7,13 @@ import gate
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark import BatchTransform, Dataset, Pipeline, Required, Source
+from floodmark import BatchTransform, DatasetSpec, Pipeline, Required, Source
 
 HELD = 334  # the order whose price waits at the gate; it is not among the first 200 that are committed
 
-orders = Dataset("orders", key="id")
-goods = Dataset("goods", key="item")
-priced = Dataset("priced", key=["id", "item"])
+orders = DatasetSpec("orders", key="id")
+goods = DatasetSpec("goods", key="item")
+priced = DatasetSpec("priced", key=["id", "item"])
 
 
 def price(orders: pa.Table, goods: pa.Table) -> pa.Table:

@@ -1,0 +1,296 @@
+"""Commands for datasets: `list`, `schema`, `log`, `drop` and `rename`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from floodmark.cli import output, targets
+from floodmark.cli.command import Invocation, verb
+from floodmark.cli.exit_codes import FAILED, NotConfirmed
+from floodmark.cli.output import TableColumn, TableRow, escape_control_characters, print_table
+from floodmark.errors import FloodmarkError
+
+if TYPE_CHECKING:
+    from floodmark.columns.catalog import ColumnDefinition as ComputedColumn
+    from floodmark.dataset import Dataset
+    from floodmark.ledger.log import LogEntry
+
+
+@dataclass(frozen=True)
+class DatasetSummary:
+    """One dataset in the output of `list`."""
+
+    name: str
+    id: str
+    kind: str
+    view: bool
+    merge: str
+    key: tuple[str, ...]
+    records: int
+    size: int
+    last_offset: int | None
+    last_write: datetime | None
+    watermark: datetime | None
+    head: str
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> DatasetSummary:
+        from floodmark.ledger import names as names_module
+        from floodmark.ledger.commit import to_datetime
+        from floodmark.ledger.strategy import is_view, strategy_of
+
+        snapshot = dataset.snapshot()
+        state = snapshot.state
+        strategy = strategy_of(state)
+        written = snapshot.head_block.system_time if state.last_offset is not None else None
+        return cls(
+            name=dataset.name,
+            id=dataset.id.text,
+            kind=dataset.kind.name.lower(),
+            view=is_view(state) and names_module.require_entry(snapshot.objects.store, dataset.name).rows_of is None,
+            merge=strategy.kind,
+            key=strategy.key,
+            records=snapshot.records,
+            size=snapshot.size,
+            last_offset=state.last_offset,
+            last_write=None if written is None else to_datetime(written),
+            watermark=dataset.watermark,
+            head=snapshot.head.text,
+        )
+
+    def row(self, now: datetime) -> TableRow:
+        written = "never" if self.last_write is None else output.format_age(self.last_write, now)
+        watermark = "-" if self.watermark is None else output.format_time(self.watermark)
+        return [self.name, self._merged(), f"{self.records:,}", output.format_bytes(self.size), written, watermark]
+
+    def _merged(self) -> str:
+        if self.view:
+            return "view"
+        if self.kind != "root":
+            return self.kind  # not written from outside, so it has no merge strategy
+        return f"{self.merge} by {', '.join(self.key)}" if self.key else self.merge
+
+
+_COLUMNS = [
+    TableColumn("name"),
+    TableColumn("merge"),
+    TableColumn("records", is_number=True),
+    TableColumn("size", is_number=True),
+    TableColumn("last write"),
+    TableColumn("watermark"),
+]
+
+
+@verb("list")
+def list_datasets(call: Invocation) -> None:
+    """Show all datasets: records, size, last write.
+
+    \b
+    floodmark list
+    floodmark list --json | jq '.datasets[].name'
+
+    A dataset that cannot be read is an error on stderr (with --json an `error`), and the exit code is 1.
+    """
+    lake = call.lake()
+    listed: list[DatasetSummary] = []
+    damaged: dict[str, FloodmarkError] = {}
+    for dataset in lake:
+        try:
+            listed.append(DatasetSummary.of(dataset))
+        except FloodmarkError as error:
+            damaged[dataset.name] = error
+    if call.as_json:
+        broken: list[dict[str, Any]] = [
+            {"name": name, "error": {"type": type(e).__name__, "message": e.message, "hint": e.hint}}
+            for name, e in damaged.items()
+        ]
+        output.emit(lake=lake.store.url, datasets=[*(vars(one) for one in listed), *broken])
+    elif listed:
+        now = datetime.now(UTC)
+        print_table(_COLUMNS, [one.row(now) for one in listed])
+    elif not damaged:
+        call.note(f"no datasets in {lake.store.url} yet: create one with `floodmark ingest NAME PATH`")
+    for name, why in damaged.items():
+        call.note(f"error: {name} cannot be read: {why.message}\n  run `floodmark verify {name}` for details")
+    if damaged:
+        click.get_current_context().exit(FAILED)
+
+
+@verb("schema")
+@click.argument("name")
+def schema(call: Invocation, name: str) -> None:
+    """Show columns, types, event time, key and merge strategy.
+
+    \b
+    floodmark schema trips
+    floodmark schema trips --json | jq -r '.columns[].name'
+    """
+    from floodmark.ledger.schema import SYSTEM_COLUMNS
+
+    lake = call.lake()
+    dataset = lake[name]
+    event_time, strategy = dataset.event_time, dataset.strategy
+    found = dataset.schema
+    fields = [] if found is None else list(found)
+    computed = dataset.catalog.columns
+    if call.as_json:
+        columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in fields]
+        output.emit(
+            dataset=dataset.name,
+            event_time=event_time,
+            merge=strategy.kind,
+            key=strategy.key,
+            compare=strategy.compare,
+            lookup=strategy.lookup,
+            system_columns=dataset.system_columns,
+            columns=columns,
+            computed=[_computed(c) for c in computed],
+        )
+        return
+    if (view := targets.find_view(lake, name)) is not None:
+        call.note(f"{dataset.name}: a view; {targets.describe_refresh(view)}")
+    elif strategy.is_keyed:
+        call.note(f"{dataset.name}: {strategy}")
+    if not fields:
+        first = "ingest" if view is None else "refresh"
+        call.note(f"{dataset.name}: no columns yet; the first {first} sets them")
+        return
+    heads = [TableColumn("column"), TableColumn("type"), TableColumn("nulls"), TableColumn("role")]
+    rows = [
+        [f.name, str(f.type), "yes" if f.nullable else "no", _role(f.name, event_time, strategy.key)] for f in fields
+    ]
+    rows += [[c.name, str(c.type), "yes", f"computed from {', '.join(c.inputs)}"] for c in computed]
+    print_table(heads, rows)
+    if dataset.system_columns != SYSTEM_COLUMNS:
+        call.note(f"The system columns are {', '.join(dataset.system_columns)}.")
+    if event_time is None:
+        call.note(f"The event time is the time of writing ({dataset.system_columns[2]}).")
+
+
+def _role(column: str, event_time: str | None, key: tuple[str, ...]) -> str:
+    return ", ".join([*(["key"] if column in key else []), *(["event time"] if column == event_time else [])])
+
+
+def _computed(column: ComputedColumn) -> dict[str, Any]:
+    return {
+        "name": column.name,
+        "type": str(column.type),
+        "nullable": column.nullable,
+        "inputs": column.inputs,
+        "function": column.function.name,
+        "version": column.function.version,
+    }
+
+
+@verb("log")
+@click.argument("name")
+@click.option("-n", "--number", metavar="N", type=click.IntRange(min=1), help="Show only the newest N. Default: all.")
+def log(call: Invocation, name: str, number: int | None) -> None:
+    """Show the history of a dataset, newest first.
+
+    \b
+    floodmark log trips -n 10
+    floodmark log trips --json | jq '.entries[0].hash'
+
+    A line per block: hash, number, time, kind, summary. On a terminal times are relative. Blocks are read while they
+    are printed, so a long log starts immediately.
+    """
+    dataset = call.lake()[name]
+    entries = islice(dataset.log(), number)
+    if call.as_json:
+        # Read completely before printing: an unreadable block must not leave half a document.
+        output.emit(dataset=dataset.name, entries=[_entry_fields(entry) for entry in entries])
+        return
+    width = len(str(dataset.snapshot().head_block.sequence_number))
+    oldest = 0
+    for entry in entries:
+        _print_entry(entry, width)
+        oldest = entry.sequence_number
+    if oldest:
+        call.note(f"… {output.format_count(oldest, 'older block')}")
+
+
+def _entry_fields(entry: LogEntry) -> dict[str, Any]:
+    new = getattr(entry.event, "new_data", None)
+    return {
+        "hash": entry.hash.text,
+        "sequence_number": entry.sequence_number,
+        "system_time": entry.system_time,
+        "kind": entry.kind,
+        "summary": entry.summary,
+        "start": None if new is None else new.offset_interval.start,
+        "end": None if new is None else new.offset_interval.end + 1,
+    }
+
+
+def _print_entry(entry: LogEntry, width: int) -> None:
+    number = f"{entry.sequence_number:>{width}}"
+    what = escape_control_characters(entry.summary)
+    if not sys.stdout.isatty():
+        click.echo(f"{entry.hash.short}  {number}  {output.format_time(entry.system_time)}  {entry.kind:<13}  {what}")
+        return
+    short = click.style(entry.hash.short, fg="yellow")
+    when = click.style(f"{output.format_age(entry.system_time, datetime.now(UTC)):<14}", fg="green")
+    click.echo(f"{short}  {number}  {when}  {click.style(f'{entry.kind:<13}', dim=True)}  {what}")
+
+
+@verb("drop")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Confirm.")
+def drop(call: Invocation, name: str, yes: bool) -> None:
+    """Delete a dataset and all its data, permanently.
+
+    \b
+    floodmark drop trips          shows what would be deleted, and does nothing
+    floodmark drop trips --yes
+    """
+    lake = call.lake()
+    dataset = lake[name]
+    records, size = _records_and_size(dataset)
+    what = f"{dataset.name} ({_size_text(records, size)})"
+    if not yes:
+        raise NotConfirmed(f"this would permanently drop {what} from {lake.store.url}: add --yes to confirm")
+    lake.drop(name)
+    if call.as_json:
+        output.emit(dropped=dataset.name, records=records, size=size)
+    else:
+        click.echo(f"dropped {what}")
+
+
+def _records_and_size(dataset: Dataset) -> tuple[int | None, int | None]:
+    """Number of records and bytes. None for a damaged dataset, which can still be dropped."""
+    try:
+        snapshot = dataset.snapshot()
+    except FloodmarkError:
+        return None, None
+    return snapshot.records, snapshot.size
+
+
+def _size_text(records: int | None, size: int | None) -> str:
+    if records is None or size is None:
+        return "damaged, size unknown"
+    return f"{output.format_count(records, 'record')}, {output.format_bytes(size)}"
+
+
+@verb("rename")
+@click.argument("old")
+@click.argument("new")
+def rename(call: Invocation, old: str, new: str) -> None:
+    """Give a dataset another name; no data moves.
+
+    \b
+    floodmark rename trips rides
+    """
+    lake = call.lake()
+    before = lake[old].name
+    dataset = lake.rename(old, new)
+    if call.as_json:
+        output.emit(old=before, new=dataset.name, id=dataset.id.text)
+    else:
+        click.echo(f"{before} is now {dataset.name}")

@@ -1,0 +1,329 @@
+"""Commands for maintenance: `fold`, `purge`, `gc`, `doctor` and `verify`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from floodmark.cli import output, targets
+from floodmark.cli.command import Invocation, verb
+from floodmark.cli.exit_codes import FAILED, PROBLEMS, NoLake
+from floodmark.cli.output import escape_control_characters
+from floodmark.errors import FloodmarkError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from floodmark.functions.udf import Udf
+    from floodmark.ledger.verify import VerifyReport
+    from floodmark.maintenance.checks import Finding
+    from floodmark.maintenance.gc import GarbageObjects
+    from floodmark.provenance.comparison import ReplayReport
+    from floodmark.transforms.step import Step
+
+
+@verb("fold")
+@click.argument("name")
+@click.option("--partition", metavar="P", help="Compact only this partition of the timeline, such as 2026-11-01.")
+def fold(call: Invocation, name: str, partition: str | None) -> None:
+    """Compact: copy the live rows into large files, for faster reads.
+
+    \b
+    floodmark fold people
+    floodmark fold ticks --partition 2026-11-01
+
+    Use it if many records are dead (replaced or retracted), or if there are many small slices. No record is removed:
+    reads use the copy instead of the slices, and the copy can be deleted at any time. A write folds automatically when
+    a tenth of the records is dead or a thousand slices are small.
+
+    The timeline is folded too: late rows are merged into their row groups, and small row groups are combined. With
+    --partition only this partition of the timeline is folded: its label from `timeline --pieces`, or any time in it.
+    """
+    dataset = call.lake()[name]
+    done = None if dataset.schema is None else dataset.fold(partition)
+    if call.as_json:
+        counts = {"read": 0, "files": 0, "rows": 0, "bytes": 0, "dead": 0} if done is None else asdict(done)
+        counts["size"] = counts.pop("bytes")
+        output.emit(dataset=dataset.name, **counts)
+    elif done is None or done.read == 0:
+        where = "" if partition is None else f" in {partition}"
+        click.echo(f"{dataset.name}: nothing to fold{where}; no dead records, and no adjacent small files")
+    else:
+        size = f"{output.format_count(done.rows, 'row')}, {output.format_bytes(done.bytes)}"
+        into = f"{output.format_count(done.files, 'file')} ({size})"
+        left = f", without {output.format_count(done.dead, 'dead record')}" if done.dead else ""
+        click.echo(f"{dataset.name}: folded {output.format_count(done.read, 'file')} into {into}{left}")
+
+
+@verb("purge")
+@click.argument("name")
+@click.option(
+    "--before",
+    required=True,
+    metavar="OFFSET|TIME",
+    help="An offset (a number), or an event time: 2026-11-15, 2026-11-15T12:00:00Z (UTC if it has no zone).",
+)
+def purge(call: Invocation, name: str, before: str) -> None:
+    """Delete old records permanently.
+
+    \b
+    floodmark purge trips --before 2026-01-01
+    floodmark purge trips --before 100000
+
+    Deletes whole slices: those whose records are all before the offset or event time, so some older records may remain.
+    In a keyed dataset this includes current rows that have not changed since. The chain and the offsets stay, and
+    `verify` reports what is purged.
+    """
+    dataset = call.lake()[name]
+    point = int(before) if re.fullmatch(r"[0-9]+", before) else before
+    done = dataset.purge(point)
+    if call.as_json:
+        output.emit(
+            dataset=dataset.name, purged_before=done.before, slices=done.slices, records=done.records, size=done.bytes
+        )
+    elif done.slices:
+        slices = f"{output.format_count(done.slices, 'slice')} ({output.format_bytes(done.bytes)})"
+        gone = f"{output.format_count(done.records, 'record')} in {slices}"
+        click.echo(f"{dataset.name}: purged {gone}; offsets below {done.before} are gone")
+    else:
+        click.echo(f"{dataset.name}: nothing to purge; no slice is entirely before {before}")
+
+
+@verb("gc")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
+def gc(call: Invocation, names: tuple[str, ...], dry_run: bool) -> None:
+    """Remove unused files of the named datasets, or of the whole lake.
+
+    \b
+    floodmark gc --dry-run
+    floodmark gc
+    floodmark gc images --json
+
+    No record is removed, and reads give the same results. Removed are: unused checkpoints and files of computed
+    columns, views and timelines; folded files, key index files and row copies that newer ones replaced; slices, blocks
+    and other files of writes that were killed or lost a race; unfinished files; datasets without a name that have no
+    records or were prepared to replace a view.
+
+    Files younger than a week stay, because a process may use them (unfinished files of a folder: a day; results of
+    stopped runs: a month). A dataset that has records but no name is removed only if you give its id, which `doctor`
+    shows.
+    """
+    from floodmark.maintenance import gc as gc_module
+    from floodmark.maintenance.gc import FailedCollection, GarbageObjects
+
+    lake = call.lake()
+    found: list[GarbageObjects] = []
+    failed: list[FailedCollection] = []
+    for one in (gc_module.find_garbage if dry_run else gc_module.collect_garbage)(lake, names):
+        if isinstance(one, GarbageObjects):
+            found.append(one)
+            if not call.as_json:
+                _print_garbage(one, "would remove" if dry_run else "removed")
+        else:
+            failed.append(one)
+            problem, hint = escape_control_characters(one.error), escape_control_characters(one.hint)
+            call.note(f"error: {one.dataset or lake.store.url}: {problem}\n  {hint}")
+    for name in names:
+        if gc_module.is_id(name) and all(one.dataset != name for one in found):
+            call.note(f"{name} was not removed: it has a name, is younger than a week, or does not exist")
+    size = sum(one.bytes for one in found)
+    if call.as_json:
+        output.emit(
+            lake=lake.store.url,
+            dry_run=dry_run,
+            size=size,
+            collected=[_garbage_fields(one) for one in found],
+            failed=[vars(one) for one in failed],
+        )
+    elif not found:
+        call.note("nothing to remove")
+    else:
+        count = output.format_count(sum(len(one.objects) for one in found), "object")
+        call.note(f"{'would free' if dry_run else 'freed'} {output.format_bytes(size)} in {count}")
+    if failed:
+        click.get_current_context().exit(FAILED)
+
+
+def _print_garbage(one: GarbageObjects, did: str) -> None:
+    where = f"{one.dataset}: " if one.dataset else ""
+    objects = output.format_count(len(one.objects), "object")
+    click.echo(escape_control_characters(f"{where}{did} {objects} of {one.kind} ({output.format_bytes(one.bytes)})"))
+
+
+def _garbage_fields(one: GarbageObjects) -> dict[str, Any]:
+    return {
+        "dataset": one.dataset,
+        "kind": one.kind,
+        "objects": len(one.objects),
+        "size": one.bytes,
+        "keys": [info.key for info in one.objects],
+    }
+
+
+@verb("doctor")
+@click.option("--no-spark", is_flag=True, help="Do not start Spark, which takes some seconds.")
+def doctor(call: Invocation, no_spark: bool) -> None:
+    """Check this machine and the lake, and suggest fixes.
+
+    \b
+    floodmark doctor
+    floodmark doctor --no-spark --json | jq '.checks[] | select(.state != "ok")'
+
+    One line per check: Python and packages, Java, a small Spark session, the disk, the file system or bucket operations
+    that commits need, the clock, the head and indexes of every dataset, and files left by crashes. Small files are
+    written to the lake and removed. No data is read: use `verify` for that.
+
+    `warn`: it works, but needs attention. `bad`: it does not work, and the exit code is 1.
+    """
+    found = []
+    for finding in _findings(call, no_spark):
+        found.append(finding)
+        if not call.as_json:
+            _print_finding(finding)
+    ok = all(finding.state != "bad" for finding in found)
+    if call.as_json:
+        output.emit(ok=ok, checks=[asdict(finding) for finding in found])
+    if not ok:
+        click.get_current_context().exit(FAILED)
+
+
+def _findings(call: Invocation, no_spark: bool) -> Iterator[Finding]:
+    from floodmark.maintenance.checks import Finding
+    from floodmark.maintenance.doctor import check_lake, check_machine, check_spark
+    from floodmark.pipeline.project import load_settings
+
+    yield from check_machine()
+    try:
+        project = load_settings(Path.cwd())
+    except FloodmarkError as error:
+        yield Finding("floodmark.toml", "bad", error.message, error.hint)
+        return  # the file configures Spark and the lake
+    if not no_spark:
+        with call.waiting("starting a Spark session"):
+            session = list(check_spark(project.spark))
+        yield from session
+    try:
+        lake = call.lake()
+    except NoLake as error:
+        yield Finding("lake", "warn", error.message, error.hint)
+        return
+    except FloodmarkError as error:
+        yield Finding("lake", "bad", error.message, error.hint)
+        return
+    yield Finding("lake", "ok", lake.store.url)
+    yield from check_lake(lake)
+
+
+def _print_finding(finding: Finding) -> None:
+    click.echo(escape_control_characters(f"{finding.state:<4}  {finding.what}: {' '.join(finding.detail.split())}"))
+    for line in finding.remedy.splitlines():
+        click.echo(f"      {escape_control_characters(line.rstrip())}")
+
+
+_PRINTED_DIFFERENCES = 3  # printed differences per transaction
+
+
+@verb("verify")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--replay", is_flag=True, help="Also recompute derived data, and compare.")
+@targets.pipeline_option
+def verify(call: Invocation, names: tuple[str, ...], replay: bool, file: str | None) -> None:
+    """Check datasets against their hashes.
+
+    \b
+    floodmark verify
+    floodmark verify trips --json | jq '.datasets[].problems'
+    floodmark verify features --replay
+
+    Checks every block against the rules of the chain, every file against its hashes, and the key index against the
+    records. Without a NAME it checks all datasets. The exit code is 3 if there are problems.
+
+    With --replay it also recomputes every transaction of a step or view, and every computed column, from the inputs of
+    that time and with the same columns and code. Steps come from the pipeline, if there is one. Differences are shown
+    by key. A transaction is not replayable if its code has changed or its inputs are purged; the exit code is then 3.
+    """
+    lake = call.lake()
+    datasets = [lake[name] for name in names] if names else lake.datasets()
+    found: list[VerifyReport] = []
+    for dataset in datasets:
+        result = dataset.verify()
+        found.append(result)
+        if not call.as_json:
+            _print_verification(result)
+    replayed: list[ReplayReport] = []
+    if replay:
+        from floodmark.provenance.replay import replay as compute_again
+
+        for one in compute_again(lake, [dataset.name for dataset in datasets], *_pipeline_code(file)):
+            replayed.append(one)
+            if not call.as_json:
+                _print_replayed(one)
+    ok = all(result.ok for result in found) and all(one.outcome == "same" for one in replayed)
+    if call.as_json:
+        more = {"replayed": [one.to_json() for one in replayed]} if replay else {}
+        output.emit(lake=lake.store.url, ok=ok, datasets=[_verification_fields(result) for result in found], **more)
+    if not found:
+        call.note(f"no datasets in {lake.store.url} yet")
+    if not ok:
+        click.get_current_context().exit(PROBLEMS)
+
+
+def _pipeline_code(file: str | None) -> tuple[Sequence[Step], Sequence[Udf]]:
+    """The steps of the pipeline and the functions of its columns; empty if there is no pipeline."""
+    from floodmark.errors import NoPipeline
+
+    try:
+        pipeline = targets.load_pipeline(file)
+    except NoPipeline:
+        if file is not None:
+            raise
+        return (), ()
+    return list(pipeline), [column.udf for column in pipeline.columns.values()]
+
+
+def _print_replayed(one: ReplayReport) -> None:
+    where = f"column {one.column}" if one.block is None else f"block {one.block.sequence_number}"
+    line = f"{one.dataset} {where}: {one.outcome}"
+    if one.outcome == "same":
+        click.echo(f"{line} ({output.format_count(one.keys, 'row' if one.block is None else 'key')} computed again)")
+        return
+    differing = 0 if one.compared is None else one.compared.differing
+    click.echo(
+        line
+        + (f", {escape_control_characters(one.why)}" if one.why else f" in {output.format_count(differing, 'row')}")
+    )
+    for difference in () if one.compared is None else one.compared.differences[:_PRINTED_DIFFERENCES]:
+        key = ", ".join(f"{name}={value}" for name, value in difference.key.items())
+        if difference.stored is None:
+            said = f"is missing, should be {dict(difference.replayed or {})}"
+        elif difference.replayed is None:
+            said = "should not exist"
+        else:
+            stored, again = difference.stored, difference.replayed
+            said = ", ".join(f"{name} is {stored[name]}, should be {again[name]}" for name in difference.columns)
+        click.echo(escape_control_characters(f"  {key}: {said}"))
+
+
+def _print_verification(result: VerifyReport) -> None:
+    if result.ok:
+        parts = [output.format_count(result.blocks, "block"), output.format_count(result.slices, "slice")]
+        if result.checkpoints:
+            parts.append(output.format_count(result.checkpoints, "checkpoint"))
+        parts.append(output.format_bytes(result.bytes))
+        if result.purged_slices:
+            parts.append(f"{output.format_count(result.purged_slices, 'slice')} purged")
+        click.echo(f"{result.name}: ok ({', '.join(parts)})")
+        return
+    click.echo(f"{result.name}: {output.format_count(len(result.problems), 'problem')}")
+    for problem in result.problems:
+        click.echo(f"  {problem.kind} {problem.object}: {escape_control_characters(problem.message.strip())}")
+
+
+def _verification_fields(result: VerifyReport) -> dict[str, Any]:
+    return {"ok": result.ok, **asdict(result)}

@@ -1,0 +1,1 @@
+"""Computed columns: columns whose values a function computes, stored next to the records."""

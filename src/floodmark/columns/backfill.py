@@ -1,0 +1,340 @@
+"""Backfill: plan, compute missing rows, assemble files, commit. Start reading here.
+
+Tasks on workers compute each wave of fragments. Its results are assembled into files and committed in one swap.
+Nothing is visible before the commit. The next run reuses what a killed run stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from floodmark.columns import catalog as catalogs
+from floodmark.columns import manifest, row_errors
+from floodmark.columns.assemble import AssembledFile, AssembleTask, assemble
+from floodmark.columns.catalog import ColumnDefinition
+from floodmark.columns.checkpoints import RepairingFinder
+from floodmark.columns.commit import commit_fragments
+from floodmark.columns.manifest import ColumnManifest, Fragment
+from floodmark.columns.plan import BackfillOptions, FragmentPlan
+from floodmark.columns.purge import drop_purged
+from floodmark.columns.rounds import compute_missing
+from floodmark.columns.snapshot import ColumnSnapshot
+from floodmark.columns.survey import BackfillPlan, column_prefix, plan_backfill
+from floodmark.columns.work import ColumnJob, RangeResult
+from floodmark.derive.run import Derivation, run_derivation, take_turn
+from floodmark.engine.progress import Progress
+from floodmark.engine.rounds import TaskRunner
+from floodmark.errors import BadColumn, BadRowErrors, DerivationError, Unreadable, UnreadableColumn, UnreadableSlice
+from floodmark.functions.udf import Udf
+from floodmark.storage import row_sets
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BackfillReport:
+    """What a backfill did, in rows.
+
+    `computed` rows got a value from the function, `failed` rows were skipped and read as null, `reused` rows came from
+    checkpoints, and `done` rows had a value before. `called` counts rows passed to the function, including repeated
+    calls. `waiting` rows need a value of another computed column that is not computed yet.
+    """
+
+    column: str
+    computed: int = 0
+    failed: int = 0
+    reused: int = 0
+    done: int = 0
+    waiting: int = 0
+    called: int = 0
+    checkpoints_reused: int = 0
+    commits: int = 0
+
+
+def backfill(
+    column: ColumnDefinition,
+    udf: Udf,
+    options: BackfillOptions,
+    pin: Callable[[], ColumnSnapshot],
+    runner: TaskRunner,
+    progress: Callable[[], Progress],
+) -> BackfillReport:
+    """Compute the missing values of a column and commit them. `pin` takes a snapshot of the dataset."""
+    options.checkpoint_sizes(udf, 1)  # refuse invalid sizes before any work
+    return run_derivation(_Run(column, udf, options, pin, runner, progress))
+
+
+@contextmanager
+def take_column_turn(pinned: ColumnSnapshot, column: ColumnDefinition, progress: Progress) -> Iterator[None]:
+    """Take the turn of a column's backfills, and report a long wait. A backfill that had to wait reuses the results."""
+    objects = pinned.objects
+    with take_turn(objects.store, objects.turn_key(column.field_id), f"another backfill of {column.name}", progress):
+        if pinned.start > pinned.catalog.purged_before:
+            drop_purged(objects, pinned.start, pinned.dataset_id)  # a purge was killed before it did this
+        try:
+            yield
+        finally:
+            purged = catalogs.load(objects).purged_before
+            if purged > pinned.start:
+                drop_purged(objects, purged, pinned.dataset_id)  # tasks may have stored rows after the purge
+
+
+@dataclass(frozen=True)
+class _State:
+    pinned: ColumnSnapshot
+    column: ColumnDefinition
+    plan: BackfillPlan
+
+
+@dataclass
+class _Counts:
+    """Sums the counts of all plans and waves."""
+
+    total: dict[str, int] = field(default_factory=dict)
+    first: BackfillPlan | None = None
+
+    def see(self, plan: BackfillPlan) -> None:
+        self.first = self.first or plan
+
+    def add(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self.total[name] = self.total.get(name, 0) + count
+
+    def result(self, state: _State) -> BackfillReport:
+        first = self.first or state.plan
+        counts = {"computed": 0, "failed": 0, "stored": 0, **self.total}
+        counts["reused"] = max(0, counts.pop("stored") - counts["computed"] - counts["failed"])
+        return BackfillReport(state.column.name, done=first.done, waiting=first.waiting, **counts)
+
+
+@dataclass
+class _Run(Derivation[_State, BackfillReport]):
+    """A backfill of one column, which `derive.run` executes."""
+
+    column: ColumnDefinition
+    udf: Udf
+    options: BackfillOptions
+    pin_dataset: Callable[[], ColumnSnapshot]
+    runner: TaskRunner
+    progress: Callable[[], Progress]
+    counts: _Counts = field(default_factory=_Counts)
+    has_turn: bool = False
+
+    replaced = (UnreadableSlice, BadColumn, UnreadableColumn)  # a purge or a commit removed what tasks were reading
+
+    def pin(self) -> _State:
+        pinned = self.pin_dataset()
+        column = _current_column(self.column, pinned)
+        # Before it has the turn, it only checks whether there is anything to do. Then it plans again.
+        finder = RepairingFinder(pinned.objects.checkpoints, pinned.dataset_id) if self.has_turn else None
+        return _State(
+            pinned, column, plan_backfill(pinned, column, finder, self.options.where, self.options.retry_errors)
+        )
+
+    def idle(self, state: _State) -> BackfillReport | None:
+        is_purged = state.pinned.start <= state.pinned.catalog.purged_before
+        return self.counts.result(state) if state.plan.nothing_to_do and is_purged else None
+
+    @contextmanager
+    def turn(self, state: _State) -> Iterator[None]:
+        with take_column_turn(state.pinned, state.column, self.progress()):
+            self.has_turn = True
+            yield
+
+    def is_stale(self, state: _State) -> bool:  # noqa: ARG002
+        return True  # another backfill may have stored results and ended without a commit
+
+    def attempt(self, state: _State) -> BackfillReport:
+        self.counts.see(state.plan)
+        if not state.plan.nothing_to_do:
+            self._carry_out(state)
+        return self.counts.result(state)
+
+    def moved(self, state: _State) -> bool:
+        now = self.pin_dataset()
+        return (now.start, now.catalog) != (state.pinned.start, state.pinned.catalog)
+
+    def repair(self, state: _State, error: Unreadable) -> bool:  # noqa: ARG002
+        return True  # a damaged checkpoint was deleted; others may be damaged, too
+
+    def _carry_out(self, state: _State) -> None:
+        pinned, column, options = state.pinned, state.column, self.options
+        to_do = [f for f in state.plan.fragments if not f.is_done]
+        reused = sum(len(f.ranges) + len(f.data) for f in to_do)
+        suffix = f", {reused} checkpoints reused" if reused else ""
+        base = pinned.manifest(column)
+        work = build_column_job(pinned, column, self.udf, options)
+        progress = self.progress()
+        progress.start(f"computing {column.name} of {pinned.name}{suffix}", state.plan.missing)
+        try:
+            for wave in _waves(to_do, options.commit_granularity):
+                applied = compute_missing(work, pinned, wave, options, self.runner, progress)
+                self.counts.add(
+                    computed=sum(a.computed for a in applied),
+                    failed=sum(a.failed for a in applied),
+                    called=sum(a.called for a in applied),
+                )
+                written = _assemble(work, wave, applied, self.runner)
+                base = _commit(pinned, column, base, wave, written)
+                self.counts.add(
+                    stored=sum(len(f.to_store) for f in wave),
+                    checkpoints_reused=sum(len(f.ranges) + len(f.data) for f in wave),
+                    commits=1,
+                )
+        finally:
+            progress.finish()
+
+
+def _current_column(column: ColumnDefinition, pinned: ColumnSnapshot) -> ColumnDefinition:
+    """The current definition of the column, if it still has the same function."""
+    present = pinned.catalog.column(column.name)
+    if present.field_id != column.field_id or not present.function.is_same(column.function):
+        raise DerivationError(
+            f"column {column.name!r} of {pinned.name!r} was altered or replaced while its backfill was waiting",
+            hint="run the backfill again",
+            column=column.name,
+        )
+    return present
+
+
+def _waves(plans: Sequence[FragmentPlan], size: int) -> Iterator[Sequence[FragmentPlan]]:
+    for first in range(0, len(plans), size):
+        yield plans[first : first + size]
+
+
+def build_column_job(pinned: ColumnSnapshot, column: ColumnDefinition, udf: Udf, options: BackfillOptions) -> ColumnJob:
+    prefix = column_prefix(pinned, column, options.where)
+    return ColumnJob(
+        objects=pinned.objects,
+        records=pinned.objects.dataset,
+        fragment_rows=pinned.catalog.fragment_rows,
+        layout=pinned.layout,
+        beside=pinned.beside,
+        column=column.field.remove_metadata(),
+        field_id=column.field_id,
+        inputs=column.inputs,
+        prefix=prefix,
+        run=options.run,
+        sources=prefix.srcfiles,
+        udf=udf,
+    )
+
+
+def _assemble(
+    work: ColumnJob, wave: Sequence[FragmentPlan], applied: Sequence[RangeResult], runner: TaskRunner
+) -> dict[int, list[AssembledFile]]:
+    """The new files of each fragment: those that tasks wrote directly, and those assembled from checkpoints."""
+    written: dict[int, list[AssembledFile]] = {f.number: [] for f in wave}
+    plans = {f.number: f for f in wave}
+    for a in applied:
+        if a.written is not None:
+            [target] = plans[a.share.fragment].targets
+            written[a.share.fragment].append(AssembledFile(target, a.written, a.share.rows, BitMap()))
+    tasks = [task for f in wave if not written[f.number] for task in _assemble_tasks(f)]
+    for task, made in zip(tasks, runner.run_light(tasks, partial(assemble, work)), strict=True):
+        written[task.fragment].append(made)
+    return written
+
+
+def _assemble_tasks(plan: FragmentPlan) -> Iterator[AssembleTask]:
+    base = plan.window.base
+    for target in plan.targets:
+        inside = row_sets.span(target.start - base, target.end - base)
+        rows = plan.to_store & inside
+        visible = (plan.before.done | plan.before.kept) & inside
+        stay = (plan.before.done & inside) - rows
+        yield AssembleTask(
+            plan.number,
+            target,
+            rows,
+            stay,
+            plan.window.live & inside,
+            visible,
+            errors=plan.before.errors,
+            again=plan.again & inside,
+        )
+
+
+def _commit(
+    pinned: ColumnSnapshot,
+    column: ColumnDefinition,
+    base: ColumnManifest,
+    wave: Sequence[FragmentPlan],
+    written: dict[int, list[AssembledFile]],
+) -> ColumnManifest:
+    fragments = [_merged_fragment(pinned, plan, written[plan.number]) for plan in wave]
+    changed = {plan.number: _changed(pinned, plan, written[plan.number]) for plan in wave}
+    catalog = commit_fragments(
+        pinned.objects,
+        pinned.dataset_id,
+        column,
+        replace(base, read=pinned.read),
+        fragments,
+        {number: rows for number, rows in changed.items() if rows},
+        pinned.identity(column),
+    )
+    return manifest.load(pinned.objects, catalog.column(column.name))
+
+
+def _changed(pinned: ColumnSnapshot, plan: FragmentPlan, made: Sequence[AssembledFile]) -> BitMap:
+    """The rows whose visible value changes.
+
+    Values of a lost file cannot be compared. A lost value of an older version counts as changed. A lost value of this
+    version counts as changed if the row failed before and not now, or the reverse, or if it is not computed again:
+    another function may replace it.
+    """
+    changed = BitMap.union(*[a.changed for a in made], plan.lost.kept, BitMap())
+    if not plan.lost.done:
+        return changed
+    rows = BitMap.union(*[a.rows for a in made], BitMap())
+    changed |= plan.lost.done - rows
+    try:
+        failed = _failed(plan, row_errors.load(pinned.objects, plan.lost.errors))
+    except BadRowErrors:
+        return changed | plan.lost.done
+    now = BitMap.union(*[_failed(plan, a.written.errors) for a in made], BitMap(), BitMap())
+    return changed | (plan.lost.done & (failed ^ now))
+
+
+def _failed(plan: FragmentPlan, errors: pa.Table) -> BitMap:
+    return row_sets.from_array(errors.column("offset").to_numpy() - plan.window.base)
+
+
+def _merged_fragment(pinned: ColumnSnapshot, plan: FragmentPlan, made: Sequence[AssembledFile]) -> Fragment:
+    """A fragment whose new files replace the old ones."""
+    before = plan.before
+    replaced = {s for a in made for s in a.target.replaced}
+    segments = sorted(
+        [*[s for s in before.segments if s not in replaced], *[a.written.segment for a in made]], key=lambda s: s.start
+    )
+    rows = BitMap.union(*[a.rows for a in made], BitMap())
+    errors = _errors(pinned, plan, rows, [a.written.errors for a in made])
+    return replace(
+        before,
+        segments=tuple(segments),
+        done=before.done | rows,
+        kept=before.kept - rows,
+        hidden=before.hidden - rows,
+        errors=errors,
+    )
+
+
+def _errors(pinned: ColumnSnapshot, plan: FragmentPlan, rows: BitMap, found: Sequence[pa.Table]) -> str | None:
+    """The errors of a fragment after some rows were computed: the new errors of these rows, the old ones of others."""
+    before = plan.before.errors
+    if before is None and not any(table.num_rows for table in found):
+        return None
+    stay = (plan.before.done | plan.before.kept) - rows
+    try:
+        kept = row_errors.only(row_errors.load(pinned.objects, before), stay, plan.window.base)
+    except BadRowErrors as error:
+        _log.warning("%s; the errors of rows that were not computed again are lost", error.message)
+        kept = row_errors.EMPTY
+    return row_errors.put(pinned.objects, row_errors.merge_errors([kept, *found]))

@@ -1,0 +1,200 @@
+"""Purge of computed columns: removes all values that were computed from purged records.
+
+First, a new catalog no longer names these values and refuses new ones. Then the files and checkpoints are deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from floodmark.columns import catalog as catalogs
+from floodmark.columns import manifest as manifests
+from floodmark.columns import row_errors
+from floodmark.columns.catalog import FIRST_FIELD_ID, Catalog, ColumnDefinition, ColumnObjects
+from floodmark.columns.column_file import START_KEY, read_values, write_segment
+from floodmark.columns.commit import ChangedAddresses, hide_dependent_values
+from floodmark.columns.manifest import ColumnSegment, Fragment
+from floodmark.derive.checkpoint_key import CheckpointPrefix, hash_text, parse_key
+from floodmark.errors import (
+    BadCatalog,
+    BadColumn,
+    BadRowErrors,
+    CommitConflict,
+    CommitUnknown,
+    StorageError,
+    UnreadableColumn,
+)
+from floodmark.storage import row_sets
+
+_log = logging.getLogger(__name__)
+
+
+def drop_purged(objects: ColumnObjects, before: int, dataset_id: str = "") -> None:
+    """Remove every value and error of records before an offset. Later rows do not change.
+
+    The records are already gone, so a store error is only logged: verify reports the values that are left, and the next
+    purge or garbage collection removes them. Without the dataset id, columns that depend on damaged values are computed
+    again as a whole, not only in those rows.
+    """
+    try:
+        if catalogs.load(objects).next_field_id == FIRST_FIELD_ID:
+            return  # the dataset never had a computed column
+        after = catalogs.change(objects, partial(_purged, objects, dataset_id, before))
+        left = find_purge_leftovers(objects, after, before, dataset_id)
+    except (StorageError, CommitConflict, CommitUnknown, BadCatalog, BadColumn) as error:
+        _log.warning("values computed from purged records could not be removed (%s); the next purge tries again", error)
+        return
+    for delete, keys in ((objects.store.delete, left.files), (objects.checkpoints.delete, left.checkpoints)):
+        for key in keys:
+            try:
+                delete(key)
+            except StorageError as error:
+                _log.warning("a file of purged values could not be deleted (%s); the next purge tries again", error)
+
+
+@dataclass(frozen=True)
+class PurgeLeftovers:
+    """Objects to delete that have values of purged records: object keys of files, and checkpoint keys."""
+
+    files: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+
+
+def find_purge_leftovers(objects: ColumnObjects, catalog: Catalog, before: int, dataset_id: str = "") -> PurgeLeftovers:
+    """The files and checkpoints that have values of records before an offset and that the catalog does not name.
+
+    Unreadable files are included, since they may have such values. With the dataset id, checkpoints of other datasets'
+    records are excluded; views have these.
+    """
+    if before <= 0:
+        return PurgeLeftovers()
+    named = {key for column in catalog.columns for key in manifests.load(objects, column).keys(objects)}
+    values = [i.key for i in objects.files() if i.key not in named and _first_of_file(objects, i.key) < before]
+    errors = [i.key for i in objects.errors() if i.key not in named and _first_of_errors(objects, i.key) < before]
+    rows = catalog.fragment_rows
+    listed = objects.checkpoints.list_keys()
+    own = [key for key in listed if not is_of_other_dataset(key, dataset_id)] if dataset_id else listed
+    checkpoints = [key for key in own if _first_of_checkpoint(key, rows) < before]
+    return PurgeLeftovers((*values, *errors), tuple(checkpoints))
+
+
+def _purged(objects: ColumnObjects, dataset_id: str, before: int, catalog: Catalog) -> Catalog:
+    trimmed = [_column(objects, column, catalog, before) for column in catalog.columns]
+    columns = tuple(t.column for t in trimmed)
+    after = replace(catalog, columns=columns, purged_before=max(catalog.purged_before, before))
+    for one in trimmed:  # a second loop, since the dependents of each column must be readable
+        after = hide_dependent_values(objects, dataset_id, after, after.column(one.column.name), one.lost)
+    return after
+
+
+@dataclass(frozen=True)
+class _PurgedColumn:
+    """A column without purged rows, and the later rows that are lost, too, because their file cannot be read."""
+
+    column: ColumnDefinition
+    lost: ChangedAddresses
+
+
+def _column(objects: ColumnObjects, column: ColumnDefinition, catalog: Catalog, before: int) -> _PurgedColumn:
+    try:
+        manifest = manifests.load(objects, column)
+    except BadColumn as error:  # without a manifest, no value can be kept
+        _log.warning("%s; the purge drops all values of the column", error.message)
+        return _PurgedColumn(replace(column, manifest=None), _all_rows(objects, column, catalog))
+    trimmed = [_fragment(objects, column, f, catalog.fragment_rows, before) for f in manifest.fragments]
+    after = replace(manifest, fragments=tuple(f for f in trimmed if f.segments))
+    if after == manifest:
+        return _PurgedColumn(column, {})
+    gone = {
+        f.number: row_sets.span(max(0, before - f.number * catalog.fragment_rows), catalog.fragment_rows)
+        for f in manifest.fragments
+    }
+    lost = {
+        old.number: (old.visible - new.visible) & gone[old.number]
+        for old, new in zip(manifest.fragments, trimmed, strict=True)
+    }
+    return _PurgedColumn(replace(column, manifest=manifests.put(objects, after).digest), lost)
+
+
+def _all_rows(objects: ColumnObjects, column: ColumnDefinition, catalog: Catalog) -> ChangedAddresses:
+    """All rows of the fragments of dependent columns, since the rows that the lost manifest had are unknown."""
+    whole = row_sets.span(0, catalog.fragment_rows)
+    found = [manifests.find(objects, c.manifest) for c in catalog.dependents(column.name) if c.manifest is not None]
+    return {f.number: whole for manifest in found if manifest is not None for f in manifest.fragments}
+
+
+def _fragment(objects: ColumnObjects, column: ColumnDefinition, fragment: Fragment, rows: int, before: int) -> Fragment:
+    base = fragment.number * rows
+    if base >= before:
+        return fragment
+    segments = tuple(s for s in (_segment(objects, column, s, before) for s in fragment.segments) if s is not None)
+    there = BitMap.union(BitMap(), BitMap(), *[row_sets.span(s.start - base, s.end - base) for s in segments])
+    return Fragment(
+        number=fragment.number,
+        segments=segments,
+        done=fragment.done & there,
+        kept=fragment.kept & there,
+        hidden=fragment.hidden & there,
+        errors=_errors(objects, fragment.errors, before),
+    )
+
+
+def _segment(
+    objects: ColumnObjects, column: ColumnDefinition, segment: ColumnSegment, before: int
+) -> ColumnSegment | None:
+    """A segment without the purged rows: unchanged, None, or a new file."""
+    if segment.start >= before:
+        return segment
+    if segment.end <= before:
+        return None
+    try:
+        values = read_values(objects, segment, column.field, before, segment.end)
+    except UnreadableColumn as error:
+        _log.warning("%s; the purge drops it, and the next backfill computes its other rows again", error.message)
+        return None
+    return write_segment(objects, column.field, before, [values])
+
+
+def _errors(objects: ColumnObjects, digest: str | None, before: int) -> str | None:
+    try:
+        errors = row_errors.load(objects, digest)
+    except BadRowErrors as error:
+        _log.warning("%s; the purge drops it", error.message)
+        return None
+    return row_errors.put(objects, errors.filter(pc.field("offset") >= before))
+
+
+def _first_of_file(objects: ColumnObjects, key: str) -> int:
+    try:
+        with objects.store.open(key) as file:
+            return int(pq.read_metadata(file).metadata[START_KEY])
+    except (StorageError, OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        return 0
+
+
+def _first_of_errors(objects: ColumnObjects, key: str) -> int:
+    try:
+        offsets = row_errors.load(objects, key.rpartition("/")[2]).column("offset")
+    except BadRowErrors:
+        return 0
+    return int(pc.min(offsets).as_py())
+
+
+def is_of_other_dataset(key: str, dataset_id: str) -> bool:
+    """Whether a checkpoint has values of the records of another dataset."""
+    parsed = parse_key(key)
+    prefix = None if parsed is None else CheckpointPrefix.parse(parsed.prefix)
+    return prefix is not None and prefix.uri != hash_text(dataset_id)
+
+
+def _first_of_checkpoint(key: str, fragment_rows: int) -> int:
+    """The offset of the first record that a checkpoint may have; 0 for older keys, which do not contain it."""
+    parsed = parse_key(key)
+    return 0 if parsed is None else parsed.fragment * fragment_rows + parsed.start

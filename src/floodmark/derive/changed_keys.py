@@ -1,0 +1,232 @@
+"""The distinct keys that have records in an interval of an input's offsets, with the first and last offset of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodmark.derive.inputs import InputSnapshot, KnownKeys, TaskInput
+from floodmark.derive.key_shape import KeyShape
+from floodmark.engine.rounds import TaskRunner
+from floodmark.errors import RecordsPurged
+from floodmark.ledger.selection import DataFile, Selection
+from floodmark.storage.arrays import I64, Hashes, is_group_start, stable_order
+
+TASK_ROWS = 1 << 18
+"""The number of records from which one task reads keys."""
+
+_BUFFERED_ROWS = 1 << 20
+_SETTLED = 1 << 62
+"""Added to offsets up to the position, so that the minimum is the first offset beyond the position if there is one."""
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class ChangedKeys:
+    """Distinct keys, or the part of them that an input has, with the offsets of their first and last record."""
+
+    keys: pa.Table  # under the names and types of the transform keys
+    hashes: Hashes  # of these columns
+    first: I64
+    last: I64
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def take(self, at: I64) -> ChangedKeys:
+        return ChangedKeys(self.keys.take(pa.array(at)), self.hashes.take(at), self.first[at], self.last[at])
+
+    @staticmethod
+    def joined(parts: Sequence[ChangedKeys], schema: pa.Schema) -> ChangedKeys:
+        """Merge parts that are in offset order; the result has each key once."""
+        nothing = np.empty(0, np.int64)
+        merged = ChangedKeys(
+            pa.concat_tables([schema.empty_table(), *(p.keys for p in parts)]),
+            Hashes.joined([p.hashes for p in parts]),
+            np.concatenate([nothing, *(p.first for p in parts)]),
+            np.concatenate([nothing, *(p.last for p in parts)]),
+        )
+        if len(parts) < 2:
+            return merged
+        groups = HashGroups.of(merged.hashes)
+        one_each = merged.take(groups.first)
+        return ChangedKeys(one_each.keys, one_each.hashes, groups.least(merged.first), groups.greatest(merged.last))
+
+
+@dataclass(frozen=True)
+class HashGroups:
+    """Rows grouped by equal hashes. Within a group the rows keep their order."""
+
+    order: I64
+    starts: I64
+
+    @staticmethod
+    def of(hashes: Hashes) -> HashGroups:
+        order = stable_order([hashes.high, hashes.low])
+        return HashGroups(order, np.flatnonzero(is_group_start([hashes.high[order], hashes.low[order]])))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def first(self) -> I64:
+        """The position of the first member of each group."""
+        return self.order[self.starts]
+
+    @property
+    def sizes(self) -> I64:
+        return np.diff(np.append(self.starts, len(self.order)))
+
+    @property
+    def number(self) -> I64:
+        """The group number of each position."""
+        numbers = np.empty(len(self.order), np.int64)
+        numbers[self.order] = np.repeat(np.arange(len(self.starts)), self.sizes)
+        return numbers
+
+    def least(self, values: I64) -> I64:
+        return np.minimum.reduceat(values[self.order], self.starts) if len(self.starts) else values[:0]
+
+    def greatest(self, values: I64) -> I64:
+        return np.maximum.reduceat(values[self.order], self.starts) if len(self.starts) else values[:0]
+
+
+def unique_keys(keys: pa.Table, hashes: Hashes) -> tuple[pa.Table, Hashes]:
+    """Remove duplicate keys."""
+    groups = HashGroups.of(hashes)
+    if len(groups) == len(hashes):
+        return keys, hashes
+    return keys.take(pa.array(groups.first)), hashes.take(groups.first)
+
+
+def refuse_purged_input(pinned: InputSnapshot, known: KnownKeys) -> None:
+    """Raise `RecordsPurged` if records were purged before every result included them.
+
+    Without any results, a run starts after the purged records. Positions alone are not enough for this check, because
+    a run of selected keys does not move them.
+    """
+    position = known.settled(pinned.dataset_id)
+    if position is not None and position + 1 < pinned.purged_before:
+        raise RecordsPurged(
+            f"records {position + 1} to {pinned.purged_before - 1} of input {pinned.name!r} were purged before they "
+            "were processed",
+            hint="reset the step: it then computes everything from the records that remain",
+            input=pinned.name,
+            position=position,
+            purged_before=pinned.purged_before,
+        )
+
+
+@dataclass(frozen=True)
+class ChangedKeysTask:
+    """A task that reads the keys of a selection's records."""
+
+    given: TaskInput
+    shape: KeyShape
+    number: int
+    selection: Selection
+    known: KnownKeys | None  # skip records that were already included when their key was processed
+    where: pc.Expression | None = None
+    position: int = -1
+
+
+def find_changed_keys(
+    pinned: InputSnapshot,
+    shape: KeyShape,
+    number: int,
+    since: int,
+    runner: TaskRunner,
+    known: KnownKeys | None = None,
+    where: pc.Expression | None = None,
+    position: int = -1,
+) -> ChangedKeys:
+    """The keys (or parts of them) of all records after `since`, retractions and old values included.
+
+    The first record of a key is its first one beyond `position`, if it has one there.
+    """
+    schema = shape.part_schema(number)
+    selection = pinned.records(since + 1)
+    if pinned.layout is None or selection.is_empty:
+        return ChangedKeys.joined([], schema)
+    checked = known if shape.inputs[number].is_full else None  # meta has whole keys only
+    tasks = [
+        ChangedKeysTask(pinned.task_input, shape, number, piece, checked, where, position)
+        for piece in cut_selection(selection, TASK_ROWS)
+    ]
+    changed = ChangedKeys.joined(runner.run_reading(tasks, read_changed_keys, selection.end - selection.start), schema)
+    first = np.where(changed.first >= _SETTLED, changed.first - _SETTLED, changed.first)
+    return ChangedKeys(changed.keys, changed.hashes, first, changed.last)
+
+
+def read_changed_keys(task: ChangedKeysTask) -> ChangedKeys:
+    """The distinct keys of a selection's records."""
+    parts: list[ChangedKeys] = []
+    with task.given.raise_if_input_moved():
+        for keys, offsets in _key_batches(task):
+            parts.append(_reduce_keys(task, keys, offsets))
+    return ChangedKeys.joined(parts, task.shape.part_schema(task.number))
+
+
+def _key_batches(task: ChangedKeysTask) -> Iterator[tuple[pa.Table, I64]]:
+    """The keys and offsets of the records, batch by batch."""
+    assert task.given.layout is not None
+    offset = task.given.layout.vocab.offset
+    scan = task.given.scan(task.selection, list(dict.fromkeys([offset, *task.shape.inputs[task.number].own])))
+    buffered: list[pa.RecordBatch] = []
+    with scan.readable():
+        for batch in scan.batches(task.where):
+            buffered.append(batch)
+            if sum(b.num_rows for b in buffered) >= _BUFFERED_ROWS:
+                yield _keys(task, pa.Table.from_batches(buffered), offset)
+                buffered = []
+    if buffered:
+        yield _keys(task, pa.Table.from_batches(buffered), offset)
+
+
+def _keys(task: ChangedKeysTask, records: pa.Table, offset: str) -> tuple[pa.Table, I64]:
+    return task.shape.part_of(task.number, records), records.column(offset).to_numpy()
+
+
+def _reduce_keys(task: ChangedKeysTask, keys: pa.Table, offsets: I64) -> ChangedKeys:
+    hashes = task.shape.hash_part(task.number, keys)
+    groups = HashGroups.of(hashes)
+    one_each = hashes.take(groups.first)
+    if task.known is not None:
+        done = task.known.processed_up_to(one_each, [task.given.dataset_id])[:, 0]
+        pending = np.flatnonzero(offsets > done[groups.number])
+        if len(pending) < len(offsets):
+            keys, offsets, hashes = keys.take(pa.array(pending)), offsets[pending], hashes.take(pending)
+            groups = HashGroups.of(hashes)
+            one_each = hashes.take(groups.first)
+    first = groups.least(np.where(offsets > task.position, offsets, offsets + _SETTLED))
+    return ChangedKeys(keys.take(pa.array(groups.first)), one_each, first, groups.greatest(offsets))
+
+
+def cut_selection(selection: Selection, rows: int) -> list[Selection]:
+    """Cut a selection into parts of about `rows` records, in order: small files are combined, large files are cut."""
+    pieces: list[Selection] = []
+    group: list[DataFile] = []
+    for file in selection.files:
+        if group and (sum(f.rows for f in group) + file.rows > rows):
+            pieces.append(_piece(selection, group))
+            group = []
+        start, end = max(file.start, selection.start), min(file.end, selection.end)
+        count = -(-file.rows * (end - start) // ((file.end - file.start) * rows)) if file.end > file.start else 0
+        if count <= 1:
+            group.append(file)
+            continue
+        bounds = [start + (end - start) * i // count for i in range(count + 1)]
+        pieces += [selection.of((file,), low, high) for low, high in pairwise(bounds)]
+    return [*pieces, _piece(selection, group)] if group else pieces
+
+
+def _piece(selection: Selection, files: list[DataFile]) -> Selection:
+    return selection.of(tuple(files), max(selection.start, files[0].start), min(selection.end, files[-1].end))

@@ -1,1 +1,0 @@
-"""What nobody needs any more, in all of a lake: found, and removed once it is old enough."""

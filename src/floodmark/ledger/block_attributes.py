@@ -1,0 +1,126 @@
+"""Floodmark's attributes on blocks: event-time bounds, the part of a commit, row counts, purges.
+
+The chain is complete without them. With them, an index can be rebuilt without opening a data file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from floodmark.chain.events import AddData, DataEvent, SourceState
+from floodmark.chain.schema import ExtraAttributes
+
+SLICE_KEY = "floodmark.dev/slice"
+COMMIT_KEY = "floodmark.dev/commit"
+PURGE_SOURCE = "floodmark.dev/purge"
+PURGE_KEY = "floodmark.dev/purge"
+
+
+@dataclass(frozen=True)
+class BatchTally:
+    """Row counts of a batch by outcome, and the time that its writer gave, if any (ISO 8601)."""
+
+    new: int = 0
+    changed: int = 0
+    retracted: int = 0
+    unchanged: int = 0
+    duplicates: int = 0  # rows that a later row of the same batch and key replaced
+    unknown: int = 0  # keys to retract that did not exist
+    now: str | None = None
+
+    def __add__(self, other: BatchTally) -> BatchTally:
+        mine, theirs = asdict(self), asdict(other)
+        now = mine.pop("now") or theirs.pop("now")
+        return BatchTally(**{name: mine[name] + theirs[name] for name in mine}, now=now)
+
+
+def data_attributes(
+    low: int | None, high: int | None, part: int, parts: int, tally: BatchTally | None
+) -> ExtraAttributes:
+    """The attributes of a data block: its slice's event-time bounds, and its position in the commit.
+
+    The last block of a commit also has the tally of the batch, unless all rows were new.
+    """
+    counts = tally_note(tally) if tally is not None and part == parts - 1 else {}
+    return ExtraAttributes.of(
+        {SLICE_KEY: {"event_time": [low, high]}, COMMIT_KEY: {"part": part, "parts": parts, **counts}}
+    )
+
+
+def tally_attributes(tally: BatchTally) -> ExtraAttributes:
+    """The attributes of a commit whose batch changed nothing."""
+    return ExtraAttributes.of({COMMIT_KEY: {"part": 0, "parts": 1, **tally_note(tally)}})
+
+
+def tally_note(tally: BatchTally) -> dict[str, Any]:
+    return {"tally": {name: value for name, value in asdict(tally).items() if value}}
+
+
+def tally_of(event: DataEvent) -> BatchTally | None:
+    """The tally of a commit's batch, read from the last block of the commit; None if the block has none."""
+    note = _note(event, COMMIT_KEY).get("tally")
+    if not isinstance(note, dict):
+        return None
+    numbers = {f.name: note.get(f.name, 0) for f in fields(BatchTally) if f.name != "now"}
+    if not all(isinstance(n, int) for n in numbers.values()):
+        return None
+    return BatchTally(**numbers, now=_time(note.get("now")))
+
+
+def _time(value: object) -> str | None:
+    """A time in the form that `BatchTally` keeps; None for any other value, which another writer may have stored."""
+    try:
+        return value if isinstance(value, str) and datetime.fromisoformat(value) else None
+    except ValueError:
+        return None
+
+
+def event_time_bounds(event: DataEvent) -> tuple[int | None, int | None]:
+    """The event-time bounds that the writer noted, in nanoseconds; (None, None) for blocks of other tools."""
+    bounds = _note(event, SLICE_KEY).get("event_time")
+    if isinstance(bounds, list) and len(bounds) == 2 and all(isinstance(b, int) for b in bounds):
+        return bounds[0], bounds[1]
+    return None, None
+
+
+def commit_part(event: DataEvent) -> tuple[int, int]:
+    """The position of this block in its commit, from 0, and the number of blocks; (0, 1) without a note."""
+    note = _note(event, COMMIT_KEY)
+    part, parts = note.get("part"), note.get("parts")
+    if isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts:
+        return part, parts
+    return 0, 1
+
+
+def purge_state(before: int) -> SourceState:
+    """The source state that records a purge on the chain: offsets below `before` are removed."""
+    return SourceState(source_name=PURGE_SOURCE, kind="floodmark.dev/offset", value=str(before))
+
+
+def purge_attributes(slices: int, size: int) -> ExtraAttributes:
+    """The attributes of a purge: how many slices and bytes it removed."""
+    return ExtraAttributes.of({PURGE_KEY: {"slices": slices, "bytes": size}})
+
+
+def purged_amount(event: DataEvent) -> tuple[int, int]:
+    """How many slices and bytes this event purged."""
+    note = _note(event, PURGE_KEY)
+    slices, size = note.get("slices"), note.get("bytes")
+    return (slices, size) if isinstance(slices, int) and isinstance(size, int) else (0, 0)
+
+
+def purged_before(state: SourceState) -> int:
+    """The offset below which records are purged according to a source state; 0 if it is not a purge."""
+    return int(state.value) if state.source_name == PURGE_SOURCE and state.value.isdigit() else 0
+
+
+def _note(event: DataEvent, key: str) -> dict[str, Any]:
+    if not isinstance(event, AddData) or event.extra is None:
+        return {}
+    try:
+        note = event.extra.parsed.get(key, {})
+    except ValueError:
+        return {}  # attributes of another writer need not be JSON
+    return note if isinstance(note, dict) else {}

@@ -1,0 +1,360 @@
+"""Incoming data: recognise what `write` accepts (frames, streams, files), and cut it into parts of bounded size."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floodmark.errors import BadData, UnreadableFile
+from floodmark.storage.parquet import Digests
+from floodmark.storage.store import Store
+
+Format = Literal["parquet", "csv", "json"]
+
+_SUFFIXES: dict[str, Format] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+
+
+@dataclass(frozen=True)
+class TableData:
+    """Rows in this process's memory."""
+
+    table: pa.Table
+
+
+@dataclass(frozen=True)
+class StreamData:
+    """Rows in a stream of record batches, possibly larger than memory."""
+
+    reader: pa.RecordBatchReader
+
+
+@dataclass(frozen=True)
+class SparkData:
+    """Rows of a Spark frame, not computed yet."""
+
+    frame: Any
+
+
+@dataclass(frozen=True)
+class FileData:
+    """Rows in files of one format."""
+
+    paths: tuple[Path, ...]
+    format: Format
+
+
+Incoming = TableData | StreamData | SparkData | FileData
+
+
+def recognise(data: Any, read: Format | None = None) -> Incoming:
+    """Recognise a frame, a stream or paths, without importing a library that the caller has not imported."""
+    if isinstance(data, str | Path):
+        return _files([data], read)
+    if isinstance(data, Sequence) and data and all(isinstance(item, str | Path) for item in data):
+        return _files(data, read)
+    if isinstance(data, pa.Table):
+        return TableData(data)
+    if isinstance(data, pa.RecordBatch):
+        return TableData(pa.Table.from_batches([data]))
+    if isinstance(data, pa.RecordBatchReader):
+        return StreamData(data)
+    library = type(data).__module__.partition(".")[0]
+    if library == "pyspark" and hasattr(data, "schema"):
+        return SparkData(data)
+    if library == "pandas" and hasattr(data, "columns") and not isinstance(data, type):
+        return TableData(_from_pandas(data))
+    if library == "polars":
+        frame = data.collect() if hasattr(data, "collect") else data
+        if hasattr(frame, "to_arrow") and hasattr(frame, "columns"):
+            return TableData(_from_polars(frame))
+    if hasattr(data, "__arrow_c_stream__"):
+        with suppress(pa.ArrowInvalid):  # a single column also has this method, but it is not a frame
+            return StreamData(pa.RecordBatchReader.from_stream(data))
+    raise BadData(
+        f"cannot write a {type(data).__module__}.{type(data).__qualname__}",
+        hint="give a Spark, pandas, Polars or Arrow frame, or the path or glob of Parquet, CSV or JSON files",
+    )
+
+
+_CONVERSION_ERRORS = (pa.ArrowException, OverflowError, UnicodeError, TypeError)
+
+
+def _from_polars(frame: Any) -> pa.Table:
+    objects = [name for name, dtype in frame.schema.items() if str(dtype) == "Object"]
+    if objects:
+        raise BadData(
+            f"the Polars column {objects[0]!r} contains Python objects", hint="cast it to a Polars type first"
+        )
+    try:
+        return frame.to_arrow()
+    except _CONVERSION_ERRORS as error:
+        raise BadData(f"Polars cannot convert the frame to Arrow: {error}", hint="cast the column") from error
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    if any(name is not None for name in frame.index.names):
+        frame = frame.reset_index()  # a named index is data
+    names = [str(c) for c in frame.columns]
+    if len(set(names)) == len(names):
+        try:
+            return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+        except _CONVERSION_ERRORS as error:
+            raise BadData(
+                f"pandas cannot convert the frame to Arrow: {error}",
+                hint="convert columns of mixed Python objects to one type, for example with .astype(str)",
+            ) from error
+    nulls = [pa.nulls(len(frame)) for _ in names]
+    return pa.Table.from_arrays(nulls, names)  # later code refuses the repeated names with a better message
+
+
+def _files(given: Iterable[str | Path], read: Format | None) -> FileData:
+    if read not in (None, *get_args(Format)):
+        raise BadData(f"cannot read files as {read!r}", hint="give 'parquet', 'csv' or 'json'")
+    paths: list[Path] = []
+    for item in given:
+        files = _expand(item)
+        if not files:
+            raise UnreadableFile(
+                f"no data files at {str(item)!r}",
+                hint="check the path; a glob needs quotes in a shell, and a folder needs .parquet, .csv or .json files",
+                path=str(item),
+            )
+        paths += files
+    return FileData(tuple(paths), read or _format_of(paths))
+
+
+def _expand(item: str | Path) -> list[Path]:
+    path = Path(item)
+    if path.is_dir():
+        inside = [p for p in path.rglob("*") if p.is_file() and _suffix(p) in _SUFFIXES]
+        files = sorted(p for p in inside if not any(s.startswith((".", "_")) for s in p.relative_to(path).parts))
+        _refuse_partitions(path, files)
+        return files
+    if path.exists():
+        return [path]
+    return sorted(Path(p) for p in glob.glob(str(item), recursive=True) if Path(p).is_file())  # noqa: PTH207 -- absolute globs
+
+
+def _refuse_partitions(folder: Path, files: list[Path]) -> None:
+    """Refuse a partitioned folder: column values that are only in folder names would be lost."""
+    for path in files:
+        partitions = [part for part in path.relative_to(folder).parts[:-1] if "=" in part]
+        if partitions:
+            raise BadData(
+                f"{str(folder)!r} has column values in folder names ({partitions[0]}), which would be lost",
+                hint="read it with Spark and write the frame: dataset.write(spark.read.parquet(path))",
+            )
+
+
+def _suffix(path: Path) -> str:
+    suffixes = [s.lower() for s in path.suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def _format_of(paths: list[Path]) -> Format:
+    formats: dict[Format, Path] = {}
+    for path in paths:
+        suffix = _suffix(path)
+        if suffix not in _SUFFIXES:
+            raise BadData(
+                f"the name of {str(path)!r} does not show its format",
+                hint="give the format: read='parquet', 'csv' or 'json' (--read on the command line)",
+            )
+        formats.setdefault(_SUFFIXES[suffix], path)
+    if len(formats) > 1:
+        raise BadData(
+            f"these files have different formats: {', '.join(str(p) for p in formats.values())}",
+            hint="write the files of each format in a separate call",
+        )
+    return next(iter(formats))
+
+
+# Parts
+
+PART_BYTES = 64 << 20
+_BUFFER_BYTES = 1 << 20
+"""The size of the buffer for reading columns. Reading whole column chunks at once took five times as long."""
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """Rows in memory."""
+
+    rows: int
+    table: pa.Table = field(repr=False)
+    where: str = "the data"
+
+    def load(self) -> pa.Table:
+        return self.table
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """Some row groups of a Parquet file."""
+
+    path: str
+    row_groups: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ParquetPart:
+    """Row groups of Parquet files, plain files or objects of a store."""
+
+    rows: int
+    groups: tuple[RowGroups, ...]
+    store: Store | None = None
+    origin: str | None = None  # the data that was staged as these files
+
+    @property
+    def where(self) -> str:
+        if self.origin is not None:
+            return self.origin
+        first, more = self.groups[0].path, len({p.path for p in self.groups}) - 1
+        return f"{first} and {more} more files" if more else first
+
+    def load(self) -> pa.Table:
+        table = pa.concat_tables([self._read(p) for p in self.groups], promote_options="default")
+        if table.num_rows != self.rows:
+            raise UnreadableFile(
+                f"{self.where} changed while it was read: expected {self.rows} rows, read {table.num_rows}",
+                hint="write it again when no other process changes the file",
+                path=self.groups[0].path,
+            )
+        return table
+
+    def _read(self, some: RowGroups) -> pa.Table:
+        with open_parquet(some.path, self.store) as file:
+            try:
+                table = file.read_row_groups(list(some.row_groups), use_threads=False)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise unreadable_file(some.path, error) from error
+            return _instants(table, file)
+
+
+@dataclass(frozen=True)
+class SlicePart:
+    """The data columns of a slice that was finalised for other offsets."""
+
+    rows: int
+    path: Path
+    columns: tuple[str, ...]
+    digests: Digests = field(repr=False)
+    where: str = "a finished slice"
+
+    def load(self) -> pa.Table:
+        with pq.ParquetFile(self.path) as file:
+            return file.read(columns=list(self.columns), use_threads=False)
+
+
+Part = TablePart | ParquetPart | SlicePart
+
+
+def table_parts(table: pa.Table, row_group_size: int | None = None) -> list[TablePart]:
+    """Cut a table into parts of bounded size, at multiples of `row_group_size` if such row groups fit."""
+    rows = max(1, int(table.num_rows * PART_BYTES / max(table.nbytes, 1)))
+    if row_group_size is not None and rows > row_group_size:
+        rows -= rows % row_group_size
+    cuts = range(0, table.num_rows, rows)
+    return [TablePart(min(rows, table.num_rows - at), table.slice(at, rows)) for at in cuts]
+
+
+def parquet_parts(paths: Sequence[str], store: Store | None = None, origin: str | None = None) -> Iterator[ParquetPart]:
+    """Cut and join files at row groups into parts of bounded size, in order. Each part has one set of columns."""
+    chosen: list[RowGroups] = []
+    rows = size = 0
+    columns: list[tuple[str, pa.DataType]] = []
+    for path in paths:
+        groups: list[int] = []
+        with open_parquet(path, store) as file:
+            metadata = file.metadata
+            width = _row_width(file.schema_arrow)
+            mine = [(f.name, f.type) for f in file.schema_arrow]
+            if rows and mine != columns:
+                yield ParquetPart(rows, tuple(chosen), store, origin)
+                chosen, rows, size = [], 0, 0
+            columns = mine
+            for i in range(metadata.num_row_groups):
+                group = metadata.row_group(i)
+                if group.num_rows == 0:
+                    continue
+                weight = max(group.total_byte_size, group.num_rows * width)
+                if rows and size + weight > PART_BYTES:
+                    chosen += [RowGroups(path, tuple(groups))] if groups else []
+                    yield ParquetPart(rows, tuple(chosen), store, origin)
+                    chosen, groups, rows, size = [], [], 0, 0
+                groups.append(i)
+                rows, size = rows + group.num_rows, size + weight
+        if groups:
+            chosen.append(RowGroups(path, tuple(groups)))
+    if rows:
+        yield ParquetPart(rows, tuple(chosen), store, origin)
+
+
+def parquet_schema(path: str, store: Store | None = None) -> pa.Schema:
+    """The Arrow schema of a Parquet file, with INT96 columns as timestamps in UTC."""
+    with open_parquet(path, store) as file:
+        schema: pa.Schema = file.schema_arrow.remove_metadata()
+        for i, field_ in enumerate(schema):
+            if field_.name in _int96_columns(file):
+                schema = schema.set(i, pa.field(field_.name, pa.timestamp("us", "UTC")))
+        return schema
+
+
+def open_parquet(path: str, store: Store | None = None) -> pq.ParquetFile:
+    """Open a Parquet file, or raise an error that names it."""
+    try:
+        source: Any = path if store is None else store.open(path)
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", buffer_size=_BUFFER_BYTES)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise unreadable_file(path, error) from error
+
+
+def unreadable_file(path: str, error: BaseException, kind: str = "Parquet") -> UnreadableFile:
+    """The error for a file that cannot be read in its format."""
+    guessed = "" if kind == "Parquet" else "; if a type was guessed wrong, create the dataset with schema="
+    return UnreadableFile(
+        f"{path} cannot be read as {kind}: {error}",
+        hint=f"leave the file out or repair it (nothing was written){guessed}",
+        path=path,
+    )
+
+
+def _instants(table: pa.Table, file: pq.ParquetFile) -> pa.Table:
+    """The table with INT96 columns as timestamps in UTC: Arrow reads them without a time zone."""
+    for name in _int96_columns(file):
+        i = table.schema.get_field_index(name)
+        table = table.set_column(i, name, table.column(name).cast(pa.timestamp("us", "UTC")))
+    return table
+
+
+def _int96_columns(file: pq.ParquetFile) -> list[str]:
+    columns: Iterable[int] = range(len(file.schema))
+    flat = [file.schema.column(i) for i in columns]
+    return [c.name for c in flat if c.physical_type == "INT96" and c.path == c.name]
+
+
+def _row_width(schema: pa.Schema) -> int:
+    """An estimate of the bytes per row in memory: sizes in Parquet metadata are too small with dictionaries."""
+    return sum(t.bit_width // 8 if _has_width(t) else 16 for t in schema.types)
+
+
+def _has_width(t: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(t) and not pa.types.is_boolean(t))

@@ -1,1 +1,0 @@
-"""The key index: which offset is the newest of a key, and which offsets are no longer current."""

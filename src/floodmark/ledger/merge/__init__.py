@@ -1,1 +1,0 @@
-"""Merge strategies: what a batch becomes in a dataset whose records have keys."""

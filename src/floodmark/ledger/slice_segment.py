@@ -1,0 +1,263 @@
+"""Index segments: the slices and source states of a span of blocks, in one small derived file.
+
+A segment also has the skip pointers and totals of the whole chain up to its last block, and the names of the older
+segments that cover the rest. It is named after its last block and has a checksum. Missing or damaged segments are
+rebuilt from the chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from floodmark.chain import wire
+from floodmark.chain.events import ROUTINE_KINDS, AddData, ExecuteTransform, MetadataBlock, SourceState, kind
+from floodmark.chain.ids import SHA3_256, BlockRef, Multihash
+from floodmark.chain.walk import SkipPointers
+from floodmark.chain.walk import merge as merge_skips
+from floodmark.errors import ChainError
+from floodmark.ledger.block_attributes import event_time_bounds, purged_amount, purged_before
+from floodmark.storage import document
+from floodmark.storage.document import DamagedDocument, Document
+
+_KIND = "slice index"
+_VERSION = 2
+"""Since version 2 a segment says that all blocks up to its last one were checked. Older segments are rebuilt."""
+
+SLICES = pa.schema(
+    [
+        pa.field("sequence_number", pa.int64(), nullable=False),
+        pa.field("block", pa.binary(32), nullable=False),
+        pa.field("system_time", pa.int64(), nullable=False),  # nanoseconds
+        pa.field("start", pa.int64(), nullable=False),  # half open, unlike the block's interval
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("physical", pa.binary(32), nullable=False),
+        pa.field("event_min", pa.int64()),  # microseconds: nanoseconds end in 2262; null if the writer noted no bounds
+        pa.field("event_max", pa.int64()),
+    ]
+)
+STATES = pa.schema(
+    [
+        pa.field("key", pa.binary(16), nullable=False),
+        pa.field("sequence_number", pa.int64(), nullable=False),
+        pa.field("block", pa.binary(32), nullable=False),
+    ]
+)
+
+
+class BadSegment(Exception):
+    """A segment file that is incomplete, damaged or in another format."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the whole chain without purged slices, so that a list of datasets reads no blocks."""
+
+    slices: int = 0
+    bytes: int = 0
+    purged_before: int = 0  # offsets below this are purged
+    last_state: SourceState | None = None
+    data_block: str | None = None  # the hash of the block with the last record
+
+
+@dataclass(frozen=True)
+class OlderSegment:
+    """A reference to an older segment: its name and how many blocks it spans."""
+
+    name: str
+    blocks: int
+
+
+@dataclass(frozen=True)
+class SliceSegment:
+    """The index of one span of blocks, up to and including `skips.at`."""
+
+    skips: SkipPointers
+    blocks: int
+    totals: Totals
+    older: tuple[OlderSegment, ...]
+    pinned: dict[str, bytes] = field(repr=False)  # the newest non-routine block of each kind, as bytes
+    slices: pa.Table = field(repr=False)
+    states: pa.Table = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.skips.at)
+
+    @property
+    def before(self) -> int:
+        """The sequence number of the block before this span; -1 for a span that begins with the Seed."""
+        return self.skips.at.sequence_number - self.blocks
+
+    @property
+    def as_older(self) -> OlderSegment:
+        return OlderSegment(self.name, self.blocks)
+
+
+def segment_name(at: BlockRef) -> str:
+    return f"{at.sequence_number:012d}-{at.hash.digest.hex()}"
+
+
+def state_key(state: SourceState) -> bytes:
+    """The lookup key of a source state. Its kind is not part of a source's identity."""
+    return hashlib.sha3_256(json.dumps([state.source_name, state.value]).encode()).digest()[:16]
+
+
+def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes, MetadataBlock]]) -> SliceSegment:
+    """A new segment of the blocks (oldest first) that follow `previous`."""
+    skips = previous.skips if previous else None
+    totals = previous.totals if previous else Totals()
+    pinned = dict(previous.pinned) if previous else {}
+    rows: list[tuple[Any, ...]] = []
+    states: list[tuple[Any, ...]] = []
+    count = 0
+    n_slices, n_bytes, purged, last_state = totals.slices, totals.bytes, totals.purged_before, totals.last_state
+    data_block = totals.data_block
+    for block_hash, data, block in blocks:
+        ref, event = BlockRef(block.sequence_number, block_hash), block.event
+        if skips is None:
+            skips = SkipPointers.first(ref, kind(event))
+        elif count == 0:
+            skips = skips.start_next_span(ref, kind(event))
+        else:
+            skips = skips.extended(ref, kind(event))
+        count += 1
+        if kind(event) not in ROUTINE_KINDS:
+            pinned[kind(event)] = data
+        if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
+            new = event.new_data
+            low, high = (None if bound is None else bound // 1000 for bound in event_time_bounds(event))
+            start, end = new.offset_interval.start, new.offset_interval.end + 1
+            digests = (block_hash.digest, new.physical_hash.digest)
+            rows.append(
+                (ref.sequence_number, digests[0], block.system_time, start, end, new.size, digests[1], low, high)
+            )
+            n_slices += 1
+            n_bytes += new.size
+            data_block = block_hash.digest.hex()
+        if isinstance(event, AddData) and event.new_source_state not in (None, last_state):
+            last_state = event.new_source_state
+            assert last_state is not None
+            states.append((state_key(last_state), ref.sequence_number, block_hash.digest))
+            purged = max(purged, purged_before(last_state))
+            gone_slices, gone_bytes = purged_amount(event)
+            n_slices, n_bytes = n_slices - gone_slices, n_bytes - gone_bytes
+    if skips is None:
+        raise ValueError("a segment spans at least one block")
+    return SliceSegment(
+        skips=skips,
+        blocks=count,
+        totals=Totals(n_slices, n_bytes, purged, last_state, data_block),
+        older=(previous.as_older, *previous.older) if previous else (),
+        pinned=pinned,
+        slices=_table(rows, SLICES),
+        states=_table(states, STATES),
+    )
+
+
+def merge_segments(segments: Sequence[SliceSegment]) -> SliceSegment:
+    """Merge adjacent segments (newest first) into one."""
+    for newer, older in pairwise(segments):
+        if newer.before != older.skips.at.sequence_number:
+            raise BadSegment(f"segments {newer.name} and {older.name} are not adjacent")
+    newest, oldest = segments[0], segments[-1]
+    skips = oldest.skips
+    for newer in reversed(segments[:-1]):
+        skips = merge_skips(skips, newer.skips)
+    in_order = list(reversed(segments))
+    return SliceSegment(
+        skips=skips,
+        blocks=sum(s.blocks for s in segments),
+        totals=newest.totals,
+        older=oldest.older,
+        pinned=newest.pinned,
+        slices=pa.concat_tables([s.slices for s in in_order]).combine_chunks(),
+        states=pa.concat_tables([s.states for s in in_order]).combine_chunks(),
+    )
+
+
+def encode(segment: SliceSegment) -> bytes:
+    """The segment as a file."""
+    totals = segment.totals
+    state = totals.last_state
+    facts = {
+        "skips": segment.skips.to_json(),
+        "blocks": segment.blocks,
+        "totals": {
+            "slices": totals.slices,
+            "bytes": totals.bytes,
+            "purged_before": totals.purged_before,
+            "last_state": None if state is None else [state.source_name, state.kind, state.value],
+            "data_block": totals.data_block,
+        },
+        "older": [[o.name, o.blocks] for o in segment.older],
+        "pinned": segment.pinned,
+    }
+    return document.encode(_KIND, _VERSION, facts, {"slices": _ipc(segment.slices), "states": _ipc(segment.states)})
+
+
+def decode(data: bytes) -> SliceSegment:
+    """The segment in a file. Raises `BadSegment` for anything but a complete result of `encode`."""
+    try:
+        decoded = document.decode(data, _KIND, "segment", _VERSION)
+        if decoded.version < _VERSION:
+            raise BadSegment(f"the segment has format {decoded.version}, whose blocks were not checked")
+        meta = decoded.facts
+        totals, state = meta["totals"], meta["totals"].pop("last_state")
+        return SliceSegment(
+            skips=SkipPointers.from_json(meta["skips"]),
+            blocks=meta["blocks"],
+            totals=Totals(**totals, last_state=None if state is None else SourceState(*state)),
+            older=tuple(OlderSegment(name, blocks) for name, blocks in meta["older"]),
+            pinned={k: bytes.fromhex(v) for k, v in meta["pinned"].items()},
+            slices=_table_in(decoded, "slices"),
+            states=_table_in(decoded, "states"),
+        )
+    except (DamagedDocument, KeyError, TypeError, ValueError, pa.ArrowInvalid, ChainError) as error:
+        raise BadSegment(str(error)) from error
+
+
+def definition_blocks(segment: SliceSegment) -> dict[str, MetadataBlock]:
+    """The newest non-routine block of each kind, decoded, after its bytes are checked against the skip pointers."""
+    decoded = {}
+    for event_kind, data in segment.pinned.items():
+        if Multihash.sha3_256(data) != segment.skips.newest[event_kind].hash:
+            raise BadSegment(f"the {event_kind} block in the segment is not the one that the skip pointers name")
+        decoded[event_kind] = wire.decode(data)
+    return decoded
+
+
+def find_state(segment: SliceSegment, key: bytes) -> list[BlockRef]:
+    """The blocks of this span that recorded a source state with this key, oldest first."""
+    if segment.states.num_rows == 0:
+        return []
+    keys = segment.states.column("key").combine_chunks()
+    buffer = np.frombuffer(keys.buffers()[1], dtype="V16")[keys.offset : keys.offset + len(keys)]
+    hits = np.flatnonzero(buffer == np.frombuffer(key, dtype="V16")[0])
+    # Slices, not `take`: to build an array from Python values, Arrow imports pandas, which is slow.
+    rows = [row for hit in hits for row in segment.states.slice(int(hit), 1).to_pylist()]
+    return [BlockRef(r["sequence_number"], Multihash(SHA3_256, r["block"])) for r in rows]
+
+
+def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _ipc(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def _table_in(segment: Document, section: str) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(segment.section(section))).read_all()

@@ -1,0 +1,194 @@
+"""SQL over the datasets of a lake, by DuckDB in this process or by Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from floodmark.errors import BadName, BadQuery, UnknownDataset
+from floodmark.ledger.scan import Scan
+from floodmark.ledger.spark_read import spark_frame
+
+_QUOTING = "use dataset names as table names, in double quotes if they contain '-' or '.'"
+
+
+class QueryTable(Protocol):
+    """A dataset that a query reads."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def schema(self) -> pa.Schema | None: ...
+
+    def scan(self) -> Scan: ...
+
+
+class QueryDatasets(Protocol):
+    """The datasets that a query can read."""
+
+    def __getitem__(self, name: str) -> QueryTable: ...
+
+    def __iter__(self) -> Iterator[QueryTable]: ...
+
+
+def query_duckdb(datasets: QueryDatasets, query: str) -> pa.Table:
+    """Run a query with DuckDB; the result is an Arrow table. Columns and filters are pushed down to the slices."""
+    import duckdb
+
+    from floodmark.ledger.duckdb_table import raise_failure  # late, like duckdb: it imports pandas
+
+    connection = duckdb.connect()
+    connection.execute("set timezone = 'UTC'")
+    tables = []
+    try:
+        _check_is_one_select(connection, query)
+        for name, dataset in _tables(connection, datasets, query).items():
+            scan = dataset.scan()
+            tables.append(scan.filtered())
+            columns = ", ".join('"' + c.replace('"', '""') + '"' for c in scan.data_names)
+            connection.register("records of " + name, tables[-1])
+            connection.execute(f'create view "{name}" as select {columns} from "records of {name}"')
+        return _interruptible(connection, lambda: connection.sql(query).to_arrow_table())
+    except duckdb.Error as error:
+        for table in tables:
+            raise_failure(table, error)
+        raise BadQuery(f"DuckDB cannot run the query: {str(error).strip()}", hint=_QUOTING) from error
+    finally:
+        connection.close()
+
+
+def _check_is_one_select(connection: Any, query: str) -> None:
+    """Refuse anything but one SELECT (or SHOW, DESCRIBE, EXPLAIN …): a query must not change the lake or the disk."""
+    kinds = [statement.type.name for statement in connection.extract_statements(query)]
+    if len(kinds) != 1 or kinds[0] not in ("SELECT", "EXPLAIN"):
+        statements = " and ".join(kinds) if kinds else "empty"
+        raise BadQuery(
+            f"only a single SELECT statement is supported; the query is {statements}",
+            hint="give one SELECT; use write() to write data",
+        )
+
+
+def _interruptible(connection: Any, run: Callable[[], pa.Table]) -> pa.Table:
+    """Run the query in a thread, so that Ctrl-C reaches this thread and interrupts the query."""
+    with ThreadPoolExecutor(1) as threads:
+        result = threads.submit(run)
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
+
+
+def query_spark(datasets: QueryDatasets, query: str, spark: Any) -> Any:
+    """Run a query with Spark; the result is a Spark frame.
+
+    The datasets are temporary views of a separate session, so that they do not hide the user's views.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+
+    isolated = spark.newSession() if hasattr(spark, "newSession") else spark
+    tree = _parsed(query)
+    for name, dataset in _tables_for_spark(datasets, query).items():
+        frame = spark_frame(_narrowed(dataset.scan(), query, tree), isolated)
+        frame.createOrReplaceTempView(name if name.isidentifier() else f"`{name}`")
+    try:
+        return isolated.sql(query)
+    except (AnalysisException, ParseException) as error:
+        raise BadQuery(f"Spark cannot run the query: {str(error).strip()}", hint=_QUOTING) from error
+
+
+def _narrowed(scan: Scan, query: str, tree: Any) -> Scan:
+    """The scan with its data columns, without side columns that the query does not use.
+
+    Spark reads records without Python, but side columns only through Python, even if the query does not use them.
+    """
+    if tree is None or _uses_all_columns(tree):
+        return replace(scan, columns=scan.data_names)
+    text = query.lower()
+    own = scan.layout.shown.names
+    others = [name for name in scan.data_names if name not in own]
+    return replace(scan, columns=(*own, *[name for name in others if name.lower() in text]))
+
+
+def _uses_all_columns(node: Any) -> bool:
+    """Whether a query may use columns that it does not name."""
+    if isinstance(node, list):
+        return any(map(_uses_all_columns, node))
+    if not isinstance(node, dict):
+        return False
+    unnamed = (
+        node.get("class") == "STAR" or node.get("type") in ("PIVOT", "SHOW_REF") or node.get("ref_type") == "NATURAL"
+    )
+    return unnamed or any(map(_uses_all_columns, node.values()))
+
+
+def _parsed(query: str) -> Any:
+    """The query's syntax tree from DuckDB; None if DuckDB cannot parse it."""
+    import duckdb
+
+    try:
+        with duckdb.connect() as connection:
+            return _tree(connection, query)
+    except duckdb.Error:
+        return None
+
+
+def _tables_for_spark(datasets: QueryDatasets, query: str) -> Mapping[str, QueryTable]:
+    """The datasets that a query names; all datasets if only Spark can parse it."""
+    import duckdb
+
+    try:
+        with duckdb.connect() as connection:
+            return _tables(connection, datasets, query)
+    except duckdb.Error:
+        return {dataset.name: dataset for dataset in datasets if dataset.schema is not None}
+
+
+def _tables(connection: Any, datasets: QueryDatasets, query: str) -> Mapping[str, QueryTable]:
+    """The datasets that a query names, without table functions such as range() and names that the query defines."""
+    named, defined = _table_names(connection, query)
+    tables: dict[str, QueryTable] = {}
+    for name in sorted(named):
+        try:
+            tables[name] = datasets[name]
+        except (UnknownDataset, BadName):
+            if name not in defined:
+                raise
+    return tables
+
+
+def _table_names(connection: Any, query: str) -> tuple[set[str], set[str]]:
+    """The tables that a query reads and the names that it defines itself (WITH), both in lower case."""
+    # Parsed, not bound: get_table_names of DuckDB refuses joins with USING before the tables exist.
+    tree = _tree(connection, query)
+    if tree is None:  # not a plain SELECT, or a syntax error, which get_table_names raises
+        return {name.lower() for name in connection.get_table_names(query)}, set()
+    named: set[str] = set()
+    defined: set[str] = set()
+    _collect(tree, named, defined)
+    return named, defined
+
+
+def _tree(connection: Any, query: str) -> Any:
+    [(text,)] = connection.execute("select json_serialize_sql(?)", [query]).fetchall()
+    tree = json.loads(text)
+    return None if tree["error"] else tree
+
+
+def _collect(node: Any, named: set[str], defined: set[str]) -> None:
+    if isinstance(node, list):
+        for item in node:
+            _collect(item, named, defined)
+    elif isinstance(node, dict):
+        if node.get("type") == "BASE_TABLE" and not node.get("schema_name"):
+            named.add(str(node["table_name"]).lower())
+        if isinstance(node.get("cte_map"), dict):
+            defined.update(str(entry["key"]).lower() for entry in node["cte_map"]["map"])
+        for item in node.values():
+            _collect(item, named, defined)

@@ -1,0 +1,1 @@
+"""Garbage collection of a lake, and the checks of `floodmark doctor`."""

@@ -1,0 +1,1 @@
+"""The current rows of a dataset: merge by key, key index, lookups, fold, purge."""

@@ -1,0 +1,224 @@
+"""The files of a key index, and its manifest: a small document, written last, that lists them as of one block."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from floodmark.errors import StorageError, bad_index
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.strategy import Strategy
+from floodmark.rows.key_entries import KillsFile, OpenKills, open_kills
+from floodmark.storage import document
+from floodmark.storage.document import DamagedDocument
+from floodmark.storage.file_cache import map_file
+from floodmark.storage.scratch import staging_area
+from floodmark.storage.sorted_runs import RunFile, RunFiles, SortedRun
+from floodmark.storage.tiers import RetiredFiles
+
+_KIND = "key index"
+HASH_VERSION = 1
+"""The version of the hash rules. Files of other versions are not used."""
+
+BlockPosition = tuple[int, bytes]
+"""A block: its sequence number and the digest of its hash."""
+
+
+@dataclass(frozen=True)
+class KeyIndexShape:
+    """The columns that an index hashes, and the version of the hash rules."""
+
+    key: tuple[str, ...]
+    lookup: tuple[str, ...]
+    hashing: int = HASH_VERSION
+
+    @staticmethod
+    def of(strategy: Strategy) -> KeyIndexShape:
+        return KeyIndexShape(strategy.key, strategy.lookup)
+
+    @property
+    def has_prefix(self) -> bool:
+        return self.lookup != self.key
+
+
+@dataclass(frozen=True)
+class KeySegment:
+    """The index files of the records [start, end): sorted runs with disjoint, ascending hash ranges, and kills."""
+
+    start: int
+    end: int
+    runs: tuple[RunFile, ...]
+    dead: tuple[KillsFile, ...]
+
+    @property
+    def entries(self) -> int:
+        return sum(run.entries for run in self.runs)
+
+    @property
+    def kills(self) -> int:
+        return sum(file.kills for file in self.dead)
+
+    @property
+    def names(self) -> list[str]:
+        return [*(run.name for run in self.runs), *(file.name for file in self.dead)]
+
+
+@dataclass(frozen=True)
+class KeyManifest:
+    """The key index as of a block: segments, newest first, without gaps between them."""
+
+    shape: KeyIndexShape
+    at: BlockPosition | None  # None before the first record
+    start: int  # 0, or the first offset that was not purged when the index was built
+    end: int
+    segments: tuple[KeySegment, ...] = ()
+    generation: int = 0
+    previous: tuple[str, ...] = ()  # earlier manifests that still exist, newest first
+    retired: RetiredFiles = field(default=(), repr=False)
+
+    @property
+    def name(self) -> str:
+        assert self.at is not None
+        return manifest_name(self.at)
+
+    @property
+    def kills(self) -> int:
+        return sum(segment.kills for segment in self.segments)
+
+    @property
+    def names(self) -> set[str]:
+        """All files that the index needs."""
+        return {name for segment in self.segments for name in segment.names}
+
+    def problem(self) -> str | None:
+        """The first problem with the order of the segments; None if they are in order."""
+        end = self.end
+        for segment in self.segments:
+            if segment.end != end or segment.start > segment.end:
+                return f"a segment ends at {segment.end}, should end at {end}"
+            end = segment.start
+        return None if end == self.start else f"the segments begin at {end}, not at {self.start}"
+
+
+def manifest_name(at: BlockPosition) -> str:
+    return f"{at[0]:012d}-{at[1].hex()}"
+
+
+def encode_index(manifest: KeyManifest) -> bytes:
+    """The manifest as a document."""
+    return document.encode(_KIND, 1, vars(manifest))
+
+
+def decode_index(name: str, data: bytes) -> KeyManifest:
+    """The manifest in the file with this name. Raises `BadIndex` unless it is a complete result of `encode_index`."""
+    try:
+        content = document.decode(data, _KIND, name).facts
+        sequence_number, digest = content["at"]
+        shape = content["shape"]
+        manifest = KeyManifest(
+            shape=KeyIndexShape(tuple(shape["key"]), tuple(shape["lookup"]), shape["hashing"]),
+            at=(sequence_number, bytes.fromhex(digest)),
+            start=content["start"],
+            end=content["end"],
+            segments=tuple(_segment(s) for s in content["segments"]),
+            generation=content["generation"],
+            previous=tuple(content["previous"]),
+            retired=tuple((generation, file) for generation, file in content["retired"]),
+        )
+    except DamagedDocument as error:
+        raise bad_index(name, error.problem) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise bad_index(name, f"it has another format ({error})") from error
+    problem = manifest.problem() or (f"its content belongs to {manifest.name}" if manifest.name != name else None)
+    if problem:
+        raise bad_index(name, problem)
+    return manifest
+
+
+def _segment(content: dict[str, object]) -> KeySegment:
+    runs = [RunFile.parse(r) for r in content["runs"]]  # type: ignore[attr-defined]
+    dead = [KillsFile(**d) for d in content["dead"]]  # type: ignore[attr-defined]
+    return KeySegment(content["start"], content["end"], tuple(runs), tuple(dead))  # type: ignore[arg-type]
+
+
+RunCache = dict[str, Any]
+"""Runs already opened, by name. Runs never change."""
+
+_log = logging.getLogger(__name__)
+
+
+class KeyIndexFiles(RunFiles):
+    """The files of one dataset's key index.
+
+    If the store refuses files, they are kept in a temporary folder as long as this object exists.
+    """
+
+    def __init__(self, objects: DatasetObjects, cache: RunCache | None, aside: Path | None = None) -> None:
+        super().__init__(objects.store, objects.key_file_key(""), "keys", bad_index, cache)
+        self.objects = objects
+        self._aside = aside
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeyIndexFiles, (self.objects, None, self._aside)
+
+    @property
+    def store_accepts(self) -> bool:
+        """Whether the store has accepted every file so far."""
+        return self._aside is None
+
+    def dead(self, file: KillsFile) -> OpenKills:
+        """Open a file of kills. Raises `BadIndex` if the file is missing or damaged."""
+        try:
+            data = self.read(file.name, file.size)
+        except DamagedDocument as error:
+            raise bad_index(file.name, error.problem) from error
+        return open_kills(file, data)
+
+    @contextmanager
+    def staging_folder(self) -> Iterator[Path]:
+        """A folder for new files. On exit, files that were not stored with `put` are removed."""
+        with ExitStack() as stack:
+            folder = self._aside
+            if folder is None:
+                try:
+                    folder = stack.enter_context(staging_area(self.store))
+                except (OSError, StorageError) as error:
+                    folder = self._use_temporary_folder(error)
+            yield folder
+
+    def put(self, folder: Path, names: Iterable[str]) -> None:
+        """Move files from a folder into the store, or into the temporary folder if the store refuses them."""
+        for name in names:
+            aside = self._aside
+            if aside is None:
+                try:
+                    self.store.put_derived_file(self.key(name), folder / name)
+                    continue
+                except (OSError, StorageError) as error:
+                    aside = self._use_temporary_folder(error)
+            if folder != aside:
+                shutil.move(folder / name, aside / name)
+
+    def forget_all_but(self, names: set[str]) -> None:
+        """Remove all opened runs from the cache except these."""
+        runs = [value.file.name for value in list(self.cache.values()) if isinstance(value, SortedRun)]
+        self.forget([name for name in runs if name not in names])
+
+    def _read(self, name: str, size: int, check: Callable[[memoryview], None]) -> memoryview:
+        if self._aside is not None and (self._aside / name).exists():
+            return map_file(self._aside / name)
+        return super()._read(name, size, check)
+
+    def _use_temporary_folder(self, error: Exception) -> Path:
+        folder = self.objects.folder
+        _log.warning("the key index of %s was not stored (%s); it will be rebuilt later", folder, error)
+        self._aside = Path(tempfile.mkdtemp(prefix="floodmark-keys-"))
+        weakref.finalize(self, shutil.rmtree, self._aside, ignore_errors=True)
+        return self._aside

@@ -1,0 +1,1 @@
+"""Sources that write rows into the lake: files, functions and database tables."""

@@ -1,1 +1,0 @@
-"""Where rows lie on the time axis: places, pieces, partitions, ranges and spans. Pure."""

@@ -1,1 +1,0 @@
-"""Reading a timeline in order, by Arrow and by Spark."""

@@ -1,1 +1,0 @@
-"""Checking a timeline, and collecting its garbage."""

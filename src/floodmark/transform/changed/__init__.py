@@ -1,1 +1,0 @@
-"""Which keys changed: inputs pinned, the step's shape, and the changelist."""

@@ -1,1 +1,0 @@
-"""Tables that live in databases: what they are, and polling them."""

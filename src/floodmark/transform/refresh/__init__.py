@@ -1,1 +1,0 @@
-"""Steps that work on whole datasets: generators and datatable transforms."""

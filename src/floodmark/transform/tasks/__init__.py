@@ -1,1 +1,0 @@
-"""What tasks do: apply the function to units, keep checkpoints, and share the work out."""

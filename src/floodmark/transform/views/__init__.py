@@ -1,1 +1,0 @@
-"""Views: queries kept up to date, each a ledger of its own."""

@@ -1,1 +1,0 @@
-"""What a query means, and so how it can be refreshed."""

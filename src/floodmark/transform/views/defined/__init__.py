@@ -1,1 +1,0 @@
-"""What users declare as a view, and how the chain has it."""

@@ -1,1 +1,0 @@
-"""What a refresh reads of the sources: how far, which keys changed, and their rows."""

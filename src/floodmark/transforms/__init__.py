@@ -1,0 +1,1 @@
+"""Steps: compute datasets from other datasets, for changed keys only."""

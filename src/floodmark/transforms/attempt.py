@@ -1,0 +1,207 @@
+"""One attempt of a run: waves of keys are computed and committed, until another writer commits first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from floodmark.derive.commit import evolve_layout
+from floodmark.derive.inputs import LakeLike
+from floodmark.engine.progress import Progress
+from floodmark.engine.rounds import TaskRunner
+from floodmark.errors import BadResult, UndecidedColumn, UnfitResult
+from floodmark.functions.step_result import OutputShape
+from floodmark.ledger.commit import Commit
+from floodmark.storage.scratch import staging_area
+from floodmark.transforms.chunk_results import StoredChunk, with_known_columns
+from floodmark.transforms.commit import Publisher
+from floodmark.transforms.meta import TransformMeta
+from floodmark.transforms.meta_entries import RunInfo
+from floodmark.transforms.outputs import shape_of
+from floodmark.transforms.rounds import WaveResults, compute
+from floodmark.transforms.run_scope import ChangedScope, RunScope
+from floodmark.transforms.snapshot import StepSnapshot
+from floodmark.transforms.step import RunTally
+from floodmark.transforms.stored_results import ChunkStore
+from floodmark.transforms.task import TransformWork, Unit
+from floodmark.transforms.waves import Wave, Waves
+from floodmark.transforms.work_units import ScratchDir
+
+if TYPE_CHECKING:
+    pass
+
+
+_MS = 10**6
+
+
+@dataclass
+class RunAttempt:
+    """One try of a run, with one snapshot. After `CommitConflict` or `InputMoved` the run needs a new snapshot."""
+
+    lake: LakeLike
+    pinned: StepSnapshot
+    wanted: RunScope
+    runner: TaskRunner
+    tally: RunTally
+
+    @cached_property
+    def info(self) -> RunInfo:
+        return RunInfo(self.tally.run, self.lake.runtime.clock() // _MS, self.pinned.heads)
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        is_asked = not isinstance(self.wanted, ChangedScope)
+        return Publisher(self.pinned, self.lake.runtime, self.info, self.pinned.stale is not None, is_asked)
+
+    @property
+    def has_lost_race(self) -> bool:
+        """Whether another writer has committed, and may have removed stored results."""
+        return any(snapshot.has_moved for snapshot in self.publisher.snapshots)
+
+    def run(self) -> Mapping[str, int]:
+        """Process the keys of the scope; returns the positions afterwards, by dataset id."""
+        pinned, runtime, publisher = self.pinned, self.lake.runtime, self.publisher
+        shapes: tuple[OutputShape, ...] = tuple(shape_of(output, pinned.keys) for output in pinned.outputs)
+        store = ChunkStore(pinned.primary.objects, pinned.version)
+        found: Sequence[StoredChunk] | None = None
+        # If a wave leaves the type of a column open, it is committed with the next one, which may have a value.
+        waiting: Sequence[Unit] = ()
+        problem: UndecidedColumn | None = None
+        progress = runtime.progress()
+        with ExitStack() as resources:
+            folder = resources.enter_context(staging_area(pinned.primary.objects.store))
+            room = ScratchDir(folder, pinned.primary.objects)
+            resources.callback(room.clear)
+            for planned in Waves(pinned, self.wanted, self.info.process_ts, self.runner).run(room):
+                wave = replace(planned, units=[*waiting, *planned.units])
+                computed = None
+                if wave.units:
+                    if found is None:
+                        shapes = self._with_stored_columns(shapes, store)
+                        found = store.found(shapes)
+                    progress.start(f"running {pinned.step.name}", sum(unit.rows for unit in wave.units))
+                    try:
+                        computed = self._compute(wave, shapes, store, found, progress)
+                    except UndecidedColumn as error:
+                        waiting, problem, found = wave.units, error, None  # list its stored results again
+                        continue
+                    finally:
+                        progress.finish()
+                    waiting, problem = (), None
+                    shapes, found = computed.outputs, computed.left
+                if not self._changes_anything(wave, computed):
+                    continue
+                stored = () if computed is None else computed.stored
+                watermark = pinned.watermark if wave.is_complete else None
+                try:
+                    commits = publisher.commit(stored, shapes, wave.positions, watermark, self.tally.seconds, progress)
+                finally:
+                    progress.finish()
+                self._count(computed, commits)
+                store.discard(stored)
+            if problem is not None:
+                raise problem
+            if self.wanted.is_whole and publisher.has_committed:
+                store.clear()
+        return publisher.meta.positions
+
+    def _count(self, computed: WaveResults | None, commits: Sequence[Commit]) -> None:
+        self.tally.add(commits)
+        if computed is not None:
+            self.tally.add_keys(computed.keys, computed.failed, computed.called, computed.reused)
+
+    def _compute(
+        self,
+        wave: Wave,
+        shapes: tuple[OutputShape, ...],
+        store: ChunkStore,
+        found: Sequence[StoredChunk],
+        progress: Progress,
+    ) -> WaveResults:
+        work = self._work(wave, shapes, store)
+        try:
+            return compute(work, wave.units, found, self.runner, progress)
+        except BadResult:
+            if self.pinned.stale is None or all(shape.layout is None for shape in shapes):
+                raise
+            # A new version of the function may return more columns.
+            grown = self._learn_more_columns(work, wave.units)
+            if grown == shapes:
+                raise
+            return compute(replace(work, outputs=grown), wave.units, (), self.runner, progress)
+
+    def _work(self, wave: Wave, shapes: tuple[OutputShape, ...], store: ChunkStore) -> TransformWork:
+        pinned, step = self.pinned, self.pinned.step
+        nothing_known = TransformMeta.load(pinned.primary.objects, None)
+        return TransformWork(
+            store=store,
+            shape=pinned.required_shape,
+            inputs=tuple(given.task_input for given in pinned.inputs),
+            outputs=shapes,
+            function=step.function,
+            on_error=step.on_error,
+            chunk_size=step.chunk_size,
+            attempted=pinned.meta if pinned.stale is None else nothing_known,
+            checked=wave.checked,
+            now_ms=self.info.process_ts,
+            target_seconds=self.lake.runtime.checkpoint_seconds,
+        )
+
+    def _with_stored_columns(self, shapes: tuple[OutputShape, ...], store: ChunkStore) -> tuple[OutputShape, ...]:
+        """The outputs with the columns of results that an earlier attempt at this new version has stored."""
+        if self.pinned.stale is None or all(shape.layout is None for shape in shapes):
+            return shapes
+        learning = _without_columns(shapes)
+        try:
+            return _evolve(shapes, with_known_columns(learning, store.found(learning)))
+        except UnfitResult:
+            return shapes  # the stored results do not fit the outputs
+
+    def _learn_more_columns(self, work: TransformWork, units: Sequence[Unit]) -> tuple[OutputShape, ...]:
+        """The outputs with the additional columns that a new function returns for a few keys."""
+        learning = replace(work, outputs=_without_columns(work.outputs))
+        problem: UndecidedColumn | None = None
+        for first in units:
+            unit = first
+            while unit.rows > work.chunk_size and (parts := unit.halves()) is not None:
+                unit = parts[0]
+            for some in (unit, first):
+                try:
+                    learnt = compute(learning, [some], (), self.runner, self.lake.runtime.progress())
+                except UndecidedColumn as error:
+                    problem = error
+                    continue  # more keys may have a value
+                problem = None
+                work.store.discard(learnt.stored)
+                if any(shape.layout is not None for shape in learnt.outputs):
+                    return _evolve(work.outputs, learnt.outputs)
+                break
+        if problem is not None:
+            raise problem
+        return work.outputs
+
+    def _changes_anything(self, wave: Wave, computed: WaveResults | None) -> bool:
+        """Whether a commit changes anything: keys, positions, the watermark, or the version."""
+        publisher = self.publisher
+        if publisher.replaces_all or (computed is not None and computed.keys):
+            return True
+        if any(publisher.meta.positions.get(name, -1) != at for name, at in wave.positions.items()):
+            return True
+        return wave.is_complete and self.pinned.watermark != self.pinned.primary.state.watermark
+
+
+def _without_columns(shapes: Sequence[OutputShape]) -> tuple[OutputShape, ...]:
+    return tuple(replace(shape, layout=None) for shape in shapes)
+
+
+def _evolve(shapes: Sequence[OutputShape], learnt: Sequence[OutputShape]) -> tuple[OutputShape, ...]:
+    """The outputs with the learnt columns added to their own; `UnfitResult` if the learnt ones lack a column."""
+    return tuple(
+        known
+        if known.layout is None or new.layout is None
+        else replace(known, layout=evolve_layout(known.name, known.layout, new.layout.data)[0])
+        for known, new in zip(shapes, learnt, strict=True)
+    )

@@ -1,0 +1,435 @@
+"""Chunks: some keys with all their rows, the input of one call of a step's function.
+
+First the chunk and its sides, then reading chunks from units of work, then cutting products of keys into rectangles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from floodmark.derive.inputs import KnownKeys, TaskInput
+from floodmark.derive.key_shape import KeyShape
+from floodmark.storage.arrays import I64, U64, Hashes, Mask
+from floodmark.transforms.key_rows import KeyRows, locate_rows
+from floodmark.transforms.work_units import KeysUnit, RangeUnit
+
+_M1, _M2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_SHIFT = np.uint64(33)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The rows of one input in a chunk, in offset order. Each row belongs to one part.
+
+    A part has the values of those transform keys that the input has. Keys with the same part share its rows.
+    """
+
+    rows: pa.Table  # with the input's own column names
+    offsets: I64
+    owner: I64  # per row: the number of its part
+    part: I64  # per key: the number of its part
+    seed: int = 0  # makes signatures of different inputs differ
+
+    def take(self, keys: I64) -> Side:
+        """The rows of some of the keys."""
+        part = self.part[keys]
+        parts, renumbered = np.unique(part, return_inverse=True)
+        at = np.searchsorted(parts, self.owner)
+        mine = np.flatnonzero(parts[np.minimum(at, len(parts) - 1)] == self.owner) if len(parts) else at[:0]
+        rows = self.rows if len(mine) == len(self.owner) else _rows_at(self.rows, mine)
+        return Side(rows, self.offsets[mine], at[mine], renumbered.astype(np.int64), self.seed)
+
+    def signature(self) -> Hashes:
+        """Per key an order-free hash of the offsets of its rows."""
+        count = int(max(self.part.max(initial=-1), self.owner.max(initial=-1))) + 1
+        seed = np.uint64(self.seed)
+        one = _mix(self.offsets.astype(np.uint64) ^ seed)
+        two = _mix(one + seed + np.uint64(1))
+        high, low = _sum_by_owner(one, self.owner, count), _sum_by_owner(two, self.owner, count)
+        return Hashes(high[self.part], low[self.part])
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The keys of one call, their rows in every input, and gone keys: they have no rows left and need no call."""
+
+    keys: pa.Table  # the transform keys, by name and type
+    hashes: Hashes
+    sides: tuple[Side, ...]
+    gone: Hashes = field(default_factory=lambda: Hashes.joined([]))
+    gone_keys: pa.Table | None = None
+    is_cross: bool = False
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def frames(self) -> tuple[pa.Table, ...]:
+        """The rows of each input."""
+        return tuple(side.rows for side in self.sides)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all inputs together."""
+        return sum(side.rows.num_rows for side in self.sides)
+
+    @cached_property
+    def signature(self) -> Hashes:
+        """Per key an order-free hash of the offsets of its rows in each input: its result depends on these rows."""
+        high, low = np.zeros(len(self), np.uint64), np.zeros(len(self), np.uint64)
+        for side in self.sides:
+            mine = side.signature()
+            high += mine.high
+            low += mine.low
+        return Hashes(high, low)
+
+    def take(self, positions: I64) -> Chunk:
+        """Some of the keys with their rows. In a cross join they must form a rectangle: see `chosen`."""
+        keys = self.keys if len(positions) == len(self) else self.keys.take(pa.array(positions))
+        sides = tuple(side.take(positions) for side in self.sides)
+        return Chunk(keys, self.hashes.take(positions), sides, is_cross=self.is_cross)
+
+    def chosen(self, positions: I64) -> list[Chunk]:
+        """Exactly these keys as chunks: one chunk, or several rectangles in a cross join."""
+        if len(positions) == 0:
+            return []
+        if not self.is_cross:
+            return [self.take(positions)]
+        parts = [side.part[positions] for side in self.sides]
+        return [self.take(positions[mine]) for mine in rectangles(parts)]
+
+    def halves(self) -> tuple[Chunk, Chunk] | None:
+        """The keys and their rows in two chunks; None if there is one key. A rectangle is cut at its longest side."""
+        if len(self) < 2:
+            return None
+        if not self.is_cross:
+            positions = np.arange(len(self))
+            return self.take(positions[: len(self) // 2]), self.take(positions[len(self) // 2 :])
+        sizes = [len(np.unique(side.part)) for side in self.sides]
+        longest = int(np.argmax(sizes))
+        part = self.sides[longest].part
+        is_first = part < np.unique(part)[sizes[longest] // 2]
+        return self.take(np.flatnonzero(is_first)), self.take(np.flatnonzero(~is_first))
+
+
+def signature_seed(dataset_id: str, number: int) -> int:
+    """The seed of an input's signatures: the same offsets in another dataset give another signature."""
+    return int.from_bytes(hashlib.blake2b(f"{number} {dataset_id}".encode(), digest_size=8).digest(), "little")
+
+
+def _mix(values: U64) -> U64:
+    values = (values ^ (values >> _SHIFT)) * _M1
+    values = (values ^ (values >> _SHIFT)) * _M2
+    mixed: U64 = values ^ (values >> _SHIFT)
+    return mixed
+
+
+def _sum_by_owner(values: U64, owner: I64, count: int) -> U64:
+    sums = np.zeros(count, np.uint64)
+    np.add.at(sums, owner, values)
+    return sums
+
+
+def _rows_at(rows: pa.Table, at: I64) -> pa.Table:
+    if len(at) and int(at[-1]) - int(at[0]) + 1 == len(at):  # consecutive rows need no copy
+        return rows.slice(int(at[0]), len(at))
+    return rows.take(pa.array(at))
+
+
+# Reading
+
+CHUNK_ROWS = 1 << 20
+"""The most rows of a chunk, unless a single key has more."""
+
+READ_ROWS = 1 << 17
+"""How many rows are read at once for several chunks."""
+
+
+def read_chunks(
+    unit: RangeUnit | KeysUnit,
+    shape: KeyShape,
+    inputs: Sequence[TaskInput],
+    chunk_size: int,
+    known: KnownKeys | None = None,
+) -> Iterator[Chunk]:
+    """The chunks of a unit, with at most `chunk_size` keys each; the last one may have gone keys only.
+
+    In a range of records, rows that were seen when their key was processed are left out by `known`. Lists of keys are
+    already checked.
+    """
+    if isinstance(unit, RangeUnit):
+        return _range_chunks(unit, shape, inputs[0], chunk_size, known)
+    return _key_chunks(unit, shape, inputs, chunk_size)
+
+
+def _range_chunks(
+    unit: RangeUnit, shape: KeyShape, given: TaskInput, chunk_size: int, known: KnownKeys | None
+) -> Iterator[Chunk]:
+    seed = signature_seed(given.dataset_id, 0)
+    for rows, offsets, keys, hashes in _range_blocks(unit, shape, given, chunk_size, known):
+        for at in range(0, len(offsets), chunk_size):
+            some = slice(at, at + chunk_size)
+            count = len(offsets[some])
+            each = np.arange(count)
+            side = Side(rows.slice(at, count), offsets[some], each, each, seed)
+            yield Chunk(keys.slice(at, count), hashes.take(some), (side,))
+
+
+RowBatch = tuple[pa.Table, I64, pa.Table, Hashes]
+
+
+def _range_blocks(
+    unit: RangeUnit, shape: KeyShape, given: TaskInput, chunk_size: int, known: KnownKeys | None
+) -> Iterator[RowBatch]:
+    """The rows to process with their offsets, keys and hashes; each block has several whole chunks."""
+    assert given.layout is not None
+    offset, columns = given.layout.vocab.offset, shape.inputs[0].columns
+    scan = given.scan(unit.selection, [offset, *columns.names])
+    if unit.selection.is_empty:
+        return
+    waiting: list[RowBatch] = []
+    with given.raise_if_input_moved(), scan.readable():
+        for batch in scan.batches():
+            waiting.append(_pending(pa.Table.from_batches([batch]), offset, shape, given, known))
+            count = sum(len(block[1]) for block in waiting)
+            if count >= max(chunk_size, READ_ROWS):
+                whole, rest = _cut(_join(waiting), count // chunk_size * chunk_size)
+                yield whole
+                waiting = [rest]
+    if waiting:
+        yield _join(waiting)
+
+
+def _pending(rows: pa.Table, offset: str, shape: KeyShape, given: TaskInput, known: KnownKeys | None) -> RowBatch:
+    keys = shape.part_of(0, rows)
+    hashes = shape.hash_keys(keys)
+    offsets = rows.column(offset).to_numpy()
+    frame = rows.select(shape.inputs[0].columns.names).cast(shape.inputs[0].columns)
+    if known is None:
+        return frame, offsets, keys, hashes
+    pending = offsets > known.processed_up_to(hashes, [given.dataset_id])[:, 0]
+    if pending.all():
+        return frame, offsets, keys, hashes
+    mask = pa.array(pending)
+    return frame.filter(mask), offsets[pending], keys.filter(mask), hashes.take(pending)
+
+
+def _join(parts: list[RowBatch]) -> RowBatch:
+    return (
+        pa.concat_tables([part[0] for part in parts]),
+        np.concatenate([part[1] for part in parts]),
+        pa.concat_tables([part[2] for part in parts]),
+        Hashes.joined([part[3] for part in parts]),
+    )
+
+
+def _cut(block: RowBatch, at: int) -> tuple[RowBatch, RowBatch]:
+    rows, offsets, keys, hashes = block
+    return (
+        (rows.slice(0, at), offsets[:at], keys.slice(0, at), hashes.take(slice(0, at))),
+        (rows.slice(at), offsets[at:], keys.slice(at), hashes.take(slice(at, None))),
+    )
+
+
+def _key_chunks(unit: KeysUnit, shape: KeyShape, inputs: Sequence[TaskInput], chunk_size: int) -> Iterator[Chunk]:
+    keys = unit.load()
+    hashes = shape.hash_keys(keys)
+    located = [locate_rows(unit, keys, shape, number, given) for number, given in enumerate(inputs)]
+    counts = np.stack([side.counts for side in located], axis=1)
+    exists = mask_existing(shape, counts)
+    groups = _groups(shape, located, np.flatnonzero(exists), counts.sum(axis=1), chunk_size)
+    for groups_read in _reads(groups, counts.sum(axis=1)):
+        yield from _assemble(groups_read, keys, hashes, shape, located)
+    gone = np.flatnonzero(~exists)
+    if len(gone):
+        no_keys = np.empty(0, np.int64)
+        [empty] = _assemble([no_keys], keys, hashes, shape, located)
+        yield Chunk(empty.keys, empty.hashes, empty.sides, hashes.take(gone), keys.take(pa.array(gone)), empty.is_cross)
+
+
+def mask_existing(shape: KeyShape, counts: I64) -> Mask:
+    """Which keys exist, so that the function is called with them, from their row counts in each input.
+
+    A key exists if an input with all transform keys has a row of it, and every required input, too. In a cross join it
+    needs rows in all inputs.
+    """
+    rows = counts > 0
+    is_full = np.array([given.is_full for given in shape.inputs])
+    required = np.array([given.required or shape.kind == "cross" for given in shape.inputs])
+    exists: Mask = np.asarray(rows[:, required].all(axis=1))
+    return exists if shape.kind == "cross" else exists & rows[:, is_full].any(axis=1)
+
+
+def _groups(shape: KeyShape, located: Sequence[KeyRows], existing: I64, rows: I64, chunk_size: int) -> Iterator[I64]:
+    """The keys of each chunk."""
+    if shape.kind == "cross":
+        for mine in rectangles([side.part[existing] for side in located]) if len(existing) else ():
+            yield from _blocks(existing[mine], [side.part for side in located], chunk_size)
+        return
+    ends = np.cumsum(rows[existing])
+    at = 0
+    while at < len(existing):
+        before = int(ends[at - 1]) if at else 0
+        limit = int(np.searchsorted(ends, before + CHUNK_ROWS, side="right"))
+        end = min(at + chunk_size, max(limit, at + 1))
+        yield existing[at:end]
+        at = end
+
+
+def _blocks(keys: I64, parts: Sequence[I64], chunk_size: int) -> Iterator[I64]:
+    """A rectangle cut into rectangles of at most `chunk_size` keys."""
+    coordinates, sizes = [], []
+    for part in parts:
+        distinct, coordinate = np.unique(part[keys], return_inverse=True)
+        coordinates.append(coordinate)
+        sizes.append(len(distinct))
+    grid = np.empty(sizes, np.int64)
+    grid[tuple(coordinates)] = keys
+    for block in cut_product(sizes, chunk_size):
+        yield grid[block].ravel()
+
+
+def _reads(groups: Iterator[I64], rows: I64) -> Iterator[list[I64]]:
+    """The keys of chunks whose rows are read together."""
+    together: list[I64] = []
+    count = 0
+    for group in groups:
+        mine = int(rows[group].sum())
+        if together and count + mine > READ_ROWS:
+            yield together
+            together, count = [], 0
+        together.append(group)
+        count += mine
+    if together:
+        yield together
+
+
+def _assemble(
+    groups: list[I64], keys: pa.Table, hashes: Hashes, shape: KeyShape, located: Sequence[KeyRows]
+) -> Iterator[Chunk]:
+    """One chunk with its rows for each of these groups of keys."""
+    bounds = np.concatenate([[0], np.cumsum([len(group) for group in groups])])
+    order = np.concatenate(groups)
+    mine, my_hashes = keys.take(pa.array(order)), hashes.take(order)
+    sides = [_sides(side, order, bounds, shape.ids[number], number) for number, side in enumerate(located)]
+    for at in range(len(groups)):
+        some = slice(int(bounds[at]), int(bounds[at + 1]))
+        yield Chunk(
+            mine.slice(some.start, some.stop - some.start),
+            my_hashes.take(some),
+            tuple(side[at] for side in sides),
+            is_cross=shape.kind == "cross",
+        )
+
+
+def _sides(located: KeyRows, order: I64, bounds: I64, dataset_id: str, number: int) -> list[Side]:
+    """The sides of one input for several chunks. Each chunk has the rows of its parts once, in offset order."""
+    chunks = len(bounds) - 1
+    chunk = np.repeat(np.arange(chunks), np.diff(bounds))
+    parts = len(located.starts)
+    pairs, pair_of_key = np.unique(chunk * parts + located.part[order], return_inverse=True)
+    pair_chunk, pair_part = pairs // parts, pairs % parts
+    first_pair = np.searchsorted(pair_chunk, np.arange(chunks + 1))
+    lengths = located.starts[pair_part + 1] - located.starts[pair_part]
+    pair = np.repeat(np.arange(len(pairs)), lengths)
+    before = np.cumsum(lengths) - lengths
+    row = np.arange(len(pair)) - before[pair] + located.starts[pair_part[pair]]
+    by_offset = np.lexsort((located.offsets[row], pair_chunk[pair]))
+    row, pair = row[by_offset], pair[by_offset]
+    rows, offsets = located.read(row), located.offsets[row]
+    owner = pair - first_pair[pair_chunk[pair]]
+    part = pair_of_key.reshape(-1) - first_pair[chunk]
+    ends = np.searchsorted(pair_chunk[pair], np.arange(chunks + 1))
+    seed = signature_seed(dataset_id, number)
+    sides = []
+    for at in range(chunks):
+        low, high = int(ends[at]), int(ends[at + 1])
+        some = slice(int(bounds[at]), int(bounds[at + 1]))
+        sides.append(Side(rows.slice(low, high - low), offsets[low:high], owner[low:high], part[some], seed))
+    return sides
+
+
+# Rectangles of a cross join
+
+
+def rectangles(parts: Sequence[I64]) -> list[I64]:
+    """Group the positions of distinct tuples (one part number per side) so that each group is a product of its sides.
+
+    Each prefix (a tuple without its last side) has a set of last values. Prefixes with equal sets are grouped, and each
+    group of prefixes is split in the same way.
+    """
+    positions = np.arange(len(parts[0]), dtype=np.int64)
+    return [np.sort(group) for group in _group([np.asarray(p, np.int64) for p in parts], positions)]
+
+
+def _group(parts: list[I64], positions: I64) -> list[I64]:
+    if len(positions) == 0:
+        return []
+    if len(parts) == 1:
+        return [positions]
+    prefix = _number_tuples(parts[:-1])
+    sets = _set_numbers(prefix, parts[-1])
+    groups: list[I64] = []
+    for number in np.unique(sets).tolist():
+        mine = np.flatnonzero(sets == number)
+        # These tuples are the product of their prefixes and one set: each value of the set has the same prefixes.
+        first = mine[parts[-1][mine] == parts[-1][mine[0]]]
+        for group in _group([p[first] for p in parts[:-1]], first):
+            chosen = np.isin(prefix[mine], prefix[group])
+            groups.append(positions[mine[chosen]])
+    return groups
+
+
+def _number_tuples(parts: Sequence[I64]) -> I64:
+    """Number the tuples: equal tuples get equal numbers."""
+    number = np.zeros(len(parts[0]), np.int64)
+    for part in parts:
+        _, inner = np.unique(part, return_inverse=True)
+        _, number = np.unique(number * (int(inner.max(initial=0)) + 1) + inner, return_inverse=True)
+    return number.astype(np.int64)
+
+
+def _set_numbers(prefix: I64, last: I64) -> I64:
+    """For each tuple the number of its prefix's set of last parts."""
+    order = np.lexsort((last, prefix))
+    sorted_prefix, sorted_last = prefix[order], last[order]
+    starts = np.flatnonzero(np.diff(sorted_prefix, prepend=-1))
+    lengths = np.diff(np.append(starts, len(order)))
+    # Sets of the same length are compared as rows of a matrix: exact, without hashing.
+    numbers = np.empty(len(starts), np.int64)
+    used = 0
+    for length in np.unique(lengths).tolist():
+        which = np.flatnonzero(lengths == length)
+        matrix = sorted_last[starts[which][:, None] + np.arange(length)]
+        _, inverse = np.unique(matrix, axis=0, return_inverse=True)
+        numbers[which] = inverse.reshape(-1) + used
+        used += len(which)
+    result: I64 = numbers[prefix]
+    return result
+
+
+def cut_product(sizes: Sequence[int], largest: int) -> list[tuple[slice, ...]]:
+    """Cut a product of sides with these lengths into products of at most `largest` members. Not always the fewest."""
+    widths = list(sizes)
+    while _multiply(widths) > largest and max(widths) > 1:
+        longest = int(np.argmax(widths))
+        rest = _multiply(widths) // widths[longest]
+        widths[longest] = max(1, min(-(-widths[longest] // 2), max(largest // max(rest, 1), 1)))
+    cuts = [[slice(at, min(at + w, size)) for at in range(0, size, w)] for size, w in zip(sizes, widths, strict=True)]
+    products: list[tuple[slice, ...]] = [()]
+    for side in cuts:
+        products = [(*before, cut) for before in products for cut in side]
+    return products
+
+
+def _multiply(values: Sequence[int]) -> int:
+    result = 1
+    for value in values:
+        result *= value
+    return result

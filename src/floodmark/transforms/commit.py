@@ -1,0 +1,309 @@
+"""Commit a wave of results: the primary output last, with the transform meta, and the notes that each commit carries.
+
+After a crash in between, the other outputs are ahead of the primary one, never behind. The next run takes the same
+results from their stored chunks and does not write existing rows again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from floodmark.chain.events import MetadataEvent
+from floodmark.chain.ids import Multihash
+from floodmark.derive import notes
+from floodmark.derive.commit import CommitMoves, KeyResults, commit_results, evolve_layout, write_hashes
+from floodmark.derive.key_shape import KeyShape
+from floodmark.derive.notes import CommitNote, N
+from floodmark.derive.positions import blocks_at, find_chain_moves
+from floodmark.engine.progress import Progress
+from floodmark.engine.session import Runtime
+from floodmark.errors import ObjectNotFound
+from floodmark.functions.failures import empty_failed_keys
+from floodmark.functions.step_result import OutputShape
+from floodmark.ledger.commit import Commit
+from floodmark.ledger.create import derived_layout
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.schema import Layout
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.strategy import strategy_of
+from floodmark.rows import key_index_loader
+from floodmark.rows.buckets import SortedHashes
+from floodmark.rows.key_index import KeyIndex
+from floodmark.storage.arrays import Hashes, is_group_start
+from floodmark.storage.scratch import staging_area
+from floodmark.storage.store import ObjectInfo
+from floodmark.transforms.chunk_results import StoredChunk, results
+from floodmark.transforms.failed_keys import failed_hashes
+from floodmark.transforms.meta import MetaDraft, ReadBlocks, TransformMeta
+from floodmark.transforms.meta_entries import RunInfo
+from floodmark.transforms.outputs import SecondaryNote, same_transform
+from floodmark.transforms.run_scope import Filters, canonical_filters
+from floodmark.transforms.snapshot import StepSnapshot
+
+
+@dataclass
+class Publisher:
+    """Commits the waves of one run. It tracks the heads of its own commits; a commit by another writer stops it."""
+
+    pinned: StepSnapshot
+    runtime: Runtime
+    run: RunInfo
+    replaces_all: bool  # whether the next commit replaces everything
+    is_requested: bool = False  # whether keys were requested, so that they may not be pending
+    meta: TransformMeta = field(init=False)
+    snapshots: list[Snapshot] = field(init=False)
+    caches: list[dict[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.meta = self.pinned.meta
+        self.snapshots = [output.existing[1] for output in self.pinned.outputs]
+        self.caches = [{} for _ in self.snapshots]
+
+    def commit(
+        self,
+        stored: Sequence[StoredChunk],
+        shapes: Sequence[OutputShape],
+        positions: Mapping[str, int],
+        watermark: int | None,
+        seconds: float,
+        progress: Progress,
+    ) -> list[Commit]:
+        """Commit these results and the positions; `CommitConflict` if another writer committed first."""
+        pinned = self.pinned
+        processed = [hashes.read() for s in stored for hashes in s.processed]
+        tables = [table for s in stored if (table := s.failed_table()) is not None]
+        failures = pa.concat_tables([empty_failed_keys(pinned.keys), *tables])
+        prepare = self.meta.fresh if self.replaces_all else self.meta.after
+        heads = blocks_at(pinned.heads, pinned.inputs)
+        read = ReadBlocks(
+            blocks_at(positions, pinned.inputs), {name: (pinned.heads[name], at) for name, at in heads.items()}
+        )
+        given = (self.run, processed, failures, positions, pinned.version)
+        draft = prepare(*given, name=pinned.step.name, seconds=seconds, read=read)
+        asked = self.run.id if self.is_requested else None
+        ahead = None if self.run.is_within(positions) else dict(self.run.pinned)
+        failed = pack_hashes(failed_hashes(failures))
+        note = SecondaryNote(str(pinned.outputs[0].id), pinned.step.name, pinned.version, asked, ahead, failed)
+        provenance = self._provenance(failed)
+        commits = []
+        with staging_area(self.snapshots[0].objects.store) as folder:
+            for number in range(len(pinned.outputs) - 1, -1, -1):
+                objects = self.snapshots[number].objects
+                is_primary = number == 0
+                moved = CommitMoves(
+                    inputs=find_chain_moves(self.snapshots[number].state.inputs, positions, pinned.inputs),
+                    definitions=self._definitions(number, shapes[number].layout),
+                    checkpoint=draft.checkpoint if is_primary else note.checkpoint,
+                    put=_Put(draft, objects, provenance, self._declared)
+                    if is_primary
+                    else _Put(note, objects, None, self._declared),
+                    watermark=watermark,
+                )
+                leaving = self._leaving_keys(number, processed, folder)
+                results_of_output = results(stored, number)
+                written = commit_results(
+                    pinned.outputs[number].name,
+                    self.runtime,
+                    self.snapshots[number],
+                    results_of_output
+                    if leaving is None
+                    else KeyResults(results_of_output.rows, [*results_of_output.processed, leaving]),
+                    moved,
+                    progress,
+                    self.caches[number],
+                )
+                self.snapshots[number] = written.snapshot
+                commits.append(written.commit)
+                if leaving is not None and leaving.store is not None:
+                    leaving.store.delete(leaving.path)
+        self.meta = draft.meta
+        self.replaces_all = False
+        draft.discard_superseded(self.snapshots[0].objects)
+        return commits
+
+    @property
+    def has_committed(self) -> bool:
+        return self.snapshots[0] is not self.pinned.primary
+
+    def forget(self, version: str, progress: Progress) -> None:
+        """Commit an empty meta, so that the next run processes everything. No row changes."""
+        draft = self.meta.fresh(self.run, [], empty_failed_keys(self.pinned.keys), {}, version)
+        objects = self.snapshots[0].objects
+        moved = CommitMoves(checkpoint=draft.checkpoint, put=_Put(draft, objects, None, None))
+        name = self.pinned.outputs[0].name
+        commit_results(name, self.runtime, self.snapshots[0], KeyResults((), ()), moved, progress, self.caches[0])
+        draft.discard_superseded(objects)
+
+    def _provenance(self, failed: str) -> RunProvenance:
+        heads = {given.dataset_id: given.snapshot.head.text for given in self.pinned.inputs}
+        purged = {given.dataset_id: given.purged_before for given in self.pinned.inputs}
+        run, step = self.run, self.pinned.step.name
+        return RunProvenance(step, self.pinned.version, run.id, run.process_ts, dict(run.pinned), heads, purged, failed)
+
+    @property
+    def _declared(self) -> StepDeclaration:
+        pinned = self.pinned
+        columns = [spec.columns for spec in pinned.step.inputs]
+        filters = pinned.step.filters
+        return StepDeclaration.of(pinned.step.name, pinned.version, pinned.required_shape, columns, filters)
+
+    def _definitions(self, number: int, layout: Layout | None) -> tuple[MetadataEvent, ...]:
+        """The events that precede the data: a changed transform, and the first or additional columns."""
+        snapshot, transform = self.snapshots[number], self.pinned.transform
+        events: list[MetadataEvent] = []
+        if not same_transform(snapshot.state.transform, transform):
+            events.append(transform)
+        if layout is not None and snapshot.layout is None:
+            events += derived_layout(layout.data, strategy_of(snapshot.state), snapshot.state.vocab)[1]
+        elif layout is not None and snapshot.layout is not None and layout != snapshot.layout:
+            events += evolve_layout(self.pinned.outputs[number].name, snapshot.layout, layout.data)[1]
+        return tuple(events)
+
+    def _leaving_keys(self, number: int, processed: Sequence[Hashes], folder: Path) -> SortedHashes | None:
+        """After everything was processed: the keys with rows in an output that were not processed. They are removed."""
+        snapshot = self.snapshots[number]
+        if not self.replaces_all or snapshot.state.last_offset is None:
+            return None
+        others = key_index_loader.with_repair(
+            snapshot, self.caches[number], lambda index: _other_keys(index, processed)
+        )
+        if len(others) == 0:
+            return None
+        return write_hashes(others, folder, snapshot.objects, f"{snapshot.objects.folder}/info/transform/leaving")
+
+
+@dataclass(frozen=True)
+class _Put:
+    """Writes the files of a checkpoint, and the notes that belong to it, to an output's folder."""
+
+    what: MetaDraft | SecondaryNote
+    objects: DatasetObjects
+    made: RunProvenance | None
+    declared: StepDeclaration | None
+
+    def __call__(self) -> None:
+        self.what.put(self.objects)
+        if self.declared is not None:
+            self.declared.put_in(self.objects)
+        if self.made is not None:
+            self.made.put_for(self.objects, self.what.checkpoint.physical_hash)
+
+
+def _other_keys(index: KeyIndex, processed: Sequence[Hashes]) -> Hashes:
+    """The transform keys of an output's current rows, each once, without the processed keys."""
+    live = index.live_between()
+    keys = live.key if live.lookup is None else live.lookup
+    keys = keys.take(is_group_start([keys.high, keys.low]))  # the keys are sorted
+    return keys.take(~keys.among(Hashes.joined(list(processed))))
+
+
+# Notes of commits
+
+
+@dataclass(frozen=True)
+class RunProvenance(CommitNote):
+    """The provenance of a commit of a step's first output: its run, and how far that run read each input."""
+
+    KIND: ClassVar[str] = "floodmark.made"
+
+    step: str
+    version: str  # of the function and of its declaration, as in the meta
+    run: str
+    process_ts: int  # milliseconds
+    pinned: Mapping[str, int]  # by dataset id the newest record, -1 for none
+    blocks: Mapping[str, str]  # by dataset id the head, which has the columns at that time
+    purged: Mapping[str, int]  # by dataset id the first record that was not purged at that time
+    failed: str = ""  # the keys that failed in this commit, packed: their rows, if any, were retracted
+
+    def put_for(self, objects: DatasetObjects, checkpoint: Multihash) -> None:
+        """Store it under the name of the commit's checkpoint."""
+        objects.store.put_if_absent(_provenance_key(objects, checkpoint), self.to_bytes())
+
+    @staticmethod
+    def beside(objects: DatasetObjects, checkpoint: Multihash) -> RunProvenance | None:
+        """The provenance of the commit with this checkpoint; None if it has none."""
+        return _read(objects, _provenance_key(objects, checkpoint), RunProvenance)
+
+
+@dataclass(frozen=True)
+class StepDeclaration(CommitNote):
+    """The declaration of one version of a step: its transform keys, and the columns of its inputs."""
+
+    KIND: ClassVar[str] = "floodmark.declared"
+
+    step: str
+    version: str
+    keys: Sequence[str]
+    inputs: Sequence[Mapping[str, Any]]  # dataset; keys: transform key → column; columns of the function; required
+    way: str  # map, keyed or cross
+    filters: Any = None  # the step's own filters in canonical form
+
+    @staticmethod
+    def of(
+        step: str, version: str, shape: KeyShape, columns: Sequence[Sequence[str] | None], filters: Filters
+    ) -> StepDeclaration:
+        inputs = [
+            {
+                "dataset": given.dataset_id,
+                "keys": dict(given.keys),
+                "columns": None if names is None else list(names),
+                "required": given.required,
+            }
+            for given, names in zip(shape.inputs, columns, strict=True)
+        ]
+        kept = None if filters is None else canonical_filters(filters)
+        return StepDeclaration(step, version, list(shape.names), inputs, shape.kind, kept)
+
+    def put_in(self, objects: DatasetObjects) -> None:
+        objects.store.put_if_absent(_declaration_key(objects, self.version), self.to_bytes())
+
+    @staticmethod
+    def named(objects: DatasetObjects, version: str) -> StepDeclaration | None:
+        """The declaration of a version of the step that an output has; None if it has none."""
+        return _read(objects, _declaration_key(objects, version), StepDeclaration)
+
+    @staticmethod
+    def all_of(objects: DatasetObjects) -> list[StepDeclaration]:
+        """The declarations of all versions of the step that an output ever had results of."""
+        keys = sorted(info.key for info in objects.store.list(f"{objects.folder}/info/transform/declared"))
+        return [declared for key in keys if (declared := _read(objects, key, StepDeclaration)) is not None]
+
+
+def list_provenance(objects: DatasetObjects) -> Iterator[ObjectInfo]:
+    """The stored run provenance of an output; the last part of each key is the name of a checkpoint."""
+    return objects.store.list(f"{objects.folder}/info/transform/made")
+
+
+def pack_hashes(hashes: Hashes) -> str:
+    """Hashes of keys as text."""
+    return base64.b64encode(np.concatenate([hashes.high, hashes.low]).astype("<u8").tobytes()).decode()
+
+
+def unpack_hashes(text: str) -> Hashes:
+    """The inverse of `pack_hashes`."""
+    both = np.frombuffer(base64.b64decode(text), "<u8").astype(np.uint64)
+    return Hashes(*np.split(both, 2))
+
+
+def _provenance_key(objects: DatasetObjects, checkpoint: Multihash) -> str:
+    return f"{objects.folder}/info/transform/made/{checkpoint.text}"
+
+
+def _declaration_key(objects: DatasetObjects, version: str) -> str:
+    # A version may be any text that a user chose, so it is hashed.
+    return f"{objects.folder}/info/transform/declared/{hashlib.sha3_256(version.encode()).hexdigest()}"
+
+
+def _read(objects: DatasetObjects, key: str, kind: type[N]) -> N | None:
+    try:
+        return notes.parse_note(objects.store.get(key), key).read_as(kind)
+    except ObjectNotFound:
+        return None

@@ -1,0 +1,219 @@
+"""Which keys exist: those with current rows in the inputs. Also the keys of cross joins.
+
+A new key that does not exist is not processed, even if it has records: it has no results to remove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodmark.derive.changed_keys import ChangedKeys, unique_keys
+from floodmark.derive.inputs import InputSnapshot
+from floodmark.derive.key_shape import KeyShape
+from floodmark.engine.rounds import TaskRunner
+from floodmark.rows import row_hash
+from floodmark.rows.key_entries import NO_ROW
+from floodmark.storage.arrays import I64, Hashes, Mask
+from floodmark.transforms.live_keys import (
+    NOT_PENDING,
+    KeyParts,
+    KeySet,
+    PendingKeys,
+    PendingSource,
+    read_live_parts,
+    read_output_keys,
+    read_requested_parts,
+)
+
+
+def drop_missing_keys(
+    shape: KeyShape,
+    pinned: Sequence[InputSnapshot],
+    outputs: Sequence[InputSnapshot],
+    pending: PendingKeys,
+    runner: TaskRunner,
+) -> PendingKeys:
+    """Pending keys without new keys that neither inputs nor outputs have.
+
+    A run that was killed between two outputs may have left output rows of keys that the meta does not have.
+    """
+    if shape.kind == "cross":
+        return pending  # built from parts that exist, and from keys that outputs have
+    new = np.flatnonzero(pending.is_new)
+    gone = new[~_exists(shape, pinned, pending.take(new), runner)]
+    if len(gone) == 0:
+        return pending
+    kept = np.ones(len(pending), np.bool_)
+    kept[gone] = have_rows(outputs, pending.hashes.take(gone))
+    return pending if kept.all() else pending.take(np.flatnonzero(kept))
+
+
+def _exists(shape: KeyShape, pinned: Sequence[InputSnapshot], pending: PendingKeys, runner: TaskRunner) -> Mask:
+    """Which of the pending keys exist. Usually the last records of a key decide; only other keys are looked up."""
+    seen = [_ends_live(given, pending.last[:, number]) for number, given in enumerate(pinned)]
+    exists = np.zeros(len(pending), np.bool_)
+    for number, given in enumerate(shape.inputs):
+        # A changed part makes only keys pending that a full input has now.
+        exists |= seen[number] if given.is_full else pending.last[:, number] != NOT_PENDING
+    for number, given in enumerate(shape.inputs):
+        if given.is_full:
+            exists |= _look_up(shape, pinned, number, pending.keys, exists, seen[number], runner)
+    for number, given in enumerate(shape.inputs):
+        if given.required:
+            exists &= _look_up(shape, pinned, number, pending.keys, ~exists, seen[number], runner)
+    return exists
+
+
+def keep_required_keys(shape: KeyShape, pinned: Sequence[InputSnapshot], keys: KeySet, runner: TaskRunner) -> KeySet:
+    """The keys that have a row in every required input."""
+    for number, given in enumerate(shape.inputs):
+        if given.required:
+            at = np.flatnonzero(has_part(shape, pinned[number], number, keys.table, runner))
+            keys = keys if len(at) == len(keys) else KeySet(keys.table.take(pa.array(at)), keys.hashes.take(at))
+    return keys
+
+
+def _look_up(
+    shape: KeyShape,
+    pinned: Sequence[InputSnapshot],
+    number: int,
+    keys: pa.Table,
+    decided: Mask,
+    seen: Mask,
+    runner: TaskRunner,
+) -> Mask:
+    """Which keys an input has: `seen` where it is true or the key is decided; other keys are looked up."""
+    found = seen.copy()
+    left = np.flatnonzero(~decided & ~seen)
+    if len(left):
+        found[left] = has_part(shape, pinned[number], number, keys.take(pa.array(left)), runner)
+    return found
+
+
+def _ends_live(pinned: InputSnapshot, last: I64) -> Mask:
+    """Whether the last record is a current row: then the key exists. If not, another record may be current."""
+    is_live: Mask = last != NOT_PENDING
+    at = np.flatnonzero(is_live)
+    if len(at) and len(pinned.dead):
+        nearest = np.minimum(np.searchsorted(pinned.dead, last[at]), len(pinned.dead) - 1)
+        is_live[at] = pinned.dead[nearest] != last[at]
+    return is_live
+
+
+def has_part(shape: KeyShape, pinned: InputSnapshot, number: int, keys: pa.Table, runner: TaskRunner) -> Mask:
+    """Which keys have current rows in an input."""
+    given = shape.inputs[number]
+    if pinned.layout is None or keys.num_rows == 0:
+        return np.zeros(keys.num_rows, np.bool_)
+    if given.search_method == "scan" or pinned.index is None:
+        parts = keys.select(list(given.part))
+        hashes = shape.hash_part(number, parts)
+        live = read_requested_parts(pinned, shape, number, KeyParts(*unique_keys(parts, hashes)), runner)
+        return hashes.among(live.hashes)
+    whole, prefix, fits = shape.own_hashes(number, keys, pinned.layout.data)
+    found = np.zeros(keys.num_rows, np.bool_)
+    with pinned.raise_if_input_moved():
+        if given.search_method == "key":
+            offset = pinned.index.find(whole, prefix).offset
+            found[:] = (offset != NO_ROW) & (offset >= pinned.purged_before)
+        else:
+            which, entries = pinned.index.find_prefix(whole)
+            found[which[entries.offset >= pinned.purged_before]] = True
+    result: Mask = found & fits
+    return result
+
+
+def have_rows(outputs: Sequence[InputSnapshot], hashes: Hashes) -> Mask:
+    """Which transform keys have rows in at least one output."""
+    found = np.zeros(len(hashes), np.bool_)
+    for output in outputs:
+        if output.layout is None or output.index is None:
+            continue
+        with output.raise_if_input_moved():
+            if output.strategy.lookup == output.strategy.key:
+                found |= output.index.find(hashes).offset != NO_ROW
+            else:
+                found[output.index.find_prefix(hashes)[0]] = True
+    return found
+
+
+def filter_positions(keys: pa.Table, condition: pc.Expression | None) -> I64 | None:
+    """The positions of the keys that an expression keeps; None if it keeps all."""
+    if condition is None:
+        return None
+    # No column of a dataset has the name "". Filtering may change the order of rows, so they are numbered.
+    marked = keys.append_column("", pa.array(np.arange(keys.num_rows)))
+    kept: I64 = np.sort(marked.filter(condition).column(keys.num_columns).to_numpy())
+    return None if len(kept) == keys.num_rows else kept
+
+
+# Cross joins
+
+
+def product(shape: KeyShape, sides: Sequence[KeySet]) -> KeySet:
+    """The product of these parts as keys; the last side changes fastest."""
+    counts = [len(side) for side in sides]
+    total = int(np.prod(counts, dtype=np.int64))
+    columns = {}
+    after = total
+    at_all = np.arange(total)
+    for number, side in enumerate(sides):
+        after //= max(counts[number], 1)
+        at = pa.array(at_all // max(after, 1) % max(counts[number], 1))
+        for name in shape.inputs[number].part:
+            columns[name] = side.table.column(name).take(at)
+    table = pa.table([columns[name] for name in shape.names], schema=shape.keys)
+    return KeySet(table, shape.hash_keys(table))
+
+
+def cross_join_sources(
+    shape: KeyShape,
+    pinned: Sequence[InputSnapshot],
+    outputs: Sequence[InputSnapshot],
+    changed: Sequence[ChangedKeys],
+    failed: pa.Table,
+    runner: TaskRunner,
+) -> list[PendingSource]:
+    """The keys of changed parts in a cross join: combined with all live parts of the other sides, or with results.
+
+    A key that lost a part is pending if it has results or has failed.
+    """
+    if not any(len(mine) for mine in changed):
+        return []
+    live = [read_live_parts(given, shape, number, runner) for number, given in enumerate(pinned)]
+    pending = []
+    for number, mine in enumerate(changed):
+        if len(mine) == 0:
+            continue
+        is_live = mine.hashes.among(live[number].hashes)
+        present, gone = mine.take(np.flatnonzero(is_live)), mine.take(np.flatnonzero(~is_live))
+        sides = [*live]
+        sides[number] = KeySet(present.keys, present.hashes)
+        pending.append(_source(shape, number, present, product(shape, sides)))
+        # A part may have results with rows of another side that were purged since: no live part leads to them.
+        is_purged = any(other.purged_before for n, other in enumerate(pinned) if n != number)
+        lost = mine if is_purged else gone
+        if len(lost):
+            pending.append(_source(shape, number, lost, _left_over(shape, lost, outputs, failed, runner)))
+    return pending
+
+
+def _left_over(
+    shape: KeyShape, gone: ChangedKeys, outputs: Sequence[InputSnapshot], failed: pa.Table, runner: TaskRunner
+) -> KeySet:
+    """The keys with a lost part that have results or a failure."""
+    parts = KeyParts(gone.keys, gone.hashes)
+    found = [read_output_keys(output, shape, parts, runner) for output in outputs]
+    if failed.num_rows:
+        tried = failed.filter(pa.array(row_hash.hash_rows(failed, parts.names).among(gone.hashes)))
+        found.append(KeySet(tried, shape.hash_keys(tried)))
+    return KeySet.joined(found, shape.keys)
+
+
+def _source(shape: KeyShape, number: int, changed: ChangedKeys, keys: KeySet) -> PendingSource:
+    at = shape.hash_part(number, keys.table).positions_in(changed.hashes)
+    return PendingSource(keys.table, keys.hashes, number, changed.first[at], changed.last[at])

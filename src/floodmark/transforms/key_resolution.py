@@ -1,0 +1,206 @@
+"""Resolve the transform keys of a step, and the shape of its inputs, from the step's declaration and the datasets."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.derive.inputs import InputSnapshot
+from floodmark.derive.key_shape import InputShape, KeyShape, OutputKeys, PlanKind, common_type
+from floodmark.errors import BadStep
+from floodmark.transforms.specs import InputSpec
+
+
+def resolve_shape(
+    pinned: Sequence[InputSnapshot],
+    specs: Sequence[InputSpec],
+    transform_keys: Sequence[str] | None,
+    outputs: Sequence[OutputKeys],
+) -> KeyShape | None:
+    """The shape of a step with these inputs; None if a transform key has no type yet, so that there is nothing to do.
+
+    Before its first write, an input has no columns.
+    """
+    names = _key_names(pinned, specs, transform_keys, outputs)
+    parts = [_aliases(spec, given, names) for spec, given in zip(specs, pinned, strict=True)]
+    _check_parts(names, parts, pinned)
+    schema = _types(names, parts, pinned, outputs)
+    if schema is None:
+        return None
+    inputs = tuple(_input(s, g, p, schema) for s, g, p in zip(specs, pinned, parts, strict=True))
+    return KeyShape(schema, inputs, _kind(inputs))
+
+
+def _key_names(
+    pinned: Sequence[InputSnapshot],
+    specs: Sequence[InputSpec],
+    given: Sequence[str] | None,
+    outputs: Sequence[OutputKeys],
+) -> tuple[str, ...]:
+    """The names of the transform keys: as declared, else by default."""
+    if given is not None:
+        names = (given,) if isinstance(given, str) else tuple(given)
+        if not names or len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
+            raise BadStep(
+                f"transform_keys={list(names)} is empty or has a column twice", hint="name each transform key once"
+            )
+    else:
+        names = _shared(pinned, specs, outputs)
+    for output in outputs:
+        missing = [name for name in names if output.key is not None and name not in output.key]
+        if missing:
+            raise BadStep(
+                f"the key of output {output.name!r} lacks the transform key {missing[0]!r}",
+                hint=f"its key is {', '.join(output.key or ())}; it must contain {', '.join(names)}",
+            )
+    return names
+
+
+def _shared(
+    pinned: Sequence[InputSnapshot], specs: Sequence[InputSpec], outputs: Sequence[OutputKeys]
+) -> tuple[str, ...]:
+    """The default transform keys: the columns that all keys share; if none, the keys of all inputs (a cross join)."""
+    keys = [_own_key(spec, given) for spec, given in zip(specs, pinned, strict=True)]
+    known = [*keys, *(output.key for output in outputs if output.key is not None)]
+    shared = tuple(name for name in keys[0] if all(name in key for key in known))
+    if shared:
+        return shared
+    inputs_share = [name for name in keys[0] if all(name in key for key in keys)]
+    if inputs_share or len(keys) < 2:
+        raise BadStep(
+            f"the keys of inputs and outputs share no column: {' / '.join(', '.join(key) for key in known)}",
+            hint="give transform_keys=, and OutputSpec(…, key=) that contains them; or drop an output with another "
+            "key: the next run creates it again",
+        )
+    crossed = [name for key in keys for name in key]
+    return tuple(dict.fromkeys(crossed))
+
+
+def _own_key(spec: InputSpec, given: InputSnapshot) -> tuple[str, ...]:
+    """An input's key, by the names of the transform keys. Hidden columns are part of it only if keys= names them."""
+    alias = {column: name for name, column in (spec.keys or {}).items()}
+    key = given.strategy.key
+    if not key:
+        raise BadStep(
+            f"input {spec.name!r} is append-only, so the step's transform keys are not known",
+            hint="give transform_keys=: the columns whose values identify the rows of one call",
+        )
+    own = tuple(alias.get(column, column) for column in key if column in alias or column in given.shown_key)
+    if not own:
+        columns = ", ".join(given.shown.names) if given.shown is not None else ""
+        raise BadStep(
+            f"view {spec.name!r} has no key in its visible columns, so the step's transform keys are not known",
+            hint=f"give transform_keys=[…]: some of {columns}, whose values identify the rows of one call",
+        )
+    return own
+
+
+def _aliases(spec: InputSpec, given: InputSnapshot, names: tuple[str, ...]) -> dict[str, str]:
+    """The transform keys that an input has, each with the input's column."""
+    alias = dict(spec.keys or {})
+    for name in alias:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the transform keys are {', '.join(names)}"
+            raise BadStep(f"keys= of input {spec.name!r} names {name!r}, which is no transform key", hint=hint)
+    aliased = set(alias.values())
+    columns = _known_columns(given)
+    part = {}
+    for name in names:
+        column = alias.get(name, name)
+        if name in alias or name not in aliased:  # a column that is another key by keys= is not this one
+            if columns is None or column in columns:
+                part[name] = column
+            elif name in alias:
+                raise BadStep(f"input {spec.name!r} has no column {column!r}", hint=f"it has {_column_names(given)}")
+    return part
+
+
+def _known_columns(given: InputSnapshot) -> Sequence[str] | None:
+    """The columns of an input. Before its first write: those of its key, or None without a key (any may come).
+
+    Hidden columns are included if they are part of the key. Columns that a view no longer has are not.
+    """
+    if given.shown is not None:
+        return list(dict.fromkeys([*given.shown.names, *given.strategy.key]))
+    return given.strategy.key or None
+
+
+def _column_names(given: InputSnapshot) -> str:
+    """The visible columns of an input, as text."""
+    return ", ".join(given.strategy.key if given.shown is None else given.shown.names)
+
+
+def _check_parts(names: tuple[str, ...], parts: Sequence[Mapping[str, str]], pinned: Sequence[InputSnapshot]) -> None:
+    for given, part in zip(pinned, parts, strict=True):
+        if not part:
+            raise BadStep(
+                f"input {given.name!r} has none of the transform keys {', '.join(names)}",
+                hint=f"it has {_column_names(given)}: give InputSpec({given.name!r}, keys={{{names[0]!r}: 'column'}})",
+            )
+    if any(len(part) == len(names) for part in parts):
+        return
+    counted = [name for part in parts for name in part]
+    twice = [name for name in names if counted.count(name) > 1]
+    missing = [name for name in names if name not in counted]
+    if not twice and not missing:
+        return
+    why = f"no input has {missing[0]!r}" if missing else f"several inputs have {twice[0]!r}, but no input has all keys"
+    raise BadStep(
+        f"the transform keys {', '.join(names)} do not fit the inputs: {why}",
+        hint="one input must have all transform keys (a join), or each key must be in exactly one input (a cross join)",
+    )
+
+
+def _types(
+    names: tuple[str, ...],
+    parts: Sequence[Mapping[str, str]],
+    pinned: Sequence[InputSnapshot],
+    outputs: Sequence[OutputKeys],
+) -> pa.Schema | None:
+    """The keys' types: those of existing outputs, else common types of all inputs."""
+    fields = []
+    for name in names:
+        kept = [o.columns.field(name).type for o in outputs if o.columns is not None and name in o.columns.names]
+        known = [
+            (given.name, given.layout.data.field(part[name]).type)
+            for given, part in zip(pinned, parts, strict=True)
+            if name in part and given.layout is not None
+        ]
+        if not known:
+            return None
+        for owner, data_type in known:
+            if pa.types.is_nested(data_type):
+                raise BadStep(
+                    f"the transform key {name!r} of input {owner!r} has type {data_type}",
+                    hint="use keys with plain values: numbers, text, dates or times",
+                )
+        together = common_type(name, known)
+        fields.append(pa.field(name, kept[0] if kept else together))
+    return pa.schema(fields)
+
+
+def _input(spec: InputSpec, given: InputSnapshot, part: Mapping[str, str], schema: pa.Schema) -> InputShape:
+    if given.layout is None:
+        columns = pa.schema([pa.field(column, schema.field(name).type) for name, column in part.items()])
+    else:
+        # The function also gets a hidden column that is a transform key: its result must have it.
+        shown, own = given.layout.shown.names, part.values()
+        names = [*shown, *own] if spec.columns is None else [*own, *spec.columns]
+        columns = pa.schema([_optional(given.layout.data.field(name)) for name in dict.fromkeys(names)])
+    key, lookup = given.strategy.key, given.strategy.lookup
+    is_full = len(part) == len(schema)
+    return InputShape(spec.name, given.dataset_id, dict(part), key, lookup, columns, spec.required, is_full)
+
+
+def _optional(field: Any) -> pa.Field:
+    return pa.field(field.name, field.type)
+
+
+def _kind(inputs: tuple[InputShape, ...]) -> PlanKind:
+    if not any(given.is_full for given in inputs):
+        return "cross"
+    return "map" if len(inputs) == 1 and inputs[0].search_method == "key" else "keyed"

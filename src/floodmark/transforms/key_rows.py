@@ -1,0 +1,237 @@
+"""Find the rows of keys: by an input's key index, or in files with all rows of the requested keys, sorted by bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from floodmark.derive.changed_keys import TASK_ROWS, HashGroups, cut_selection
+from floodmark.derive.inputs import InputSnapshot, TaskInput
+from floodmark.derive.key_shape import KeyShape
+from floodmark.derive.row_search import find_by_index
+from floodmark.engine.rounds import TaskRunner
+from floodmark.ledger.selection import Selection
+from floodmark.storage.arrays import I64, U64, Hashes, HashIndex
+from floodmark.transforms.run_scope import values_filter
+from floodmark.transforms.work_units import BUCKETS, KeysUnit, ScratchDir, TableFile
+
+_TOP = np.uint64(56)
+
+RowReader = Callable[[I64], pa.Table]
+"""Reads the rows at these positions, in this order, with the columns that the function gets."""
+
+
+@dataclass(frozen=True)
+class KeyRows:
+    """The rows of one input for some keys: sorted by part, then by offset."""
+
+    part: I64  # per key: the number of its part
+    starts: I64  # per part: where its rows begin; after the last part: where they end
+    offsets: I64
+    read: RowReader
+
+    @property
+    def counts(self) -> I64:
+        """The number of rows of each key."""
+        result: I64 = np.diff(self.starts)[self.part]
+        return result
+
+
+def locate_rows(unit: KeysUnit, keys: pa.Table, shape: KeyShape, number: int, given: TaskInput) -> KeyRows:
+    """The rows of an input that belong to keys."""
+    part, parts = _parts(shape, number, keys)
+    files = unit.sides[number]
+    if given.layout is None:
+        nothing = np.empty(0, np.int64)
+        return KeyRows(part, np.zeros(parts.num_rows + 1, np.int64), nothing, lambda at: _nothing(shape, number, at))
+    if files is not None:
+        table = _bucket_rows(unit, keys, shape, number)
+        at = Hashes(*_hashes(table)).positions_in(shape.hash_part(number, parts))
+        mine = np.flatnonzero(at >= 0)
+        offsets = table.column(table.num_columns - 3).to_numpy()
+        if not shape.inputs[number].is_full:
+            _, once = np.unique(offsets[mine], return_index=True)  # a row is in every bucket that has a key of it
+            mine = mine[once]
+        rows = pa.Table.from_arrays(table.columns[:-3], schema=shape.inputs[number].columns)
+        return _sort_by_part(part, parts.num_rows, at[mine], offsets[mine], _from_table(rows, mine))
+    owner, offsets, hashes = find_by_index(shape, number, parts, given)
+    return _sort_by_part(part, parts.num_rows, owner, offsets, _from_slices(shape, number, given, offsets, hashes))
+
+
+def _nothing(shape: KeyShape, number: int, at: I64) -> pa.Table:
+    assert len(at) == 0
+    return shape.inputs[number].columns.empty_table()
+
+
+def _parts(shape: KeyShape, number: int, keys: pa.Table) -> tuple[I64, pa.Table]:
+    """The number of each key's part in an input, and one key for each distinct part."""
+    if shape.inputs[number].is_full:
+        return np.arange(keys.num_rows, dtype=np.int64), keys
+    groups = HashGroups.of(shape.hash_part(number, keys))
+    return groups.number, keys.take(pa.array(groups.first))
+
+
+def _sort_by_part(part: I64, parts: int, owner: I64, offsets: I64, read: RowReader) -> KeyRows:
+    order = np.lexsort((offsets, owner))
+    starts = np.searchsorted(owner[order], np.arange(parts + 1))
+    return KeyRows(part, starts.astype(np.int64), offsets[order], lambda at: read(order[at]))
+
+
+def _from_slices(shape: KeyShape, number: int, given: TaskInput, offsets: I64, hashes: Hashes) -> RowReader:
+    columns = shape.inputs[number].columns
+
+    def read(at: I64) -> pa.Table:
+        with given.raise_if_input_moved():
+            return given.rows.verified(offsets[at], hashes.take(at)).select(columns.names).cast(columns)
+
+    return read
+
+
+def _bucket_rows(unit: KeysUnit, keys: pa.Table, shape: KeyShape, number: int) -> pa.Table:
+    """The rows of all buckets that may have the unit's keys."""
+    files = unit.sides[number]
+    assert files
+    top = shape.hash_file_order(number, keys).high >> _TOP
+    low, high = int(top.min()), int(top.max()) + 1
+    return pa.concat_tables([file.read(low, high) for file in files])
+
+
+def _hashes(table: pa.Table) -> tuple[U64, U64]:
+    return table.column(table.num_columns - 2).to_numpy(), table.column(table.num_columns - 1).to_numpy()
+
+
+def _from_table(rows: pa.Table, positions: I64) -> RowReader:
+    return lambda at: rows.take(pa.array(positions[at]))
+
+
+# Sorting rows into buckets
+
+_TASK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class SortRowsTask:
+    """One task: sort the rows of a selection into a file by bucket."""
+
+    given: TaskInput
+    shape: KeyShape
+    number: int
+    selection: Selection
+    wanted: TableFile
+    room: ScratchDir = field(repr=False)
+
+
+def sort_rows_by_bucket(
+    pinned: InputSnapshot, shape: KeyShape, number: int, keys: pa.Table, runner: TaskRunner, room: ScratchDir
+) -> tuple[TableFile, ...]:
+    """The current rows of an input that belong to some of these keys, in files by bucket of the keys' hashes.
+
+    If an input has only some of the transform keys, a row belongs to all keys with its part: it is in all their
+    buckets.
+    """
+    if pinned.layout is None:
+        return (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
+    parts = _distinct_parts(shape, number, keys)
+    filed = room.put(parts, [parts.num_rows])
+    selection = pinned.current_rows()
+    rows = max(1, min(TASK_ROWS, int(_TASK_BYTES / max(pinned.row_bytes, 1.0))))
+    tasks = [
+        SortRowsTask(pinned.task_input, shape, number, piece, filed, room) for piece in cut_selection(selection, rows)
+    ]
+    try:
+        results = runner.run_reading(tasks, sort_selection, selection.end - selection.start)
+    finally:
+        _latest_parts.clear()
+    files = tuple(file for file in results if file is not None)
+    return files or (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
+
+
+def _distinct_parts(shape: KeyShape, number: int, keys: pa.Table) -> pa.Table:
+    """The distinct parts that the keys have in an input: their values, their hashes, and the buckets of their keys."""
+    parts, target = shape.hash_part(number, keys), shape.hash_file_order(number, keys)
+    bucket = (target.high >> _TOP).astype(np.int64)
+    groups = HashGroups.of(parts)
+    if len(groups) == len(bucket):  # no two keys share a part, so each part has one bucket
+        pairs = np.arange(len(groups)) * BUCKETS + bucket[groups.first]
+    else:
+        pairs = np.unique(groups.number * BUCKETS + bucket)
+    ends = np.searchsorted(pairs // BUCKETS, np.arange(len(groups) + 1)).astype(np.int32)
+    table = keys.select(list(shape.inputs[number].part)).take(pa.array(groups.first))
+    hashes = parts.take(groups.first)
+    lists = pa.ListArray.from_arrays(pa.array(ends), pa.array((pairs % BUCKETS).astype(np.uint8)))
+    columns = [*table.columns, pa.array(hashes.high), pa.array(hashes.low), lists]
+    return pa.Table.from_arrays(columns, names=[*map(str, range(len(columns)))])
+
+
+def _columns(shape: KeyShape, number: int) -> pa.Schema:
+    own = [pa.field(str(n), f.type) for n, f in enumerate(shape.inputs[number].columns)]
+    last = [("offset", pa.int64()), ("high", pa.uint64()), ("low", pa.uint64())]
+    return pa.schema([*own, *last])
+
+
+@dataclass(frozen=True)
+class RequestedParts:
+    """The requested parts with an index, and the buckets of each part."""
+
+    values: pa.Table
+    among: HashIndex
+    ends: npt.NDArray[np.int32]  # per part: where its buckets begin; after the last part: where they end
+    buckets: npt.NDArray[np.uint8]
+
+
+_latest_parts: dict[str, RequestedParts] = {}
+
+
+def _open_parts(filed: TableFile) -> RequestedParts:
+    """The requested parts of a file. Tasks of one process share them: to build the index takes longer than a task."""
+    opened = _latest_parts.get(filed.path)
+    if opened is None:
+        *values, high, low, lists = filed.read_all().combine_chunks().columns
+        table = pa.Table.from_arrays(values, names=[str(n) for n in range(len(values))])
+        of_each = lists.chunk(0)
+        among = HashIndex.of(Hashes(high.to_numpy(), low.to_numpy()))
+        opened = RequestedParts(table, among, of_each.offsets.to_numpy(), of_each.values.to_numpy())
+        _latest_parts.clear()
+        _latest_parts[filed.path] = opened
+    return opened
+
+
+def sort_selection(task: SortRowsTask) -> TableFile | None:
+    """The requested rows of a selection, as a file by bucket; None if there are none."""
+    assert task.given.layout is not None
+    offset = task.given.layout.vocab.offset
+    given = task.shape.inputs[task.number]
+    names = list(dict.fromkeys([offset, *given.own, *given.columns.names]))
+    wanted = _open_parts(task.wanted)
+    where = values_filter(wanted.values.rename_columns(list(given.own)), task.given.layout.data)
+    tables: list[pa.Table] = []
+    buckets: list[I64] = []
+    scan = task.given.scan(task.selection, names)
+    with task.given.raise_if_input_moved(), scan.readable():
+        for batch in scan.batches(where):
+            rows = pa.Table.from_batches([batch])
+            hashes = task.shape.hash_part(task.number, task.shape.part_of(task.number, rows))
+            at, pair = _rows_and_buckets(wanted.among.find(hashes), wanted.ends)
+            if len(at) == 0:
+                continue
+            columns = [*rows.select(given.columns.names).columns, rows.column(offset)]
+            added = [pa.chunked_array([pa.array(hashes.high)]), pa.chunked_array([pa.array(hashes.low)])]
+            schema = _columns(task.shape, task.number)
+            tables.append(pa.Table.from_arrays([*columns, *added], schema=schema).take(pa.array(at)))
+            buckets.append(wanted.buckets[pair].astype(np.int64))
+    return task.room.put_parts(pa.concat_tables(tables), np.concatenate(buckets), BUCKETS) if tables else None
+
+
+def _rows_and_buckets(part: I64, ends: npt.NDArray[np.int32]) -> tuple[I64, I64]:
+    """Each row with each bucket of its part: positions of rows, and positions in the list of buckets."""
+    rows = np.flatnonzero(part >= 0)
+    first = ends[part[rows]].astype(np.int64)
+    lengths = ends[part[rows] + 1] - first
+    which = np.repeat(np.arange(len(rows)), lengths)
+    before = np.cumsum(lengths) - lengths
+    pairs: I64 = np.arange(len(which)) - before[which] + first[which]
+    return rows[which], pairs

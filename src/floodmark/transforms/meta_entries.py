@@ -1,0 +1,302 @@
+"""The files of the transform meta: entries of processed keys in sorted files, the step's runs, and the manifest.
+
+An entry has the hash of a key, and the time and number of its run; the newest entry of a key counts. All files are
+committed state: like every checkpoint they are named by their SHA3-256 and stored durably before the commit.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from floodmark.chain.ids import Multihash
+from floodmark.derive.notes import StoredNote
+from floodmark.derive.positions import StoredPosition, bind_blocks
+from floodmark.errors import BadMeta, ObjectNotFound
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.arrays import Hashes
+from floodmark.storage.sorted_runs import Columns, RunFile, RunFiles, RunSpec, entry_count, merge, write_run
+from floodmark.storage.tiers import RetiredFiles, Tiers
+from floodmark.transforms.failed_keys import FailedFile
+
+U32 = npt.NDArray[np.uint32]
+SPEC = RunSpec("meta", ("high", "low"), {"process_ts": np.int64, "run": np.uint32}, digest="data")
+
+
+def entry_files(objects: DatasetObjects) -> RunFiles:
+    """The entry files of a step's meta; its first output has them."""
+    return RunFiles(objects.store, objects.checkpoint_prefix, SPEC.kind, partial(bad_meta, objects))
+
+
+def bad_meta(objects: DatasetObjects, name: str, problem: str) -> BadMeta:
+    return BadMeta(
+        f"the file {name} of the transform meta of {objects.folder!r} cannot be used: {problem}",
+        hint="restore the file from a copy, or run `floodmark reset STEP`: the next run computes everything again",
+        file=name,
+        dataset=objects.folder,
+    )
+
+
+def get_meta_file(objects: DatasetObjects, name: str) -> bytes:
+    """The bytes of a file, checked against the digest in its name."""
+    digest = Multihash.parse(name)
+    try:
+        data = objects.store.get(objects.checkpoint_key(digest))
+    except ObjectNotFound as error:
+        raise bad_meta(objects, name, "it is missing") from error
+    if Multihash.sha3_256(data) != digest:
+        raise bad_meta(objects, name, "its hash is not its name")
+    return data
+
+
+def make_entries(hashes: Hashes, process_ts: int, run: int) -> Columns:
+    """The entries of keys, sorted and distinct, that one run has processed."""
+    # All entries share one time and one run number: broadcast views need no memory.
+    time, number = (np.broadcast_to(value, len(hashes)) for value in (np.int64(process_ts), np.uint32(run)))
+    return {"high": hashes.high, "low": hashes.low, "process_ts": time, "run": number}
+
+
+def add_entries(
+    objects: DatasetObjects, folder: Path, manifest: MetaManifest, entries: Columns, salt: str, tiers: Tiers
+) -> tuple[MetaManifest, list[EntryFile]]:
+    """Add entries to the manifest of the next commit, merge segments if due, and write the files to the folder.
+
+    The manifest must already have the run of the entries, and the positions after the commit. The salt makes the files
+    of each commit unique: a replaced file is never written again, so its late removal cannot hit a file in use.
+    """
+    if entry_count(entries) == 0:
+        return manifest, []
+    sizes = [sum(file.entries for file in segment) for segment in manifest.segments]
+    merged = tiers.due([entry_count(entries), *sizes]) - 1
+    if merged == 0:
+        starts = range(0, entry_count(entries), tiers.file_entries)
+        parts = ({name: c[start : start + tiers.file_entries] for name, c in entries.items()} for start in starts)
+        files = [_write_entries(folder, part, salt) for part in parts]
+    else:
+        segments = manifest.segments[:merged]
+        numbers = {int(entries["run"][0])} | {n for segment in segments for file in segment for n in file.runs}
+        one = collapse_runs({n: manifest.runs[n] for n in numbers}, manifest.positions, manifest.next_run)
+        files = [
+            _write_entries(folder, {**part, "run": _renumber(part["run"], one.number_of)}, salt)
+            for part in merge(entry_files(objects), segments, SPEC.order, tiers.file_entries, [entries])
+        ]
+        runs = {**manifest.runs, **one.runs}
+        manifest = replace(manifest, runs=runs, next_run=max(runs) + 1)
+    manifest = replace(manifest, segments=(tuple(files), *manifest.segments[merged:]))
+    # Runs without entries are dropped.
+    return replace(manifest, runs={n: run for n, run in manifest.runs.items() if n in manifest.referred}), files
+
+
+def _write_entries(folder: Path, entries: Columns, salt: str) -> EntryFile:
+    run = entries["run"]
+    numbers = np.unique(run[:1] if run.strides == (0,) else run)
+    return EntryFile(**vars(write_run(folder, SPEC, "entries", entries, salt)), runs=tuple(numbers.tolist()))
+
+
+def _renumber(run: U32, number_of: Mapping[int, int]) -> U32:
+    old = np.array(sorted(number_of), np.uint32)
+    new = np.array([number_of[int(number)] for number in old], np.uint32)
+    renumbered: U32 = new[np.searchsorted(old, run)]
+    return renumbered
+
+
+NOTHING = -1
+"""The position of an input before its first record was read."""
+
+NEVER = -2
+"""The position of a key that was never processed."""
+
+MOST_RUNS = 32
+"""The most runs that one merge keeps apart."""
+
+SEVERAL_RUNS = ""
+"""The id of an entry that stands for several merged runs."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run: its id, its time, and by dataset id the newest record of each input that it could see."""
+
+    id: str
+    process_ts: int  # milliseconds: when it began
+    pinned: Mapping[str, int]  # NOTHING if the input had no records
+
+    def up_to(self, dataset: str) -> int:
+        return self.pinned.get(dataset, NOTHING)
+
+    def is_within(self, positions: Mapping[str, int]) -> bool:
+        """Whether the run saw no record beyond the positions."""
+        return all(offset <= positions.get(dataset, NOTHING) for dataset, offset in self.pinned.items())
+
+
+@dataclass(frozen=True)
+class CollapsedRuns:
+    """The result of `collapse_runs`: old run numbers mapped to fewer new ones."""
+
+    number_of: Mapping[int, int]  # the new number of each old one
+    runs: Mapping[int, RunInfo]  # by new number
+
+
+def collapse_runs(runs: Mapping[int, RunInfo], positions: Mapping[str, int], next_number: int) -> CollapsedRuns:
+    """Merge runs that have seen the same records into one number; new numbers start at `next_number`.
+
+    Above MOST_RUNS, the oldest runs are merged, too: the merged run has only what all of them have seen.
+    """
+    groups: dict[frozenset[tuple[str, int]], list[int]] = {}
+    for number, run in sorted(runs.items()):
+        claim = positions if run.is_within(positions) else run.pinned
+        groups.setdefault(_canonical(claim), []).append(number)
+    kept = sorted(groups.items(), key=lambda item: item[1][-1], reverse=True)
+    if len(kept) > MOST_RUNS:
+        oldest = [number for _, numbers in kept[MOST_RUNS - 1 :] for number in numbers]
+        least = _least_seen([runs[number] for number in oldest], positions)
+        kept = [*kept[: MOST_RUNS - 1], (_canonical(least), oldest)]
+    number_of: dict[int, int] = {}
+    result: dict[int, RunInfo] = {}
+    for claim_items, numbers in kept:
+        first = runs[numbers[0]]
+        if len(numbers) == 1 and _canonical(first.pinned) == claim_items:
+            number, one = numbers[0], first
+        else:
+            number, next_number = next_number, next_number + 1
+            one = RunInfo(SEVERAL_RUNS, max(runs[n].process_ts for n in numbers), dict(sorted(claim_items)))
+        result[number] = one
+        number_of |= dict.fromkeys(numbers, number)
+    return CollapsedRuns(number_of, result)
+
+
+def _canonical(pinned: Mapping[str, int]) -> frozenset[tuple[str, int]]:
+    return frozenset((dataset, offset) for dataset, offset in pinned.items() if offset != NOTHING)
+
+
+def _least_seen(runs: Iterable[RunInfo], positions: Mapping[str, int]) -> dict[str, int]:
+    """By dataset id the newest record that all of these runs saw, but at least the position."""
+    some = list(runs)
+    datasets = {dataset for run in some for dataset in run.pinned} | set(positions)
+    return {d: max(min(run.up_to(d) for run in some), positions.get(d, NOTHING)) for d in sorted(datasets)}
+
+
+# The manifest
+
+KIND = "floodmark.meta"
+
+SeenRecord = tuple[int, str]
+"""The offset of a record, and the block that has it."""
+
+
+class DamagedMeta(Exception):
+    """A checkpoint that is not a valid manifest."""
+
+
+@dataclass(frozen=True)
+class EntryFile(RunFile):
+    """The manifest's entry for a sorted run of entries."""
+
+    runs: tuple[int, ...] = ()  # the run numbers of its entries
+
+
+EntrySegment = tuple[EntryFile, ...]
+"""Files with ascending, disjoint ranges of hashes, written together."""
+
+
+@dataclass(frozen=True)
+class StoredLastRun:
+    """The run that committed last. `keys` and `failed` count the keys of all its commits."""
+
+    id: str
+    process_ts: int
+    keys: int
+    failed: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MetaManifest:
+    """The root document of a step's meta as of one commit."""
+
+    transform_keys: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    version: str | None = None  # None before the first commit
+    name: str = ""
+    segments: tuple[EntrySegment, ...] = ()  # newest first
+    runs: Mapping[int, RunInfo] = field(default_factory=dict)  # the runs that entries refer to, by number
+    next_run: int = 0
+    positions: Mapping[str, int] = field(default_factory=dict)
+    blocks: Mapping[str, str] = field(default_factory=dict)  # the blocks that have the records at the positions
+    seen: Mapping[str, SeenRecord] = field(
+        default_factory=dict
+    )  # the newest record a run could see, beyond the positions
+    failed: FailedFile | None = None
+    keys: int = 0
+    last_run: StoredLastRun | None = None
+    generation: int = 0  # commits so far
+    retired: RetiredFiles = field(default=(), repr=False)
+
+    @property
+    def read(self) -> list[StoredPosition]:
+        """The newest records that results refer to. If one was replaced in its input, the history diverged."""
+        return [
+            *bind_blocks(self.positions, self.blocks),
+            *(StoredPosition(name, *seen) for name, seen in self.seen.items()),
+        ]
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all files that the meta needs."""
+        entries = {file.name for segment in self.segments for file in segment}
+        return entries | ({self.failed.name} if self.failed else set())
+
+    @property
+    def referred(self) -> set[int]:
+        """The numbers of the runs that entries refer to."""
+        return {number for segment in self.segments for file in segment for number in file.runs}
+
+
+def encode_meta(manifest: MetaManifest) -> bytes:
+    """The bytes of the manifest's file."""
+    content = {
+        "kind": KIND,
+        **vars(manifest),
+        "transform_keys": base64.b64encode(manifest.transform_keys.serialize()).decode(),
+        "segments": [[asdict(file) for file in segment] for segment in manifest.segments],
+        "runs": [[number, run.id, run.process_ts, dict(run.pinned)] for number, run in sorted(manifest.runs.items())],
+        "positions": dict(manifest.positions),
+        "blocks": dict(manifest.blocks),
+        "seen": dict(manifest.seen),
+        "failed": manifest.failed and asdict(manifest.failed),
+        "last_run": manifest.last_run and asdict(manifest.last_run),
+    }
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def decode_meta(facts: StoredNote) -> MetaManifest:
+    """The manifest in a note; `DamagedMeta` if it has another format. The caller has checked the note's digest."""
+    if facts.kind != KIND:
+        raise DamagedMeta(f"it has another format ({facts.kind!r}, not {KIND!r})")
+    content = facts.facts
+    try:
+        serialized = base64.b64decode(content["transform_keys"])
+        manifest = MetaManifest(
+            **{
+                **content,
+                "transform_keys": pa.ipc.read_schema(pa.py_buffer(serialized)),
+                "segments": tuple(tuple(map(EntryFile.parse, segment)) for segment in content["segments"]),
+                "runs": {number: RunInfo(run, at, pinned) for number, run, at, pinned in content["runs"]},
+                "seen": {name: (offset, block) for name, (offset, block) in content["seen"].items()},
+                "failed": content["failed"] and FailedFile(**content["failed"]),
+                "last_run": content["last_run"] and StoredLastRun(**content["last_run"]),
+                "retired": tuple((generation, name) for generation, name in content["retired"]),
+            }
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        raise DamagedMeta(f"it has another format ({error})") from error
+    if missing := manifest.referred - set(manifest.runs):
+        raise DamagedMeta(f"entries refer to run {min(missing)}, which it does not have")
+    return manifest

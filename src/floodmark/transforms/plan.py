@@ -1,0 +1,207 @@
+"""The plan of a step, its status, and its tables: pending keys, errors, offsets and meta. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodmark.derive.inputs import InputSnapshot, LakeLike
+from floodmark.derive.key_shape import PlanKind
+from floodmark.derive.positions import NO_POSITION
+from floodmark.engine.rounds import TaskRunner
+from floodmark.functions.failures import empty_failed_keys
+from floodmark.transforms.changelist import Changelist, advice
+from floodmark.transforms.failed_keys import failed_column, failed_keys
+from floodmark.transforms.live_keys import NOT_PENDING
+from floodmark.transforms.run_scope import ChangedScope
+from floodmark.transforms.snapshot import StepSnapshot, snapshot_step
+from floodmark.transforms.step import InputStatus, LastRun, StepStatus
+from floodmark.transforms.waves import Waves
+
+if TYPE_CHECKING:
+    from floodmark.transforms.batch_transform import BatchTransform
+
+
+_MS = 10**6
+
+
+@dataclass(frozen=True)
+class InputPlan:
+    """What a run would read of an input: the records after `previous` up to `head`, and the pending `keys` in them.
+
+    `reads` describes the records that are read to find the keys. If everything is stale, `keys` counts all keys.
+    """
+
+    name: str
+    previous: int
+    head: int
+    records: int
+    keys: int
+    reads: str
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run would process, and why.
+
+    `kind` is the physical plan: map (ranges of records), keyed (the rows of changed keys) or cross (a cross join).
+    `changelist` is 2 if only records beyond the positions are read, and 1 if all records are. `stale` is the reason if
+    everything is processed again. `advice` is set if the offset optimization does not help.
+    """
+
+    step: str
+    inputs: tuple[InputPlan, ...]
+    keys: int
+    new: int
+    changed: int
+    failed: int
+    kind: PlanKind | None
+    changelist: int
+    stale: str | None
+    advice: str | None
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Whether no key would be processed."""
+        return self.keys == 0
+
+
+def plan(step: BatchTransform, lake: LakeLike) -> RunPlan:
+    """What `run` would do now."""
+    pinned = snapshot_step(step, lake)
+    pinned.check_positions()
+    version = 2 if step.use_offset_optimization else 1
+    found = _pending(pinned, lake)
+    if found is None:
+        inputs = tuple(_input(pinned, given, 0, version) for given in pinned.inputs)
+        return RunPlan(step.name, inputs, 0, 0, 0, 0, None, version, pinned.stale, None)
+    why = {row["values"]: row["counts"] for row in pc.value_counts(found.pending.why).to_pylist()}
+    pending = np.count_nonzero(found.pending.first != NOT_PENDING, axis=0)
+    if pinned.stale is not None:
+        pending[:] = len(found)
+    known = 0 if pinned.stale is not None else pinned.meta.keys
+    return RunPlan(
+        step=step.name,
+        inputs=tuple(_input(pinned, g, int(pending[n]), version) for n, g in enumerate(pinned.inputs)),
+        keys=len(found),
+        new=why.get("new", 0),
+        changed=why.get("changed", 0) + why.get("stale", 0),
+        failed=why.get("failed", 0),
+        kind=pinned.required_shape.kind,
+        changelist=version,
+        stale=pinned.stale,
+        advice=advice(known, len(found), max(known, len(found))) if version == 2 and len(found) else None,
+    )
+
+
+def pending(step: BatchTransform, lake: LakeLike, use_offset_optimization: bool | None) -> pa.Table:
+    """The keys that `run` would process, in order. Both changelists, with and without offset optimization, agree."""
+    pinned = snapshot_step(step, lake)
+    pinned.check_positions()
+    if use_offset_optimization is not None:
+        pinned = replace(pinned, step=step.looking(use_offset_optimization))
+    found = _pending(pinned, lake)
+    return pa.table({}) if found is None else found.table
+
+
+def _pending(pinned: StepSnapshot, lake: LakeLike) -> Changelist | None:
+    if pinned.shape is None:
+        return None
+    now_ms = lake.runtime.clock() // _MS
+    return Waves(pinned, ChangedScope(), now_ms, TaskRunner(lake.runtime.session)).changelist
+
+
+def _input(pinned: StepSnapshot, given: InputSnapshot, keys: int, version: int) -> InputPlan:
+    previous = pinned.positions[given.dataset_id]
+    start = max(previous + 1, given.purged_before)
+    records = max(0, given.end - start)
+    if pinned.stale is not None or version == 1:
+        reads = f"all {given.end - given.purged_before:,} records"
+    elif records == 0:
+        reads = "nothing"
+    else:
+        reads = f"{records:,} records, {start} to {given.head}"
+    return InputPlan(given.name, previous, given.head, records, keys, reads)
+
+
+# Status and tables
+
+OFFSETS = pa.schema(
+    [
+        pa.field("transform", pa.string(), nullable=False),
+        pa.field("input", pa.string(), nullable=False),
+        pa.field("offset", pa.int64()),
+        pa.field("time", pa.timestamp("ms", "UTC")),
+    ]
+)
+"""The columns of the offset table. `offset` is null if the step has read no record of an input."""
+
+_ERROR = ("type", "message", "attempts", "since", "last", "state", "due", "traceback")
+
+
+def status(step: BatchTransform, lake: LakeLike) -> StepStatus:
+    """How far a step is behind its inputs, its failed keys, and its last run. Reads no data."""
+    pinned = snapshot_step(step, lake)
+    manifest = pinned.meta.manifest
+    failed = manifest.failed
+    last = manifest.last_run
+    return StepStatus(
+        step=step.name,
+        inputs=tuple(input_status(given, pinned.positions) for given in pinned.inputs),
+        keys=manifest.keys,
+        failed=0 if failed is None else failed.retry,
+        skipped=0 if failed is None else failed.skipped,
+        exhausted=0 if failed is None else failed.exhausted,
+        version=step.function.version,
+        stale=pinned.stale,
+        last_run=None
+        if last is None
+        else LastRun(
+            last.id, datetime.fromtimestamp(last.process_ts / 1000, UTC), last.keys, last.failed, last.seconds
+        ),
+    )
+
+
+def errors(step: BatchTransform, lake: LakeLike) -> pa.Table:
+    """The keys whose last call failed: the transform keys, then the facts of the failure."""
+    pinned = snapshot_step(step, lake)
+    is_first = pinned.meta.version is None and pinned.shape is not None
+    failed = empty_failed_keys(pinned.keys) if is_first else pinned.meta.failed()
+    keys = failed_keys(failed)
+    columns = [*keys.columns, *(failed_column(failed, name) for name in _ERROR)]
+    return pa.table(columns, names=[*keys.column_names, *_ERROR])
+
+
+def offsets(step: BatchTransform, lake: LakeLike) -> pa.Table:
+    """The position in each input, and the commit time of its record."""
+    pinned = snapshot_step(step, lake)
+    return offsets_table(step.name, pinned.inputs, pinned.positions)
+
+
+def offsets_table(step: str, inputs: Sequence[InputSnapshot], positions: Mapping[str, int]) -> pa.Table:
+    """A table of these positions (by dataset id), with the commit times of their records."""
+    rows = []
+    for given in inputs:
+        offset = positions[given.dataset_id]
+        at = given.snapshot.committed_at(offset)
+        reached = (None, None) if offset == NO_POSITION else (offset, None if at is None else at // 10**6)
+        rows.append(dict(zip(OFFSETS.names, (step, given.name, *reached), strict=True)))
+    return pa.Table.from_pylist(rows, OFFSETS)
+
+
+def meta(step: BatchTransform, lake: LakeLike) -> pa.Table:
+    """All processed keys, as hashes."""
+    return snapshot_step(step, lake).meta.to_table()
+
+
+def input_status(given: InputSnapshot, positions: Mapping[str, int]) -> InputStatus:
+    """How far a step with these positions has read an input."""
+    position = positions[given.dataset_id]
+    behind = max(0, given.end - max(position + 1, given.purged_before))
+    return InputStatus(given.name, position, given.head, behind)

@@ -1,0 +1,295 @@
+"""The snapshot of a step: its inputs, its outputs and its meta as of one set of heads, and why everything is stale."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from floodmark.chain.events import SetTransform, TransformInput, TransformSql
+from floodmark.chain.state import parse_input_ids
+from floodmark.derive.inputs import InputSnapshot, LakeLike
+from floodmark.derive.key_shape import KeyShape, OutputKeys
+from floodmark.derive.positions import NO_POSITION, check_on_chain, minimum_watermark
+from floodmark.errors import BadMeta, KeysChanged, OutputTaken
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.snapshot import Snapshot
+from floodmark.transforms.key_resolution import resolve_shape
+from floodmark.transforms.meta import TransformMeta
+from floodmark.transforms.meta_entries import MetaManifest
+from floodmark.transforms.outputs import (
+    SecondaryNote,
+    StepOutput,
+    check_keys,
+    create_output,
+    find_outputs,
+    read_secondary_note,
+    same_transform,
+)
+from floodmark.transforms.run_scope import canonical_filters
+from floodmark.transforms.specs import snapshot_inputs
+
+if TYPE_CHECKING:
+    from floodmark.transforms.batch_transform import BatchTransform
+
+
+ENGINE = "floodmark"
+
+RESET = "reset of "
+"""The prefix of the version after a reset; no version of a function has it."""
+
+LOST = "lost"
+"""The version of damaged meta; all other versions contain a dash."""
+
+
+@dataclass(frozen=True)
+class StepSnapshot:
+    """A step with the heads that a run works on."""
+
+    step: BatchTransform
+    inputs: tuple[InputSnapshot, ...]
+    outputs: tuple[StepOutput, ...]
+    meta: TransformMeta
+    shape: KeyShape | None  # None if a transform key has no type yet: there is nothing to do
+    version: str  # of the function and of its declaration
+
+    @property
+    def required_shape(self) -> KeyShape:
+        assert self.shape is not None
+        return self.shape
+
+    @property
+    def keys(self) -> pa.Schema:
+        """The transform keys."""
+        return self.required_shape.keys
+
+    def named(self, offsets: Mapping[str, int]) -> dict[str, int]:
+        """These offsets (by dataset id) by the inputs' names."""
+        return {given.name: offsets.get(given.dataset_id, NO_POSITION) for given in self.inputs}
+
+    @property
+    def heads(self) -> dict[str, int]:
+        """By dataset id the newest record of each input, -1 for none."""
+        return {given.dataset_id: given.head for given in self.inputs}
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """By dataset id the position in each input."""
+        return {given.dataset_id: self.meta.positions.get(given.dataset_id, NO_POSITION) for given in self.inputs}
+
+    @property
+    def transform(self) -> SetTransform:
+        """The event that describes the step in the chains of its outputs."""
+        inputs = tuple(TransformInput(dataset_ref=given.dataset_id, alias=given.name) for given in self.inputs)
+        function = self.step.function
+        return SetTransform(inputs, TransformSql(ENGINE, version=function.version, query=function.source))
+
+    @cached_property
+    def stale(self) -> str | None:
+        """Why everything has to be processed again; None if only changed keys have to be."""
+        meta, outputs = self.meta, self.outputs
+        if meta.version is not None and meta.version.startswith(RESET):
+            return "it was reset"
+        if meta.version is not None and meta.version != self.version:
+            is_same = meta.version.rpartition("-")[0] == self.step.function.version
+            return (
+                "its inputs, their columns, its outputs or its filters changed" if is_same else "its function changed"
+            )
+        missing = [output.name for output in outputs if output.is_untouched]
+        if meta.version is not None and missing:
+            return f"output {missing[0]!r} is new"
+        left = [output for output in outputs if not output.is_untouched]
+        if meta.version is None and left:
+            return f"output {outputs[0].name!r} is new, and {left[0].name!r} is not"
+        # A run that was killed between two commits has left results of another version in one output.
+        other = [o.name for o in left if not same_transform(o.existing[1].state.transform, self.transform)]
+        notes = [(output.name, read_secondary_note(output)) for output in outputs[1:] if not output.is_untouched]
+        other += [name for name, note in notes if note is not None and note.version != self.version]
+        if other:
+            return f"output {other[0]!r} has results of another version"
+        last = meta.manifest.last_run.id if meta.manifest.last_run is not None else None
+        ahead = [name for name, note in notes if note is not None and note.asked not in (None, last)]
+        return f"output {ahead[0]!r} has results of an interrupted run" if ahead else None
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark of the outputs after everything is processed."""
+        present = [output.snapshot.state.watermark for output in self.outputs[:1] if output.snapshot is not None]
+        return minimum_watermark([given.watermark for given in self.inputs], present[0] if present else None)
+
+    @property
+    def primary(self) -> Snapshot:
+        """The snapshot of the first output, which has the meta."""
+        return self.outputs[0].existing[1]
+
+    def has_nothing_to_do(self, now_ms: int) -> bool:
+        """Whether a run would commit nothing, as far as the positions show. Reads no data."""
+        if self.shape is None:
+            return True
+        if self.stale is not None or self.heads != self.positions:
+            return False
+        if self.meta.version is not None and self.watermark != self.primary.state.watermark:
+            return False
+        return not self.has_due(now_ms)
+
+    def has_due(self, now_ms: int) -> bool:
+        """Whether failed keys are due. Reads only the manifest."""
+        failed = self.meta.manifest.failed
+        return failed is not None and failed.next_due is not None and failed.next_due <= now_ms
+
+    def check_positions(self) -> None:
+        """Raise `InputDiverged` if an input no longer has the records that results refer to."""
+        if self.shape is not None and self.stale is None:
+            name = self.step.name
+            remedy = f"run `floodmark reset {name}`: the next run computes everything from the current records"
+            check_on_chain(f"step {name!r}", self.meta.manifest.read, self.inputs, remedy)
+
+    def create_missing_outputs(self, lake: LakeLike) -> bool:
+        """Create the missing outputs, without rows; whether any was missing."""
+        missing = [output for output in self.outputs if output.snapshot is None]
+        for output in missing:
+            create_output(lake, output, self.keys, self.transform)
+        return bool(missing)
+
+
+MetaLoader = Callable[[Snapshot], TransformMeta]
+"""Reads the meta of a step from its primary output."""
+
+
+def load_meta(primary: Snapshot) -> TransformMeta:
+    """The meta of the newest commit of a primary output; `BadMeta` if it is damaged."""
+    return TransformMeta.load(primary.objects, primary.state.checkpoint)
+
+
+def load_meta_or_lost(primary: Snapshot) -> TransformMeta:
+    """The meta of a primary output; if it is damaged, an empty meta of version LOST."""
+    try:
+        return load_meta(primary)
+    except BadMeta:
+        return TransformMeta(primary.objects, primary.state.checkpoint, MetaManifest(version=LOST))
+
+
+def snapshot_step(step: BatchTransform, lake: LakeLike, load: MetaLoader = load_meta) -> StepSnapshot:
+    """Take a snapshot of a step, and refuse outputs that do not fit it.
+
+    Outputs are read before inputs, so that their positions cannot be beyond the inputs' heads.
+    """
+    outputs = find_outputs(lake, step.outputs, step.name)
+    primary = outputs[0].snapshot
+    nothing = TransformMeta.load(DatasetObjects(lake.store, "nowhere"), None)
+    meta = nothing if primary is None else load(primary)
+    inputs = snapshot_inputs(lake, step.inputs)
+    keys = [OutputKeys(output.name, output.declared_key, _columns(output, meta)) for output in outputs]
+    declared = step.transform_keys
+    if declared is not None and (stored := outputs[0].stored_transform_keys) is not None and tuple(declared) != stored:
+        check_keys(outputs, declared, step.name)
+    shape = resolve_shape(inputs, step.inputs, declared, keys)
+    if shape is None:
+        return StepSnapshot(step, inputs, outputs, meta, None, "")
+    check_keys(outputs, shape.names, step.name)
+    _check_types(meta, shape, outputs[0], step.name)
+    pinned = StepSnapshot(step, inputs, outputs, meta, shape, _version(step, shape, outputs))
+    _check_owner(pinned)
+    return pinned
+
+
+def _columns(output: StepOutput, meta: TransformMeta) -> pa.Schema | None:
+    """The columns of an output. If it has none yet, the transform keys of the meta: their types must not change."""
+    if output.snapshot is not None and output.snapshot.layout is not None:
+        return output.snapshot.layout.data
+    return meta.transform_keys if meta.version not in (None, LOST) else None
+
+
+def _version(step: BatchTransform, shape: KeyShape, outputs: Sequence[StepOutput]) -> str:
+    """The function's version, and a digest of everything else that results depend on. Names are not part of it."""
+    inputs = [
+        [given.dataset_id, dict(given.keys), None if spec.columns is None else sorted(spec.columns), given.required]
+        for spec, given in zip(step.inputs, shape.inputs, strict=True)
+    ]
+    parts = [inputs, [[f.name, str(f.type)] for f in shape.keys], [output.key(shape.names) for output in outputs]]
+    if step.filters is not None:
+        parts.append(canonical_filters(step.filters))
+    return f"{step.function.version}-{hashlib.sha3_256(json.dumps(parts).encode()).hexdigest()[:8]}"
+
+
+def _check_types(meta: TransformMeta, shape: KeyShape, output: StepOutput, step: str) -> None:
+    """Refuse transform keys whose types differ from those of the processed keys: their hashes would differ."""
+    if meta.version in (None, LOST):
+        return
+    before = {field.name: field.type for field in meta.transform_keys}
+    for field in shape.keys:
+        if before.get(field.name) != field.type:
+            raise KeysChanged(
+                f"the transform key {field.name!r} of step {step!r} has type {field.type}, but had "
+                f"{before.get(field.name)} when {output.name!r} was created",
+                hint=f"drop {output.name!r}: the next run creates it again",
+                step=step,
+                output=output.name,
+            )
+
+
+def _check_owner(pinned: StepSnapshot) -> None:
+    """Refuse outputs that have the results of another step: two steps would overwrite each other's results.
+
+    It is the same step if its name is the same, or if its function and inputs are.
+    """
+    step, meta = pinned.step, pinned.meta
+    primary = pinned.outputs[0]
+    note = read_secondary_note(primary)
+    if note is not None and note.step == step.name:
+        raise _wrong_first_output(pinned, note)
+    if note is not None:
+        raise _output_taken(primary.name, step.name, note.step, ", as an output that is not its first")
+    if meta.version is None and not primary.is_untouched:
+        raise _output_taken(primary.name, step.name, None, "")
+    if meta.version == LOST:
+        chain = pinned.primary.state.transform
+        if chain is None or parse_input_ids(chain) != parse_input_ids(pinned.transform):
+            raise _output_taken(primary.name, step.name, None, "")
+    elif meta.version not in (None, pinned.version, RESET + pinned.version) and meta.manifest.name != step.name:
+        raise _output_taken(primary.name, step.name, meta.manifest.name, "")
+    for output in pinned.outputs[1:]:
+        if output.is_untouched:
+            continue
+        note = read_secondary_note(output)
+        if note is None:
+            raise _output_taken(output.name, step.name, None, "")
+        mine = primary.id is not None and note.primary == str(primary.id)
+        if not mine and note.step != step.name:
+            raise _output_taken(output.name, step.name, note.step, "")
+
+
+def _wrong_first_output(pinned: StepSnapshot, note: SecondaryNote) -> OutputTaken:
+    """The error for outputs of the same step in another order, or without its first one."""
+    step, names = pinned.step.name, [output.name for output in pinned.outputs]
+    first = [output.name for output in pinned.outputs if str(output.id) == note.primary]
+    what, hint = f"its first output is no longer among {names}", "name that output first again"
+    if first:
+        what, hint = (
+            f"its first output is {first[0]!r}",
+            f"give outputs={[*first, *(n for n in names if n not in first)]}",
+        )
+    return OutputTaken(
+        f"step {step!r} cannot have {names[0]!r} as its first output: {what}, which has the meta of processed keys",
+        hint=f"{hint}; or drop the step's outputs: the next run creates them again",
+        step=step,
+        output=names[0],
+        owner=step,
+    )
+
+
+def _output_taken(output: str, step: str, other: str | None, how: str) -> OutputTaken:
+    whose = "another step" if other is None else f"step {other!r}"
+    same = "" if other is None else f"; if both are the same step, give it name={other!r}"
+    return OutputTaken(
+        f"step {step!r} cannot write to {output!r}: it has the results of {whose}{how}",
+        hint=f"name another output, or drop {output!r}{same}",
+        step=step,
+        output=output,
+        owner=other,
+    )

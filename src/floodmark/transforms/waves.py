@@ -1,0 +1,179 @@
+"""Waves: the work of a run between two commits, in the order of the changes, and the positions after each commit.
+
+A plain run of kind map processes ranges of records; every other run processes a list of keys. After a new version or a
+reset, everything is one wave, so that readers see all new results at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from floodmark.derive.changed_keys import refuse_purged_input
+from floodmark.derive.inputs import InputSnapshot
+from floodmark.derive.key_shape import KeyShape
+from floodmark.derive.positions import NO_POSITION, advance_positions
+from floodmark.engine.rounds import TaskRunner
+from floodmark.transforms.changelist import (
+    Changelist,
+    Choice,
+    build_changelist,
+    build_failed_changelist,
+    build_requested_changelist,
+    build_stale_changelist,
+)
+from floodmark.transforms.existing_keys import have_rows
+from floodmark.transforms.meta import TransformMeta
+from floodmark.transforms.run_scope import ChangedScope, FailedScope, RequestedScope, RunScope, parse_requested_parts
+from floodmark.transforms.snapshot import StepSnapshot
+from floodmark.transforms.task import Unit
+from floodmark.transforms.work_planner import (
+    UNIT_ROWS,
+    plan_inline_units,
+    plan_key_units,
+    plan_map_units,
+    plan_stale_map_units,
+)
+from floodmark.transforms.work_units import KeysUnit, RangeUnit, ScratchDir
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Some units of work, and the positions after their commit."""
+
+    units: Sequence[Unit]
+    positions: dict[str, int]
+    is_complete: bool  # whether nothing is left to do after it
+    checked: TransformMeta | None = None  # filters out processed rows of ranges
+
+
+@dataclass(frozen=True)
+class Waves:
+    """The waves of a run with one snapshot and one scope. Later waves are planned when they are needed."""
+
+    pinned: StepSnapshot
+    wanted: RunScope
+    now_ms: int
+    runner: TaskRunner
+
+    @property
+    def shape(self) -> KeyShape:
+        return self.pinned.required_shape
+
+    @property
+    def since(self) -> dict[str, int]:
+        """Where the run starts in each input."""
+        positions = self.pinned.positions
+        return dict.fromkeys(positions, NO_POSITION) if self.pinned.stale is not None else positions
+
+    @property
+    def reads_ranges(self) -> bool:
+        """Whether the run processes ranges of records, without a list of keys."""
+        step, wanted = self.pinned.step, self.wanted
+        if not isinstance(wanted, ChangedScope) or not wanted.is_whole or step.filters is not None:
+            return False
+        if self.shape.kind != "map" or step.order_by is not None:
+            return False
+        if self.pinned.stale is not None:
+            return True
+        return step.use_offset_optimization and not self.pinned.has_due(self.now_ms)
+
+    @property
+    def outputs(self) -> list[InputSnapshot]:
+        """The existing outputs, as inputs to read from."""
+        return [
+            InputSnapshot(output.name, str(output.id), output.snapshot)
+            for output in self.pinned.outputs
+            if output.snapshot is not None
+        ]
+
+    @cached_property
+    def changelist(self) -> Changelist:
+        """The keys to process, in order."""
+        pinned, shape = self.pinned, self.shape
+        match self.wanted:
+            case RequestedScope(keys):
+                parts = parse_requested_parts(shape, keys, pinned.step.name)
+                declared = pinned.step.filters
+                return build_requested_changelist(
+                    shape, pinned.inputs, self.outputs, parts, self.runner, declared=declared
+                )
+            case FailedScope():
+                return build_failed_changelist(shape, pinned.meta.failed())
+            case ChangedScope(filters, max_records):
+                step, turn = pinned.step, pinned.meta.manifest.generation
+                choice = Choice(filters, step.order_by, max_records, step.filters, turn)
+                if pinned.stale is not None:
+                    return build_stale_changelist(shape, pinned.inputs, self.outputs, self.runner, choice=choice)
+                return build_changelist(
+                    shape,
+                    pinned.inputs,
+                    self.outputs,
+                    pinned.meta,
+                    self.now_ms,
+                    self.runner,
+                    version=2 if step.use_offset_optimization else 1,
+                    choice=choice,
+                )
+
+    def run(self, room: ScratchDir) -> Iterator[Wave]:
+        """The waves. There is at least one, even if it only moves positions."""
+        return self._ranges() if self.reads_ranges else self._lists(room)
+
+    @property
+    def _most(self) -> int | None:
+        """The most keys of a wave; None for no limit."""
+        if self.pinned.stale is not None or not isinstance(self.wanted, ChangedScope):
+            return None
+        return self.wanted.commit_every or self.pinned.step.commit_every
+
+    def _ranges(self) -> Iterator[Wave]:
+        pinned = self.pinned
+        [only] = pinned.inputs
+        since = self.since[only.dataset_id]
+        is_ahead = pinned.stale is None and pinned.meta.is_ahead([only.dataset_id])
+        checked = pinned.meta if is_ahead else None
+        most = self._most
+        rows = UNIT_ROWS if most is None else min(UNIT_ROWS, most)
+        if pinned.stale is not None:
+            units = plan_stale_map_units(only, self.shape, self.outputs, self.runner, rows)
+            gone = [unit for unit in units if isinstance(unit, KeysUnit)]
+        else:
+            refuse_purged_input(only, pinned.meta)
+            units = plan_map_units(only, self.shape, since, self.runner, checked, rows)
+            gone = self._known([unit for unit in units if isinstance(unit, KeysUnit)])
+        ranges = [unit for unit in units if isinstance(unit, RangeUnit)]
+        # Gone keys come first: they must be processed before a position passes their retractions.
+        wave: list[Unit] = [*gone]
+        rows_in_wave = 0
+        for unit in ranges:
+            if most is not None and rows_in_wave and rows_in_wave + unit.rows > most:
+                yield Wave(wave, {only.dataset_id: unit.start - 1}, is_complete=False, checked=checked)
+                wave, rows_in_wave = [], 0
+            wave.append(unit)
+            rows_in_wave += unit.rows
+        yield Wave(wave, pinned.heads, is_complete=True, checked=checked)
+
+    def _known(self, gone: Sequence[KeysUnit]) -> list[KeysUnit]:
+        """Gone keys that were processed before or have rows in an output. Others have nothing to remove."""
+        if not gone:
+            return []
+        keys = pa.concat_tables([unit.load() for unit in gone])
+        hashes = self.shape.hash_keys(keys)
+        kept = self.pinned.meta.find(hashes).seen | have_rows(self.outputs, hashes)
+        return plan_inline_units(keys.filter(pa.array(kept)))
+
+    def _lists(self, room: ScratchDir) -> Iterator[Wave]:
+        pinned, found = self.pinned, self.changelist
+        keeps_positions = not isinstance(self.wanted, ChangedScope) or self.wanted.filters is not None
+        most = self._most or max(len(found), 1)
+        for start in range(0, max(len(found), 1), most):
+            end = min(start + most, len(found))
+            units = plan_key_units(found.keys.slice(start, end - start), self.shape, pinned.inputs, self.runner, room)
+            pending = dict(zip(self.shape.ids, found.first_pending(end), strict=True))
+            positions = self.since if keeps_positions else advance_positions(self.since, pinned.heads, pending)
+            is_complete = not keeps_positions and end == len(found) == found.found
+            yield Wave(units, positions, is_complete)

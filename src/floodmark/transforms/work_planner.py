@@ -1,0 +1,151 @@
+"""Plan units of work: ranges of records, or lists of keys, for which it chooses how their rows are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodmark.derive.changed_keys import cut_selection, find_changed_keys
+from floodmark.derive.inputs import InputSnapshot, KnownKeys
+from floodmark.derive.key_shape import KeyShape
+from floodmark.derive.row_search import choose_search, estimate_rows_per_key
+from floodmark.engine.rounds import TaskRunner
+from floodmark.rows.classify import RETRACT
+from floodmark.rows.key_entries import NO_ROW
+from floodmark.rows.live_rows import without_dead_files
+from floodmark.storage.arrays import Mask, stable_order
+from floodmark.transforms.key_rows import sort_rows_by_bucket
+from floodmark.transforms.live_keys import KeySet, read_output_keys
+from floodmark.transforms.work_units import KEYS_PART, KeysUnit, RangeUnit, ScratchDir, TableFile
+
+UNIT_ROWS = 1 << 17
+UNIT_BYTES = 64 << 20
+
+
+def plan_map_units(
+    pinned: InputSnapshot,
+    shape: KeyShape,
+    since: int,
+    runner: TaskRunner,
+    known: KnownKeys | None = None,
+    unit_rows: int = UNIT_ROWS,
+) -> list[RangeUnit | KeysUnit]:
+    """The current rows after `since` of a step's only input as ranges of records, then keys that are gone since then.
+
+    Only the keys of retractions are read. Retractions that were seen when their key was processed are left out by
+    `known`; `read_chunks` does the same for rows.
+    """
+    if pinned.layout is None or pinned.end <= since + 1:
+        return []
+    return [*_ranges(pinned, since, unit_rows), *plan_inline_units(_gone_since(pinned, shape, since, runner, known))]
+
+
+def plan_stale_map_units(
+    pinned: InputSnapshot,
+    shape: KeyShape,
+    outputs: Sequence[InputSnapshot],
+    runner: TaskRunner,
+    unit_rows: int = UNIT_ROWS,
+) -> list[RangeUnit | KeysUnit]:
+    """All current rows of a step's only input as ranges of records, then keys that only outputs have."""
+    return [*_ranges(pinned, -1, unit_rows), *plan_vanished_units(shape, [pinned], outputs, runner)]
+
+
+def _ranges(pinned: InputSnapshot, since: int, unit_rows: int) -> list[RangeUnit]:
+    if pinned.layout is None:
+        return []
+    live = without_dead_files(pinned.live_rows_since(since + 1))
+    rows = max(1, min(unit_rows, int(UNIT_BYTES / max(pinned.row_bytes, 1.0))))
+    return [RangeUnit(part, part.start, part.end) for part in cut_selection(live, rows)]
+
+
+def _gone_since(
+    pinned: InputSnapshot, shape: KeyShape, since: int, runner: TaskRunner, known: KnownKeys | None
+) -> pa.Table:
+    """The keys that were retracted after `since` and have no current row."""
+    start = max(since + 1, pinned.purged_before)
+    low, high = np.searchsorted(pinned.dead, [start, pinned.end])
+    if pinned.layout is None or low == high:
+        return shape.keys.empty_table()  # every retraction leaves dead records
+    is_retraction = pc.field(pinned.layout.vocab.op) == RETRACT
+    retracted = find_changed_keys(pinned, shape, 0, since, runner, known, is_retraction).keys
+    return retracted.filter(pa.array(~_has_row(pinned, shape, retracted)))
+
+
+def _has_row(pinned: InputSnapshot, shape: KeyShape, keys: pa.Table) -> Mask:
+    """Which keys have a current row in a step's only input."""
+    assert pinned.layout is not None
+    assert pinned.index is not None
+    whole, prefix, fits = shape.own_hashes(0, keys, pinned.layout.data)
+    with pinned.raise_if_input_moved():
+        offset = pinned.index.find(whole, prefix).offset
+    has_row: Mask = fits & (offset != NO_ROW) & (offset >= pinned.purged_before)
+    return has_row
+
+
+def plan_vanished_units(
+    shape: KeyShape, pinned: Sequence[InputSnapshot], outputs: Sequence[InputSnapshot], runner: TaskRunner
+) -> list[KeysUnit]:
+    """The keys that outputs have but a step's only input has not: a full run retracts their rows."""
+    [only] = pinned
+    keys = KeySet.joined([read_output_keys(output, shape, None, runner) for output in outputs], shape.keys).table
+    if only.layout is None:
+        return plan_inline_units(keys)
+    return plan_inline_units(keys.filter(pa.array(~_has_row(only, shape, keys))))
+
+
+def plan_inline_units(keys: pa.Table) -> list[KeysUnit]:
+    """Units with keys of a step's only input; each unit contains its keys."""
+    bounds = range(0, keys.num_rows, KEYS_PART)
+    return [KeysUnit(keys.slice(at, KEYS_PART), at, min(at + KEYS_PART, keys.num_rows), 1.0, (None,)) for at in bounds]
+
+
+def plan_key_units(
+    keys: pa.Table, shape: KeyShape, pinned: Sequence[InputSnapshot], runner: TaskRunner, room: ScratchDir
+) -> list[KeysUnit]:
+    """Distinct keys as units of work. Rows that an index cannot find cheaply are sorted into files first."""
+    if keys.num_rows == 0:
+        return []
+    sides: list[tuple[TableFile, ...] | None] = []
+    rows_each = bytes_each = 0.0
+    for number, given in enumerate(pinned):
+        each = estimate_rows_per_key(given, shape, number, keys)
+        if choose_search(shape.inputs[number].search_method, keys.num_rows, each, given.live_rows) == "index":
+            sides.append(None)
+        else:
+            files = sort_rows_by_bucket(given, shape, number, keys, runner, room)
+            sides.append(files)
+            each = sum(sum(file.rows) for file in files) / keys.num_rows
+        rows_each += each
+        bytes_each += each * given.row_bytes
+    ordered = _order(keys, shape, sides)
+    largest = max(1, int(min(KEYS_PART, UNIT_ROWS / max(rows_each, 1.0), UNIT_BYTES / max(bytes_each, 1.0))))
+    count = -(-keys.num_rows // largest)
+    cuts = [keys.num_rows * i // count for i in range(count + 1)]
+    table: pa.Table | TableFile = ordered
+    if keys.num_rows > KEYS_PART:
+        parts = [min(KEYS_PART, keys.num_rows - at) for at in range(0, keys.num_rows, KEYS_PART)]
+        table = room.put(ordered, parts)
+    return [
+        KeysUnit(
+            table.slice(low, high - low) if isinstance(table, pa.Table) else table, low, high, rows_each, tuple(sides)
+        )
+        for low, high in pairwise(cuts)
+    ]
+
+
+def _order(keys: pa.Table, shape: KeyShape, sides: Sequence[object]) -> pa.Table:
+    """Order keys so that consecutive ones need the same files, and in a cross join form rectangles."""
+    if shape.kind == "cross":
+        parts = [shape.hash_part(number, keys) for number in range(len(shape.inputs))]
+        order = np.lexsort([half for part in reversed(parts) for half in (part.low, part.high)])
+    elif any(side is not None for side in sides):
+        hashes = shape.hash_keys(keys)
+        order = stable_order([hashes.high, hashes.low])
+    else:
+        return keys
+    return keys.take(pa.array(order))

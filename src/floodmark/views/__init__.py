@@ -1,0 +1,1 @@
+"""Views: stored results of SQL queries, updated incrementally from what changed."""

@@ -1,0 +1,247 @@
+"""One attempt to refresh a view, from its snapshot to a commit."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.columns.plan import BackfillOptions
+from floodmark.derive.inputs import LakeLike
+from floodmark.derive.positions import blocks_at
+from floodmark.engine.progress import Progress
+from floodmark.engine.rounds import TaskRunner
+from floodmark.functions.udf import Udf
+from floodmark.ledger.commit import Commit
+from floodmark.ledger.data_input import SparkData, TableData
+from floodmark.ledger.selection import NO_OFFSETS
+from floodmark.ledger.spark_read import table_frame
+from floodmark.storage.arrays import I64
+from floodmark.storage.scratch import staging_area
+from floodmark.views import functions
+from floodmark.views.changed_rows import (
+    LocalRows,
+    SparkRows,
+    find_changes,
+    read_all_rows,
+    read_changed_rows,
+    read_keys_at,
+    read_rows_at,
+)
+from floodmark.views.commit import QueryResult, ViewPublisher
+from floodmark.views.definition import UdfColumn, resolve_udf
+from floodmark.views.evaluator import Evaluator, IsolatedSession, convert_refresh_errors, empty_result
+from floodmark.views.functions import ComputedResult, Failures, FunctionColumns
+from floodmark.views.plan import RefreshReport
+from floodmark.views.snapshot import ViewNote, ViewSnapshot
+from floodmark.views.sources import ViewInputSnapshot
+
+MAX_NEW_FRACTION = 0.5
+"""If more than this fraction of an input's rows is new, a refresh of the whole view is faster than finding keys."""
+
+FEW_RECORDS = 10_000
+"""Up to this many new records, finding the changed keys is always faster."""
+
+_MS = 10**6
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RefreshAttempt:
+    """A refresh of a view from one snapshot of it and its inputs."""
+
+    lake: LakeLike
+    pinned: ViewSnapshot
+    udfs: tuple[Udf, ...]
+    retry_errors: bool
+    cache: dict[str, Any] = field(repr=False)  # the open parts of the view's key index
+
+    def run(self) -> RefreshReport:
+        """Compute the changed rows and commit them."""
+        pinned, runtime = self.pinned, self.lake.runtime
+        progress = runtime.progress()
+        progress.start(f"refreshing {pinned.name}", None)
+        try:
+            with staging_area(pinned.snapshot.objects.store) as folder:
+                publisher = ViewPublisher(pinned, runtime, folder, progress, self.cache)
+                if (stale := self._stale) is not None or pinned.analysis.kind == "whole":
+                    return self._refresh_whole(publisher, stale)
+                return self._touched(publisher)
+        finally:
+            progress.finish()
+
+    @cached_property
+    def functions(self) -> tuple[tuple[UdfColumn, Udf], ...]:
+        """The columns that functions compute, with their functions."""
+        return tuple((c, resolve_udf(self.pinned.name, c, self.udfs)) for c in self.pinned.definition.udfs)
+
+    def check_shippable(self) -> None:
+        """Raise an error for functions that cannot be sent to workers."""
+        for _, udf in self.functions:
+            udf.check_shippable()
+
+    @property
+    def _stale(self) -> str | None:
+        """Why the whole view must be recomputed; None if changed keys are enough."""
+        if self.pinned.stale is not None:
+            return self.pinned.stale
+        for source in self.pinned.moved:
+            new, rows = source.head - self.pinned.positions[source.dataset_id], source.given.live_rows
+            if new > max(FEW_RECORDS, MAX_NEW_FRACTION * rows):
+                return f"most rows of {source.name!r} are new"
+        return None
+
+    # Refresh of the whole view
+
+    def _refresh_whole(self, publisher: ViewPublisher, stale: str | None) -> RefreshReport:
+        pinned = self.pinned
+        with _timed("everything"):
+            inputs = {source.alias: read_all_rows(source, pinned.analysis, self._session) for source in pinned.sources}
+            answer = self._answer(inputs)
+            computed = self._computed(answer, publisher.folder, publisher.progress)
+            failed = Failures().joined({} if computed is None else computed.errors)
+            note = self._note(failed, keys=0)
+            with convert_refresh_errors(pinned.name):
+                commit = publisher.publish_all(answer if computed is None else computed.answer, note, failed)
+        return self._report(commit, stale, 0, computed)
+
+    # Refresh of the changed keys
+
+    def _touched(self, publisher: ViewPublisher) -> RefreshReport:
+        pinned, before = self.pinned, self._failures
+        with _timed("touched"):
+            changed = find_changes(pinned.sources, pinned.analysis, pinned.positions, self._runner)
+            again = before.offsets if self.retry_errors else NO_OFFSETS
+        if not len(changed) and not len(again):
+            note = self._note(before, keys=0)
+            return self._report(publisher.publish_nothing(note, before), None, 0, None)
+        with _timed("rows"):
+            inputs = {s.alias: read_changed_rows(s, pinned.analysis, changed, self._session) for s in pinned.sources}
+            keys = changed.keys
+            if len(again):
+                keys, inputs = self._add_failed_rows(again, keys, inputs)
+        with _timed("query"):
+            answer = self._answer(inputs)
+        with _timed("functions"):
+            computed = self._computed(answer, publisher.folder, publisher.progress)
+            failed = before if computed is None else before.without(computed.offsets).joined(computed.errors)
+        note = self._note(failed, keys=keys.num_rows)
+        with _timed("commit"), convert_refresh_errors(pinned.name):
+            rows: QueryResult = answer if computed is None else computed.answer
+            commit = publisher.publish_some(rows, keys, note, failed)
+        return self._report(commit, None, keys.num_rows, computed)
+
+    def _add_failed_rows(
+        self, offsets: I64, keys: pa.Table, inputs: Mapping[str, LocalRows | SparkRows]
+    ) -> tuple[pa.Table, dict[str, LocalRows | SparkRows]]:
+        """Add the rows whose function failed. They are current rows, so the changed keys do not include them."""
+        analysis, [source] = self.pinned.analysis, self.pinned.sources
+        more, rows = read_rows_at(source, analysis, offsets), inputs[source.alias]
+        if isinstance(rows, SparkRows):
+            rows = SparkRows(rows.frame.unionAll(table_frame(more, self._session.get())))
+        else:
+            rows = LocalRows(pa.concat_tables([rows.table, more]))
+        return pa.concat_tables([keys, read_keys_at(source, analysis, offsets)]), {source.alias: rows}
+
+    def _answer(self, inputs: Mapping[str, LocalRows | SparkRows]) -> TableData | SparkData:
+        """The result of the query. Spark is not called when there are no rows, except for a whole refresh."""
+        is_empty = all(isinstance(rows, LocalRows) and not rows.table.num_rows for rows in inputs.values())
+        if is_empty and self.pinned.analysis.kind != "whole":
+            return empty_result(self._evaluator.columns, self.pinned.analysis.stored)
+        return self._evaluator.evaluate(inputs)
+
+    # Used by both
+
+    @cached_property
+    def _session(self) -> IsolatedSession:
+        return IsolatedSession(self.lake.runtime.session, self.pinned.analysis.settings)
+
+    @cached_property
+    def _runner(self) -> TaskRunner:
+        return TaskRunner(self.lake.runtime.session)
+
+    @property
+    def _evaluator(self) -> Evaluator:
+        names = frozenset(column.name for column, _ in self.functions)
+        return Evaluator(self.pinned.name, self.pinned.analysis, names, self._session)
+
+    def _computed(self, answer: TableData | SparkData, folder: Path, progress: Progress) -> ComputedResult | None:
+        """The result with the columns of functions; None if the view has no functions."""
+        if not self.functions:
+            return None
+        [source] = self.pinned.sources
+        target = self.lake.runtime.checkpoint_seconds
+        options = BackfillOptions(retry_errors=self.retry_errors, target_seconds=target)
+        objects = self.pinned.snapshot.objects
+        parts = (objects, options, self._runner, self.lake.runtime, folder, progress)
+        with convert_refresh_errors(self.pinned.name):
+            return FunctionColumns(source, self.functions, *parts).complete(answer)
+
+    @property
+    def _failures(self) -> Failures:
+        """The recorded errors of rows that are still live."""
+        note, objects = self.pinned.note, self.pinned.snapshot.objects
+        if note is None or note.errors is None:
+            return Failures()
+        [source] = self.pinned.sources
+        return functions.load_failures(self.pinned.name, note.errors, objects).without(source.given.dead)
+
+    def _note(self, failed: Failures, keys: int) -> ViewNote:
+        pinned, runtime = self.pinned, self.lake.runtime
+        return ViewNote(
+            version=pinned.version,
+            positions=pinned.heads,
+            blocks=blocks_at(pinned.heads, [source.given for source in pinned.sources]),
+            purged=pinned.purged,
+            generations=pinned.generations,
+            errors=failed.name,
+            run=runtime.random_bytes(16).hex(),
+            process_ts=runtime.clock() // _MS,
+            records=self._records,
+            keys=keys,
+        )
+
+    @property
+    def _records(self) -> int:
+        """The number of new records in all inputs."""
+        return sum(max(0, _new_records(self.pinned, source)) for source in self.pinned.sources)
+
+    def _report(self, commit: Commit, stale: str | None, keys: int, computed: ComputedResult | None) -> RefreshReport:
+        pinned = self.pinned
+        return RefreshReport(
+            view=pinned.name,
+            kind=pinned.analysis.kind,
+            why=pinned.analysis.why,
+            stale=stale,
+            records=self._records,
+            keys=keys,
+            new=commit.new,
+            changed=commit.changed,
+            retracted=commit.retracted,
+            called=0 if computed is None else computed.called,
+            reused=0 if computed is None else computed.reused,
+            failed=0 if computed is None else computed.failed,
+            waiting=sum(source.waiting for source in pinned.sources),
+            commits=1,
+            positions=pinned.named(pinned.heads),
+        )
+
+
+def _new_records(pinned: ViewSnapshot, source: ViewInputSnapshot) -> int:
+    return source.head - max(pinned.positions[source.dataset_id], source.purged_before - 1)
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        _log.debug("%s: %.3f s", what, time.perf_counter() - began)

@@ -1,0 +1,167 @@
+"""The commit of a refresh: rows, positions and the view's note become visible in one move of the head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.chain.events import SetDataSchema
+from floodmark.derive.commit import (
+    CommitMoves,
+    KeyResults,
+    commit_results,
+    commit_whole_result,
+    write_hashes,
+    write_results,
+)
+from floodmark.derive.positions import find_chain_moves
+from floodmark.engine.progress import Progress
+from floodmark.engine.session import Runtime
+from floodmark.errors import CommitConflict
+from floodmark.ledger.append import WriteResult
+from floodmark.ledger.commit import Commit
+from floodmark.ledger.data_input import PART_BYTES, SparkData, StreamData, TableData
+from floodmark.ledger.schema import Layout, quote_name
+from floodmark.ledger.staging import discard_remote, stage
+from floodmark.ledger.strategy import Strategy
+from floodmark.ledger.types import spark_schema
+from floodmark.rows.buckets import SortedFile, SortTask, sort_part
+from floodmark.rows.row_hash import hash_rows
+from floodmark.views.functions import Failures
+from floodmark.views.snapshot import ViewNote, ViewSnapshot, has_name
+
+QueryResult = TableData | StreamData | SparkData
+"""The result rows of a query, with the view's columns by name; missing columns are null."""
+
+
+@dataclass(frozen=True)
+class ViewPublisher:
+    """Commits a refresh on top of the snapshot it was computed from; `CommitConflict` if another writer was first."""
+
+    pinned: ViewSnapshot
+    runtime: Runtime
+    folder: Path  # for unfinished files
+    progress: Progress
+    cache: dict[str, Any] = field(repr=False)  # the open parts of the view's key index
+
+    def publish_some(self, answer: QueryResult, keys: pa.Table, note: ViewNote, failures: Failures) -> Commit:
+        """Replace the rows of these keys (values of T) with the result; all other rows stay."""
+        layout, objects = self.pinned.layout, self.pinned.snapshot.objects
+        strategy = self.pinned.stored.strategy
+        names = list(strategy.lookup)
+        typed = keys.select(names).cast(pa.schema([layout.data.field(name) for name in names]))
+        processed = write_hashes(hash_rows(typed, names), self.folder, objects, self._prefix)
+        try:
+            rows = self._sorted(complete_columns(answer, layout), layout, strategy)
+            return self._written(commit_results, KeyResults(rows, [processed]), note, failures)
+        finally:
+            discard_remote(objects, self.folder)
+
+    def publish_all(self, answer: QueryResult, note: ViewNote, failures: Failures) -> Commit:
+        """Make the result the whole content of the view; only the differences are written."""
+        whole = complete_columns(answer, self.pinned.layout)
+        return self._written(commit_whole_result, whole, note, failures)
+
+    def publish_nothing(self, note: ViewNote, failures: Failures) -> Commit:
+        """Commit new positions and a new watermark without changing rows."""
+        return self._written(commit_results, KeyResults((), ()), note, failures)
+
+    def _written(
+        self, way: Callable[..., WriteResult], what: QueryResult | KeyResults, note: ViewNote, failures: Failures
+    ) -> Commit:
+        pinned, moved = self.pinned, self._moves(note, failures)
+        written = way(pinned.name, self.runtime, pinned.snapshot, what, moved, self.progress, self.cache)
+        failures.discard(None if pinned.note is None else pinned.note.errors, pinned.snapshot.objects)
+        return written.commit
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.pinned.snapshot.objects.folder}/staging/{self.folder.name}"
+
+    def _sorted(self, answer: QueryResult, layout: Layout, strategy: Strategy) -> list[SortedFile]:
+        """The rows, written to files by ranges of the hashes of T, with little of them in memory at a time."""
+        objects = self.pinned.snapshot.objects
+        match answer:
+            case TableData(table):
+                tables = iter([table] if table.num_rows else [])
+            case StreamData(reader):
+                tables = batch_tables(reader)
+            case SparkData():
+                staged = stage(answer, layout, self.folder, objects, self.runtime)
+                tasks = [SortTask(part, layout, strategy, self.folder, objects) for part in staged.parts]
+                return list(staged.run(tasks, sort_part))
+        return [write_results(table, layout, strategy, self.folder, objects, self._prefix) for table in tables]
+
+    def _moves(self, note: ViewNote, failures: Failures) -> CommitMoves:
+        snapshot, objects = self.pinned.snapshot, self.pinned.snapshot.objects
+
+        def put() -> None:
+            if not has_name(self.pinned):
+                raise CommitConflict(f"view {self.pinned.name!r} was replaced meanwhile", hint="refresh it again")
+            failures.put(objects)
+            note.put(objects)
+
+        columns = [] if self.pinned.layout == snapshot.layout else [SetDataSchema(schema=self.pinned.layout.to_odf())]
+        return CommitMoves(
+            inputs=find_chain_moves(
+                snapshot.state.inputs, note.positions, [source.given for source in self.pinned.sources]
+            ),
+            definitions=tuple(columns),
+            checkpoint=note.checkpoint,
+            put=put,
+            watermark=self.pinned.watermark,
+        )
+
+
+def complete_columns(answer: QueryResult, layout: Layout) -> QueryResult:
+    """The same rows with exactly the view's columns; columns that the query no longer has are null."""
+    match answer:
+        case TableData(table):
+            return TableData(_fill_columns(table, layout.data))
+        case StreamData(reader):
+            schema = pa.schema([_typed(f, reader.schema) for f in layout.data])
+            batches = (batch for some in reader for batch in _fill_columns(_table(some), layout.data).to_batches())
+            return StreamData(pa.RecordBatchReader.from_batches(schema, batches))
+        case SparkData(frame):
+            from pyspark.sql.functions import lit
+
+            types = spark_schema(layout.data)
+            present = set(frame.columns)
+            columns = [
+                frame[quote_name(f.name)] if f.name in present else lit(None).cast(types[f.name].dataType).alias(f.name)
+                for f in layout.data
+            ]
+            return SparkData(frame.select(*columns))
+
+
+def _fill_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    present = set(table.column_names)
+    columns = [table.column(f.name) if f.name in present else pa.nulls(table.num_rows, f.type) for f in schema]
+    return pa.Table.from_arrays(columns, schema=pa.schema([_typed(f, table.schema) for f in schema]))
+
+
+def _typed(field: pa.Field, schema: pa.Schema) -> pa.Field:
+    """A column with the type that the rows have; a later cast raises the right error."""
+    return schema.field(field.name).with_nullable(True) if field.name in schema.names else field.with_nullable(True)
+
+
+def _table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+def batch_tables(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """The rows of a stream in tables of bounded size."""
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    for batch in reader:
+        batches.append(batch)
+        size += batch.nbytes
+        if size >= PART_BYTES:
+            yield pa.Table.from_batches(batches)
+            batches, size = [], 0
+    if sum(batch.num_rows for batch in batches):
+        yield pa.Table.from_batches(batches)

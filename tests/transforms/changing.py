@@ -1,0 +1,292 @@
+"""Worlds whose inputs change, and a naive oracle of what changed: rows and records looked at one by one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from floodmark.derive.inputs import NEVER_PROCESSED, InputSnapshot, snapshot_dataset
+from floodmark.derive.key_shape import KeyShape, OutputKeys
+from floodmark.engine.rounds import TaskRunner
+from floodmark.functions.failures import FAILURE_FIELDS, empty_failed_keys, failed_keys_schema
+from floodmark.lake import Lake
+from floodmark.storage.arrays import I64, Hashes
+from floodmark.transforms.changelist import EVERYTHING, Changelist, Choice, build_changelist
+from floodmark.transforms.chunks import Chunk, read_chunks
+from floodmark.transforms.key_resolution import resolve_shape
+from floodmark.transforms.specs import InputSpec, as_input, snapshot_inputs
+from floodmark.transforms.work_planner import plan_key_units
+from floodmark.transforms.work_units import ScratchDir
+
+Key = tuple[Any, ...]
+Contents = frozenset[tuple[int, int]]
+"""Which rows a key has: pairs of input and offset. Without any the key is not in the universe."""
+
+
+@dataclass
+class Known:
+    """Processed keys in a dict."""
+
+    done: dict[tuple[int, int], dict[str, int]] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
+    failures: pa.Table | None = None
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+
+    @property
+    def keys(self) -> int:
+        return len(self.done)
+
+    def processed_up_to(self, hashes: Hashes, inputs: Sequence[str]) -> I64:
+        found = [
+            [self.done.get((h, low), {}).get(name, NEVER_PROCESSED) for name in inputs]
+            for h, low in zip(hashes.high.tolist(), hashes.low.tolist(), strict=True)
+        ]
+        return np.array(found, np.int64).reshape(len(hashes), len(inputs))
+
+    def settled(self, dataset: str) -> int | None:
+        position = self.positions.get(dataset, -1)
+        claims = [max(run.get(dataset, -1), position) for run in self.done.values()]
+        return min(claims) if claims else None if position < 0 else position
+
+    def is_ahead(self, inputs: Sequence[str]) -> bool:
+        return any(run[name] > self.positions.get(name, -1) for run in self.done.values() for name in inputs)
+
+    def failed(self) -> pa.Table:
+        return empty_failed_keys(self.schema) if self.failures is None else self.failures
+
+    def due(self, now_ms: int) -> pa.Table:
+        return self.failed()
+
+
+@dataclass
+class World:
+    """A step's inputs and one output, its transform keys, and what was processed so far, known twice."""
+
+    lake: Lake
+    specs: tuple[InputSpec, ...]
+    names: tuple[str, ...]
+    folder: Path
+    known: Known = field(default_factory=Known)
+    before: dict[Key, Contents] = field(default_factory=dict)  # what each key had when it was processed
+    seen: dict[Key, dict[int, int]] = field(default_factory=dict)  # and how far each input was then
+
+    @property
+    def runner(self) -> TaskRunner:
+        return TaskRunner(self.lake.runtime.session)
+
+    def pinned(self) -> tuple[InputSnapshot, ...]:
+        return snapshot_inputs(self.lake, self.specs)
+
+    def outputs(self) -> list[InputSnapshot]:
+        return [snapshot_dataset(self.lake["out"])]
+
+    def shape(self) -> KeyShape | None:
+        columns = self.known.schema if self.known.done else None  # what was hashed keeps its types
+        return resolve_shape(self.pinned(), self.specs, self.names, [OutputKeys("out", self.names, columns)])
+
+    def changelist(self, version: Any = 2, choice: Choice = EVERYTHING) -> Changelist:
+        shape = self.shape()
+        assert shape is not None
+        return build_changelist(
+            shape, self.pinned(), self.outputs(), self.known, 0, self.runner, version=version, choice=choice
+        )
+
+    def chunks(self, keys: pa.Table, chunk_size: int = 3) -> list[Chunk]:
+        shape = self.shape()
+        assert shape is not None
+        pinned = self.pinned()
+        units = plan_key_units(
+            keys, shape, pinned, self.runner, ScratchDir(self.folder, self.lake["out"].snapshot().objects)
+        )
+        inputs = [p.task_input for p in pinned]
+        return [chunk for unit in units for chunk in read_chunks(unit, shape, inputs, chunk_size)]
+
+    # The oracle
+
+    def part(self, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What a row has of the transform keys."""
+        alias = self.specs[number].keys or {}
+        found = {name: alias.get(name, name) for name in self.names}
+        return {name: row[column] for name, column in found.items() if column in row}
+
+    def current(self, number: int) -> list[dict[str, Any]]:
+        table = self.lake[self.specs[number].name]
+        if table.schema is None:
+            return []
+        return table.parts.rows.scan(None, table.snapshot().require_layout("").read_schema.names).to_table().to_pylist()
+
+    def records(self, number: int) -> list[dict[str, Any]]:
+        dataset = self.lake[self.specs[number].name]
+        if dataset.schema is None:
+            return []
+        since = dataset.snapshot().purged_before - 1
+        return dataset.changes_arrow(since if since >= 0 else None).to_pylist()
+
+    def contents(self) -> dict[Key, Contents]:
+        """The universe as it is defined, and the rows of each key."""
+        rows = [[(row["offset"], self.part(n, row)) for row in self.current(n)] for n in range(len(self.specs))]
+        is_full = [self._is_full(n) for n in range(len(self.specs))]
+        if any(is_full):
+            keys = [p for n, mine in enumerate(rows) if is_full[n] for _, p in mine]
+        else:
+            keys = [{}]
+            for mine in rows:
+                keys = [{**k, **p} for k in keys for _, p in mine]
+        found: dict[Key, Contents] = {}
+        for key in keys:
+            mine = [(n, offset) for n, side in enumerate(rows) for offset, p in side if p.items() <= key.items()]
+            required = [n for n, spec in enumerate(self.specs) if spec.required]
+            if all(any(m == n for m, _ in mine) for n in required):
+                found[tuple(key[name] for name in self.names)] = frozenset(mine)
+        return found
+
+    def _is_full(self, number: int) -> bool:
+        schema = self.lake[self.specs[number].name].schema
+        return schema is not None and len(self.part(number, dict.fromkeys(schema.names))) == len(self.names)
+
+    def must(self) -> set[Key]:
+        """Keys that have other rows than when they were processed."""
+        now = self.contents()
+        return {key for key in now.keys() | self.before.keys() if now.get(key) != self.before.get(key)}
+
+    def may(self, key: Key) -> bool:
+        """Whether some record with the key's part is newer than what the run that processed it knew."""
+        named = dict(zip(self.names, key, strict=True))
+        return any(
+            record["offset"] > self.seen.get(key, {}).get(n, NEVER_PROCESSED)
+            and self.part(n, record).items() <= named.items()
+            for n in range(len(self.specs))
+            for record in self.records(n)
+        )
+
+    def in_order(self, keys: Sequence[Key]) -> list[Key]:
+        """By position, then by keys.
+
+        The position is how far the first pending record of a key is beyond the position of its input, the least of
+        all inputs. Records about a part that keys share count for keys that exist, and from the run on that processed
+        the key; a key that is gone has the records that took it away. A purge leaves no record of that.
+        """
+        inputs = range(len(self.specs))
+        records = [[(row["offset"], self.part(n, row)) for row in self.records(n)] for n in inputs]
+        current = [[self.part(n, row) for row in self.current(n)] for n in inputs]
+        since = [self.known.positions.get(pinned.dataset_id, -1) for pinned in self.pinned()]
+        full = [n for n in inputs if self._is_full(n)]
+        is_purged = any(pinned.purged_before for pinned in self.pinned())
+
+        def place(key: Key) -> tuple[Any, ...]:
+            named, seen = dict(zip(self.names, key, strict=True)), self.seen.get(key, {})
+            has = [any(part.items() <= named.items() for part in parts) for parts in current]
+            exists = any(has[n] for n in full) if full else all(has)
+            exists |= is_purged and key in self.before
+            distances = []
+            for n, at in enumerate(since):
+                done = max(at, seen.get(n, NEVER_PROCESSED))
+                beyond = [offset for offset, part in records[n] if offset > at and part.items() <= named.items()]
+                pending = [offset for offset in beyond if offset > done]
+                if pending and n in full:
+                    distances.append(pending[0] - at)
+                elif pending and (exists or not (full or has[n])):
+                    distances.append(max(beyond[0], done + 1) - at)
+            return min(distances), [(value is None, value) for value in key]
+
+        return sorted(keys, key=place)
+
+    # A run
+
+    def run(self, choice: Choice = EVERYTHING, chunk_size: int = 3) -> tuple[Changelist, list[Chunk]]:
+        """Process what is chosen, checking every step of it against the oracle."""
+        found = self.changelist(2, choice)
+        every = self.changelist(2)
+        listed, again = rows_of(every.keys), rows_of(self.changelist(1).keys)
+        assert len(listed) == len(set(listed))
+        assert set(listed) == set(again)
+        assert listed == again
+        assert listed == self.in_order(listed)
+        assert self.must() <= set(listed)
+        assert all(self.may(key) for key in listed)
+        chunks = self.chunks(found.keys, chunk_size)
+        self.check(found, chunks)
+        self._processed(found, choice)
+        return found, chunks
+
+    def check(self, found: Changelist, chunks: list[Chunk]) -> None:
+        now = self.contents()
+        called = [key for chunk in chunks for key in rows_of(chunk.keys)]
+        gone = [key for chunk in chunks if chunk.gone_keys is not None for key in rows_of(chunk.gone_keys)]
+        assert sorted([*called, *gone], key=repr) == sorted(rows_of(found.keys), key=repr)
+        assert set(gone) == set(rows_of(found.keys)) - now.keys()
+        for chunk in chunks:
+            keys = rows_of(chunk.keys)
+            assert _rows(chunk) == frozenset().union(*(now[key] for key in keys))
+            for at, key in enumerate(keys):
+                assert _rows(chunk.take(np.array([at]))) == now[key]
+            for side in chunk.sides:
+                assert (np.diff(side.offsets) > 0).all()
+                assert side.rows.num_rows == len(side.offsets)
+
+    def _processed(self, found: Changelist, choice: Choice) -> None:
+        pinned, now = self.pinned(), self.contents()
+        heads = {p.dataset_id: p.head for p in pinned}
+        for high, low in zip(found.hashes.high.tolist(), found.hashes.low.tolist(), strict=True):
+            self.known.done[(high, low)] = heads
+        kept, left = [], []
+        for key in rows_of(found.keys):
+            self.seen[key] = {n: p.head for n, p in enumerate(pinned)}
+            if key in now:
+                self.before[key] = now[key]
+            else:
+                self.before.pop(key, None)
+            if None not in key:
+                (kept if key in now else left).append(dict(zip(self.names, key, strict=True)))
+        if kept:
+            self.lake["out"].write(pa.Table.from_pylist(kept, found.shape.keys))
+        if left and self.lake["out"].schema is not None:
+            self.lake["out"].delete(left)
+        if choice.filters is None:
+            for name, first in zip(found.shape.ids, found.first_pending(len(found)), strict=True):
+                reached = heads[name] if first is None else first - 1
+                self.known.positions[name] = max(self.known.positions.get(name, -1), reached)
+        self.known.schema = found.shape.keys
+
+
+def _rows(chunk: Chunk) -> Contents:
+    return frozenset((n, offset) for n, side in enumerate(chunk.sides) for offset in side.offsets.tolist())
+
+
+def rows_of(table: pa.Table) -> list[Key]:
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def world(lake: Lake, folder: Path, names: Sequence[str], *inputs: Any) -> World:
+    """A step with these inputs; its output has the transform keys."""
+    lake.create("out", key=list(names))
+    folder.mkdir(exist_ok=True)
+    return World(lake, tuple(as_input(i) for i in inputs), tuple(names), folder)
+
+
+def failing(shape: KeyShape, keys: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """A table of failed keys, due at once."""
+    table = pa.Table.from_pylist(list(keys), shape.keys)
+    hashes = shape.hash_keys(table)
+    count = table.num_rows
+    facts = [pa.array(hashes.high), pa.array(hashes.low)]
+    facts += [pa.nulls(count, f.type) for f in list(FAILURE_FIELDS)[2:]]
+    return pa.Table.from_arrays([*table.columns, *facts], schema=failed_keys_schema(shape.keys))
+
+
+def choices(names: Sequence[str], seed: random.Random) -> Iterator[Choice]:
+    """Runs of all kinds: of everything, a few keys, or what a filter keeps."""
+    while True:
+        match seed.randrange(4):
+            case 0:
+                yield Choice(max_records=seed.randrange(1, 5))
+            case 1:
+                yield Choice(filters={names[0]: [seed.randrange(4), seed.randrange(4)]})
+            case _:
+                yield Choice()
