@@ -95,7 +95,7 @@ def assert_named(world: World, key: str, problems: tuple[VerifyProblem, ...]) ->
     assert problems
     if key.endswith("/refs/head") and {p.kind for p in problems} != {"head"}:
         # It names a block as well as any other text of its form does, but there is no such block.
-        assert [(p.kind, "the head names it" in p.message) for p in problems] == [("block", True)]
+        assert [(p.kind, "named by the head" in p.message) for p in problems] == [("block", True)]
         return
     assert {p.object for p in problems} == {key}
     assert {p.kind for p in problems} == {KINDS[key.split("/")[-2]]}
