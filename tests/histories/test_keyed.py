@@ -113,12 +113,6 @@ class Histories(Machine):
             return  # an error that says so; another test's
         self.twin.write(rows)
 
-    @precondition(lambda self: self.kind == "upsert")
-    @rule(rows=st.lists(st.tuples(rows, st.sampled_from([0, 1, 2, 3])), min_size=1, max_size=6), extra=extras)
-    def write_operations(self, rows: list[tuple[Row, int]], extra: str | None) -> None:
-        self.clock.tick()
-        self.twin.write(self.filled([{**row, "op": op} for row, op in rows], extra))
-
     @precondition(lambda self: self.kind == "changelog")
     @rule(
         steps=st.lists(

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from floodmark.errors import BadData, BadPrimaryKey, DatasetExists, DuplicateKeys, MissingColumns, TypeMismatch
+from floodmark.errors import (
+    BadData,
+    BadPrimaryKey,
+    DatasetExists,
+    DuplicateKeys,
+    MissingColumns,
+    ReservedColumn,
+    TypeMismatch,
+)
 from ledger.worlds import untouched
 from rows.twins import Twin
 
@@ -202,27 +210,25 @@ def test_dataset_that_exists_with_another_key_is_not_opened_as_if_it_were_this_o
 # Operations
 
 
-@pytest.mark.parametrize("kind", ["upsert", "changelog"])
 @pytest.mark.parametrize("op", [-1, 4, 255])
-def test_operation_outside_of_0_to_3_is_refused(lake, kind, op):
-    twin = twin_of(lake, kind)
+def test_operation_outside_of_0_to_3_is_refused(lake, op):
+    twin = twin_of(lake, "changelog")
     with untouched(twin.dataset), pytest.raises(BadPrimaryKey, match=str(op)):
         twin.dataset.write(pa.table({"id": [5, 6], "x": ["a", "b"], "op": [0, op]}))
     twin.check_all()
 
 
-@pytest.mark.parametrize("kind", ["upsert", "changelog"])
 @pytest.mark.parametrize("ops", [pa.array([0, None], pa.int32()), pa.array(["+A", "-R"]), pa.array([0.5, 1.0])])
-def test_operation_that_is_no_number_is_refused(lake, kind, ops):
-    twin = twin_of(lake, kind)
+def test_operation_that_is_no_number_is_refused(lake, ops):
+    twin = twin_of(lake, "changelog")
     with untouched(twin.dataset), pytest.raises((BadPrimaryKey, TypeMismatch), match="op"):
         twin.dataset.write(pa.table({"id": [5, 6], "x": ["a", "b"], "op": ops}))
 
 
 @pytest.mark.parametrize("of", [pa.int8(), pa.uint8(), pa.int64()])
 def test_operation_may_have_any_type_of_integer(lake, of):
-    twin = twin_of(lake, "upsert")
-    commit = twin.dataset.write(pa.table({"id": [1, 5], "x": [None, "b"], "op": pa.array([1, 0], of)}))
+    twin = twin_of(lake, "changelog")
+    commit = twin.dataset.write(pa.table({"id": [1, 5], "x": ["x", "b"], "op": pa.array([1, 0], of)}))
     assert (commit.retracted, commit.new) == (1, 1)
 
 
@@ -232,11 +238,29 @@ def test_changelog_without_operations_is_refused(lake):
         twin.dataset.write(pa.table({"id": [5], "x": ["a"]}))
 
 
-@pytest.mark.parametrize("kind", ["ledger", "snapshot"])
-def test_operations_are_not_for_ledgers_and_snapshots(lake, kind):
-    twin = twin_of(lake, kind)
-    with untouched(twin.dataset), pytest.raises(BadData, match="op"):
-        twin.dataset.write(pa.table({"id": [5], "x": ["a"], "op": [0]}))
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [*((kind, "write") for kind in ("append", "ledger", "snapshot", "upsert")), ("upsert", "store_chunk")],
+)
+def test_column_op_is_reserved_unless_the_dataset_is_a_changelog(lake, kind, method):
+    """Orders with a column `op` of 1, 2 and 0 once became one row of three."""
+    orders = pa.table({"id": [1, 2, 3], "op": [1, 2, 0], "px": [10, 20, 30]})
+    first = lake.create("first", key=None if kind == "append" else ["id"], merge=kind)
+    later = lake.create("later", key=None if kind == "append" else ["id"], merge=kind)
+    later.write(orders.drop_columns(["op"]))
+    for dataset in (first, later):
+        with untouched(dataset), pytest.raises(ReservedColumn, match="'op'"):
+            getattr(dataset, method)(orders)
+
+
+def test_column_op_of_an_upsert_is_data_if_the_system_column_has_another_name(lake):
+    orders = pa.table({"id": [1, 2, 3], "op": [1, 2, 0], "px": [10, 20, 30]})
+    dataset = lake.create("orders", key="id", vocab={"op": "_op"})
+    assert dataset.write(orders).new == 3
+    assert dataset.store_chunk(orders, processed_idx=orders.select(["id"])).unchanged == 3
+    assert dataset.to_arrow().to_pylist() == orders.to_pylist()
+    assert dataset.delete([2]).retracted == 1
+    assert dataset.to_arrow()["op"].to_pylist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -296,22 +320,6 @@ def test_changelog_that_fits_is_passed_through(lake):
     assert (commit.new, commit.changed, commit.retracted, commit.rows) == (2, 1, 2, 6)
     twin.check_all()
     assert twin.dataset.verify().ok
-
-
-def test_retraction_in_an_upsert_needs_only_the_key(lake):
-    twin = twin_of(lake, "upsert")
-    commit = twin.write([{"id": 1, "x": None, "op": 1}, {"id": 9, "x": None, "op": 1}])
-    assert (commit.retracted, commit.unknown) == (1, 1)
-    assert twin.dataset.changes_arrow(since=1)["x"].to_pylist() == ["x"]
-    twin.check_all()
-
-
-def test_old_values_in_an_upsert_are_not_looked_at(lake):
-    """A change stream brings -C and +C; only +C says what is to be."""
-    twin = twin_of(lake, "upsert")
-    commit = twin.write([{"id": 1, "x": "wrong", "op": 2}, {"id": 1, "x": "y", "op": 3}, {"id": 2, "x": "q", "op": 2}])
-    assert (commit.changed, commit.rows) == (1, 2)
-    twin.check_all()
 
 
 def test_empty_snapshot_retracts_everything(lake):

@@ -67,14 +67,6 @@ def test_a_key_that_comes_twice_is_refused_where_it_must_be(lake, merge):
     assert dataset.write(people(range(ROWS))).new == ROWS
 
 
-def test_rows_with_operations_are_looked_at(lake, tries):
-    op = pa.array([1 if i % 10 == 0 else 0 for i in range(ROWS)], pa.int32())
-    dataset = lake.create("people", key="id")
-    commit = dataset.write(people(range(ROWS)).append_column("op", op))
-    assert set(tries) == {None}
-    assert (commit.new, commit.unknown) == (ROWS * 9 // 10, ROWS // 10)
-
-
 def test_later_loads_are_looked_at(lake, tries):
     dataset = lake.create("people", key="id")
     dataset.write(people(range(10)))

@@ -21,7 +21,7 @@ def records(dataset, *names: str):
 def test_upserts_are_ordered_by_key_then_operation(lake, event_time):
     twin = Twin(lake, TIMES, "upsert", ["id"], event_time=event_time)
     twin.write([{"id": i, "at": START - timedelta(hours=i)} for i in (3, -1, 2)])
-    twin.write([{"id": i, "at": START} for i in (2, 5, 3)] + [{"id": -1, "at": None, "op": 1}])
+    twin.store_chunk([{"id": i, "at": START} for i in (2, 5, 3)], processed=[{"id": -1}])
     assert records(twin.dataset, "op", "id") == [
         *[(0, -1), (0, 2), (0, 3)],
         *[(1, -1), (2, 2), (3, 2), (2, 3), (3, 3), (0, 5)],

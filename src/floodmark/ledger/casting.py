@@ -38,9 +38,10 @@ def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
     reserved = [name.lower() for name in layout.vocab.reserved]
     for name in names:
         if name.lower() in reserved and name not in expected:
+            only = "; only merge='changelog' reads it" if name.lower() == layout.vocab.op.lower() else ""
             raise ReservedColumn(
                 f"{where} has a column {name!r}, which is reserved for the system columns",
-                hint="drop or rename it; the dataset fills this column itself",
+                hint=f"drop or rename it; the dataset fills this column itself{only}",
                 column=name,
             )
     unknown = [n for n in names if n not in expected]

@@ -54,8 +54,8 @@ class Strategy:
 
     @property
     def takes_op(self) -> bool:
-        """Whether batches may have a column with the operation for each row."""
-        return self.kind in ("upsert", "changelog")
+        """Whether batches have a column with the operation of each row."""
+        return self.kind == "changelog"
 
     def check_compared(self, columns: Sequence[str]) -> None:
         """Refuse to compare columns that the dataset does not have."""

@@ -115,8 +115,7 @@ def estimate_here(target: TargetState, task: BucketMergeTask) -> MergeEstimate:
 def write_slice_if_all_new(target: TargetState, task: BucketMergeTask) -> MergedSlice | None:
     """Write the slice of a bucket, assuming one record per row; None if that is wrong."""
     batch = task.bucket.load()
-    if batch.op is not None:
-        return None
+    assert batch.op is None  # only changelogs and deletions have operations, and neither is a first load of many rows
     new_slice = _write_slice(target, task, batch)
     if new_slice.delta.run is not None and new_slice.delta.run.entries == task.rows:
         return new_slice

@@ -54,28 +54,32 @@ class Batch:
         return self.key if self.lookup is None else self.lookup
 
 
+@dataclass(frozen=True)
+class RowsWithOps:
+    """Rows for an upsert, and the operation of each. A retraction needs only the key; None: no row is one."""
+
+    table: pa.Table
+    op: Ops | None = None
+
+
 def accepted_layout(layout: Layout, strategy: Strategy, schema: pa.Schema) -> Layout:
-    """The layout to check incoming data against, with the op column if the data has one and the strategy uses it."""
-    op = layout.vocab.op
-    if op not in schema.names or not strategy.takes_op:
-        if strategy.kind == "changelog":
-            raise BadPrimaryKey(
-                f"the data has no column {op!r}, which a changelog needs",
-                hint="add it: 0 for a new row, 1 for a removed row, 2 and 3 for a row before and after a change",
-            )
+    """The layout to check incoming data against, with the op column if the strategy reads it."""
+    if not strategy.takes_op:
         return layout
+    op = layout.vocab.op
+    if op not in schema.names:
+        raise BadPrimaryKey(
+            f"the data has no column {op!r}, which a changelog needs",
+            hint="add it: 0 for a new row, 1 for a removed row, 2 and 3 for a row before and after a change",
+        )
     return Layout(layout.vocab, layout.event_time, pa.schema([*layout.data, pa.field(op, pa.int32())]))
 
 
-def make_batch(table: pa.Table, layout: Layout, strategy: Strategy, where: str) -> Batch:
-    """Cast, check and hash incoming rows."""
-    op = None
-    if layout.vocab.op in table.column_names and strategy.takes_op:
+def make_batch(table: pa.Table, layout: Layout, strategy: Strategy, where: str, op: Ops | None = None) -> Batch:
+    """Cast, check and hash incoming rows. Only a changelog reads `op` from a column of the rows."""
+    if strategy.takes_op:
         op = _operations(table.column(layout.vocab.op), layout.vocab.op, where)
         table = table.drop_columns([layout.vocab.op])
-        if strategy.kind == "upsert" and (op == CORRECT_FROM).any():
-            is_used = op != CORRECT_FROM  # rows before a change repeat the current row, so an upsert ignores them
-            table, op = table.filter(pa.array(is_used)), op[is_used]
     data = cast_columns(table, layout, where)
     check_key(data, layout, strategy, where)
     if layout.event_time is not None:

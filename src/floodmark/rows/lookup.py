@@ -18,7 +18,7 @@ from floodmark.ledger.schema import Layout
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, strategy_of
 from floodmark.rows import row_hash
-from floodmark.rows.classify import APPEND, RETRACT
+from floodmark.rows.classify import APPEND, RETRACT, RowsWithOps
 from floodmark.rows.key_entries import NO_ROW
 from floodmark.rows.key_index import KeyIndex
 from floodmark.rows.row_copies import RowReader
@@ -221,7 +221,7 @@ def check_can_retract(snapshot: Snapshot, name: str, method: str, kinds: tuple[s
         )
 
 
-def deletion_batch(keys: Any, name: str, snapshot: Snapshot, index: KeyIndex, layout: Layout) -> pa.Table:
+def deletion_batch(keys: Any, name: str, snapshot: Snapshot, index: KeyIndex, layout: Layout) -> RowsWithOps:
     """The batch that retracts the rows with these keys. Keys without all key columns match several rows."""
     strategy = require_key(snapshot, name)
     key_table = parse_keys(keys, snapshot, name)
@@ -229,26 +229,24 @@ def deletion_batch(keys: Any, name: str, snapshot: Snapshot, index: KeyIndex, la
         key_table = distinct_keys(key_table)
     else:
         key_table = _matching(key_table, snapshot, index, strategy.key)
-    return _retractions(key_table, layout)
+    return RowsWithOps(_retractions(key_table, layout), np.full(key_table.num_rows, RETRACT, np.int32))
 
 
 def chunk_batch(
     data: pa.Table, processed: Any, name: str, snapshot: Snapshot, index: KeyIndex, layout: Layout
-) -> pa.Table:
+) -> RowsWithOps:
     """The rows of a chunk, and retractions of current rows with keys in `processed` that the chunk lacks."""
     strategy = require_key(snapshot, name)
-    op = layout.vocab.op
-    ops = data.column(op) if op in data.column_names else pa.array(np.full(len(data), APPEND, np.int32))
-    rows = data.drop_columns([op]) if op in data.column_names else data
-    # A dataset without columns has no rows to retract. Operations that are not integers are refused later.
-    if processed is None or snapshot.layout is None or not pa.types.is_integer(ops.type):
-        return rows.append_column(op, ops)
-    rows = cast_columns(rows, layout, "the data")
+    if processed is None or snapshot.layout is None:  # a dataset without columns has no rows to retract
+        return RowsWithOps(data)
+    rows = cast_columns(data, layout, "the data")
     current = _matching(parse_keys(processed, snapshot, name), snapshot, index, strategy.key)
     absent = ~row_hash.hash_rows(current, strategy.key).among(row_hash.hash_rows(rows, strategy.key))
     retractions = _retractions(current.filter(pa.array(absent)), layout)
-    columns = retractions.column_names
-    return pa.concat_tables([retractions, rows.append_column(op, ops).select(columns).cast(retractions.schema)])
+    table = pa.concat_tables([retractions, rows.select(retractions.column_names).cast(retractions.schema)])
+    op = np.full(table.num_rows, APPEND, np.int32)
+    op[: retractions.num_rows] = RETRACT
+    return RowsWithOps(table, op)
 
 
 def _matching(keys: pa.Table, snapshot: Snapshot, index: KeyIndex, key: tuple[str, ...]) -> pa.Table:
@@ -261,4 +259,4 @@ def _retractions(keys: pa.Table, layout: Layout) -> pa.Table:
         f.name: keys.column(f.name) if f.name in keys.column_names else pa.nulls(keys.num_rows, f.type)
         for f in layout.data
     }
-    return pa.table({**columns, layout.vocab.op: pa.array(np.full(keys.num_rows, RETRACT, np.int32))})
+    return pa.table(columns)

@@ -48,7 +48,7 @@ from floodmark.rows.buckets import (
     sort_part,
     sort_spark_frame,
 )
-from floodmark.rows.classify import accepted_layout, make_batch
+from floodmark.rows.classify import Ops, RowsWithOps, accepted_layout, make_batch
 from floodmark.rows.key_index import KeyIndex
 from floodmark.rows.row_copies import RowReader, store_copy
 from floodmark.storage.pointer import MAX_RACES, attempt_numbers
@@ -60,7 +60,7 @@ UNPACKED_RATIO = 4
 _REPEATED_BYTES = 256 << 20
 _MOST_RANGES = 4096
 
-BatchBuilder = Callable[[Snapshot, KeyIndex, Layout], pa.Table]
+BatchBuilder = Callable[[Snapshot, KeyIndex, Layout], RowsWithOps]
 """Builds a batch that depends on the dataset's rows. It is called again if the head moves."""
 
 
@@ -145,7 +145,8 @@ class KeyedWrite(Write):
         """The rows as buckets."""
         strategy = self._strategy(snapshot)
         if self.rebuild is not None:
-            return bucket_in_memory(self.rebuild(snapshot, index, layout), layout, strategy)
+            built = self.rebuild(snapshot, index, layout)
+            return bucket_in_memory(built.table, layout, strategy, built.op)
         if before is not None and before.layout == layout:
             return before.taken  # the rows do not depend on the head, only on the layout
         return intake.take(layout, strategy)
@@ -312,9 +313,9 @@ class BatchIntake:
         return BatchBuckets(group_buckets(files), thread_runner() if small else runner)
 
 
-def bucket_in_memory(table: pa.Table, layout: Layout, strategy: Strategy) -> BatchBuckets:
+def bucket_in_memory(table: pa.Table, layout: Layout, strategy: Strategy, op: Ops | None = None) -> BatchBuckets:
     """Rows in memory as one bucket."""
-    return BatchBuckets([MemoryBucket(make_batch(table, layout, strategy, "the data"))], thread_runner())
+    return BatchBuckets([MemoryBucket(make_batch(table, layout, strategy, "the data", op))], thread_runner())
 
 
 def _no_rows(layout: Layout, strategy: Strategy) -> pa.Table:
