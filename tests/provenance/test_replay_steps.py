@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
@@ -81,7 +82,7 @@ def test_a_row_too_few_and_one_too_many_are_told(tmp_path: Path) -> None:
     ]
 
 
-def test_code_that_is_gone_is_never_passed(tmp_path: Path) -> None:
+def test_code_that_is_gone_is_reported_as_not_available(tmp_path: Path) -> None:
     world = make_world(MAP, tmp_path)
     world.write("a", (1, 1))
     world.run()
@@ -90,9 +91,45 @@ def test_code_that_is_gone_is_never_passed(tmp_path: Path) -> None:
     found = _replayed(world, steps=[world.step(version="2")])
     nobody = _replayed(world, steps=[])
 
-    assert [one.outcome for one in found] == ["not replayable", "same"]
-    assert "code is not available" in (found[0].why or "")
-    assert [one.outcome for one in nobody] == ["not replayable"] * 2
+    assert [one.outcome for one in found] == ["code not available", "same"]
+    assert "has another version now" in (found[0].why or "")
+    assert [one.outcome for one in nobody] == ["code not available"] * 2
+
+
+FACTOR = 10
+
+
+def _tenfold(a: pa.Table) -> pa.Table:
+    return pa.table({"id": a["id"], "n": pc.multiply(a["v"], 10)})
+
+
+def _elevenfold(a: pa.Table) -> pa.Table:
+    return pa.table({"id": a["id"], "n": pc.multiply(a["v"], 11)})
+
+
+def _by_factor(a: pa.Table) -> pa.Table:
+    return pa.table({"id": a["id"], "n": pc.multiply(a["v"], FACTOR)})
+
+
+def _step(function: Callable[..., Any]) -> fm.BatchTransform:
+    return fm.BatchTransform(function, inputs=["a"], outputs=["out"], name="step")
+
+
+@pytest.mark.parametrize(("old", "outcome"), [(_tenfold, "same"), (_by_factor, "code not available")])
+def test_stored_code_replays_old_versions_that_need_nothing_else(
+    old: Callable[..., Any], outcome: str, tmp_path: Path
+) -> None:
+    world = make_world(MAP, tmp_path)
+    world.write("a", (1, 1), (2, 2))
+    _step(old).run(world.lake)
+    world.write("a", (3, 3))
+    _step(_elevenfold).run(world.lake)
+
+    without = list(replay(world.lake, ["out"], [_step(_elevenfold)]))
+    with_it = list(replay(world.lake, ["out"], [_step(_elevenfold)], run_stored_code=True))
+
+    assert [one.outcome for one in without] == ["code not available", "same"]
+    assert [one.outcome for one in with_it] == [outcome, "same"]
 
 
 @pytest.mark.slow

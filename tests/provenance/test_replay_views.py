@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from random import Random
@@ -286,3 +287,32 @@ def test_a_computed_column_with_other_values_differs(tmp_path: Path) -> None:
     assert (found.outcome, found.compared.differing) == ("differs", 2)
     assert found.compared.differences[0].stored == {"offset": 0, "t": 100}
     assert found.compared.differences[0].replayed == {"offset": 0, "t": 110}
+
+
+OTHER_PROCESS = """
+import sys
+import floodmark as fm
+import pyarrow as pa
+
+@fm.udf(returns="int64")
+def tens(amount: int) -> int:
+    return amount * 10
+
+lake = fm.Lake(sys.argv[1])
+orders = lake.create("orders", key="id")
+orders.write(pa.table({"id": [1, 2], "amount": [10, 20]}))
+orders.add_column("tens", tens, ["amount"])
+orders.backfill("tens")
+"""
+
+
+@pytest.mark.process
+def test_stored_code_replays_a_column_whose_function_is_not_loaded(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(OTHER_PROCESS)
+    subprocess.run([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "lake")], check=True, timeout=120)
+    lake = fm.Lake(tmp_path / "lake")
+
+    [without] = list(replay(lake, ["orders"], []))
+    [with_it] = list(replay(lake, ["orders"], [], run_stored_code=True))
+
+    assert (without.outcome, with_it.outcome, with_it.keys) == ("code not available", "same", 2)

@@ -232,8 +232,12 @@ _PRINTED_DIFFERENCES = 3  # printed differences per transaction
 @verb("verify")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--replay", is_flag=True, help="Also recompute derived data, and compare.")
+@click.option("--run-stored-code", is_flag=True, help="With --replay: run old code that the lake stores.")
+@click.option("--strict", is_flag=True, help="With --replay: exit code 3 if code is not available.")
 @targets.pipeline_option
-def verify(call: Invocation, names: tuple[str, ...], replay: bool, file: str | None) -> None:
+def verify(
+    call: Invocation, names: tuple[str, ...], replay: bool, run_stored_code: bool, strict: bool, file: str | None
+) -> None:
     """Check datasets against their hashes.
 
     \b
@@ -246,8 +250,12 @@ def verify(call: Invocation, names: tuple[str, ...], replay: bool, file: str | N
 
     With --replay it also recomputes every transaction of a step or view, and every computed column, from the inputs of
     that time and with the same columns and code. Steps come from the pipeline, if there is one. Differences are shown
-    by key. A transaction is not replayable if its code has changed or its inputs are purged; the exit code is then 3.
+    by key. A transaction is not replayable if its inputs are purged; the exit code is then 3. If its code has changed,
+    the code is not available; the exit code is then 0, or 3 with --strict. With --run-stored-code the source text that
+    the lake stores runs instead, if it needs nothing else of its old module. Use it only for a lake that you trust.
     """
+    if (run_stored_code or strict) and not replay:
+        raise click.UsageError("--run-stored-code and --strict need --replay")
     lake = call.lake()
     datasets = [lake[name] for name in names] if names else lake.datasets()
     found: list[VerifyReport] = []
@@ -260,16 +268,22 @@ def verify(call: Invocation, names: tuple[str, ...], replay: bool, file: str | N
     if replay:
         from floodmark.provenance.replay import replay as compute_again
 
-        for one in compute_again(lake, [dataset.name for dataset in datasets], *_pipeline_code(file)):
+        replayed_names = [dataset.name for dataset in datasets]
+        for one in compute_again(lake, replayed_names, *_pipeline_code(file), run_stored_code=run_stored_code):
             replayed.append(one)
             if not call.as_json:
                 _print_replayed(one)
-    ok = all(result.ok for result in found) and all(one.outcome == "same" for one in replayed)
+    unavailable = sum(one.outcome == "code not available" for one in replayed)
+    same = sum(one.outcome == "same" for one in replayed)
+    ok = all(result.ok for result in found) and same + (0 if strict else unavailable) == len(replayed)
     if call.as_json:
-        more = {"replayed": [one.to_json() for one in replayed]} if replay else {}
+        more = {"replayed": [one.to_json() for one in replayed], "code_not_available": unavailable} if replay else {}
         output.emit(lake=lake.store.url, ok=ok, datasets=[_verification_fields(result) for result in found], **more)
     if not found:
         call.note(f"no datasets in {lake.store.url} yet")
+    if unavailable:
+        way = "" if run_stored_code else "; --run-stored-code runs the text that the lake stores"
+        call.note(f"not recomputed: {unavailable} of {len(replayed)}, because their code is not available{way}")
     if not ok:
         click.get_current_context().exit(PROBLEMS)
 

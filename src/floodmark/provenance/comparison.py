@@ -116,11 +116,19 @@ def _same(one: Any, other: Any) -> bool:
 
 # Outcomes of a replay
 
-Outcome = Literal["same", "differs", "not replayable"]
+Outcome = Literal["same", "differs", "not replayable", "code not available"]
 
 
 class NotReplayable(Exception):
     """Rows cannot be computed again, because something is missing. The message names it."""
+
+    outcome: Outcome = "not replayable"
+
+
+class CodeNotAvailable(NotReplayable):
+    """The code that computed the rows is not in this process. The data may be right."""
+
+    outcome: Outcome = "code not available"
 
 
 class MetaContradiction(Exception):

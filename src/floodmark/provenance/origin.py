@@ -69,6 +69,7 @@ class Origin:
     noted_version: str | None = None  # the version of a step including its declaration
     failed: str = ""  # the keys that failed in that run, packed
     primary: str | None = None  # the id of the step's first output, if this is not the first
+    code: str = ""  # the source text of the function on the chain, empty if it was not available
 
 
 def origin_of(output: OpenedDataset, transaction: Transaction) -> Origin:
@@ -88,7 +89,9 @@ def origin_of(output: OpenedDataset, transaction: Transaction) -> Origin:
         for item in event.query_inputs
     )
     function = None if transform is None else transform.transform.version
-    unknown = Origin("unknown", None, function, "", None, links, ("how its rows match its inputs was not recorded",))
+    doubts = ("how its rows match its inputs was not recorded",)
+    code = "" if transform is None else transform.transform.query or ""
+    unknown = Origin("unknown", None, function, "", None, links, doubts, code=code)
     return _of_checkpoint(output, transaction, unknown)
 
 

@@ -24,6 +24,7 @@ from floodmark.functions.udf import Udf
 from floodmark.ledger.side_columns import append_columns
 from floodmark.provenance.comparison import (
     MAX_DIFFERENCES,
+    CodeNotAvailable,
     Comparison,
     MetaContradiction,
     NotReplayable,
@@ -34,7 +35,7 @@ from floodmark.provenance.comparison import (
 from floodmark.provenance.origin import Origin, origin_of
 from floodmark.provenance.replay_meta import replay_claims
 from floodmark.provenance.replay_steps import FailedAgain, StepReplay
-from floodmark.provenance.replay_views import ViewReplay, compute_except_failed, skip_sleep
+from floodmark.provenance.replay_views import ViewReplay, compute_except_failed, define_stored_udf, skip_sleep
 from floodmark.provenance.transactions import OpenedDataset, OpenedDatasets, Transaction
 from floodmark.provenance.tree import Maker
 from floodmark.provenance.why import block_of, maker_of
@@ -50,15 +51,21 @@ _ReplayPart = tuple[Transaction, Callable[[], tuple[int, Comparison]]]
 
 
 def replay(
-    lake: LakeLike, names: Sequence[str], steps: Sequence[Step], udfs: Sequence[Udf] = ()
+    lake: LakeLike,
+    names: Sequence[str],
+    steps: Sequence[Step],
+    udfs: Sequence[Udf] = (),
+    *,
+    run_stored_code: bool = False,
 ) -> Iterator[ReplayReport]:
     """Replay the derived ones of these datasets, oldest transactions first, then the computed columns.
 
     `steps` are the steps of the pipeline. A transaction is replayed by the step that has the code that made it. `udfs`
-    are functions of views and columns that are not defined or imported elsewhere.
+    are functions of views and columns that are not defined or imported elsewhere. `run_stored_code` runs the source
+    text that the lake stores where no other code has the recorded version: give it only for a lake that you trust.
     """
     datasets = OpenedDatasets(lake)
-    by_steps = StepReplay(datasets, steps, lake.runtime.session)
+    by_steps = StepReplay(datasets, steps, lake.runtime.session, run_stored_code)
     replaying = _Replaying(by_steps, ViewReplay(by_steps, udfs), udfs)
     for name in names:
         yield from replaying.dataset(datasets.named(name))
@@ -76,13 +83,14 @@ class _Replaying:
             for transaction in given.transactions():
                 found.append(self._transaction(given, transaction))
                 yield found[-1]
-            # Report "not replayable" only once: the transactions of these rows already have it.
-            is_reported = any(one.outcome == "not replayable" for one in found)
+            # Report what cannot be replayed only once: the transactions of these rows already have it.
+            is_reported = any(one.outcome in ("not replayable", "code not available") for one in found)
             yield from (one for one in self._other_problems(given) if one.outcome == "differs" or not is_reported)
         if given.snapshot.layout is not None and given.dataset.catalog.columns:
             pinned = take_column_snapshot(given)
             for column in pinned.catalog.columns:
-                yield self._column(given, column, replay_column(given, pinned, column, self.udfs))
+                batches = replay_column(given, pinned, column, self.udfs, self.steps.run_stored_code)
+                yield self._column(given, column, batches)
 
     def _transaction(self, output: OpenedDataset, transaction: Transaction) -> ReplayReport:
         assert isinstance(transaction.event, ExecuteTransform)
@@ -98,7 +106,7 @@ class _Replaying:
             way = self.views.replay if origin.kind == "view" else self.steps.replay
             keys, compared = way(output, transaction, origin)
         except _CANNOT as error:
-            return ReplayReport(output.name, "not replayable", maker, block, why=_message(error))
+            return ReplayReport(output.name, _outcome_of(error), maker, block, why=_message(error))
         except (FailedAgain, DerivationError) as error:
             return ReplayReport(output.name, "differs", maker, block, why=_message(error))
         outcome: Outcome = "differs" if compared.differing else "same"
@@ -160,7 +168,7 @@ class _Replaying:
                 differing += compared.differing
                 first = compared if compared.differing and first is None else first
         except (NotReplayable, LedgerError, StorageError, OSError) as error:
-            return ReplayReport(given.name, "not replayable", maker, None, column.name, why=_message(error))
+            return ReplayReport(given.name, _outcome_of(error), maker, None, column.name, why=_message(error))
         except (FailedAgain, DerivationError) as error:
             return ReplayReport(given.name, "differs", maker, None, column.name, why=_message(error))
         if first is None:
@@ -173,7 +181,11 @@ def _missing_rows_unchecked(
     output: OpenedDataset, transaction: Transaction, maker: Maker, error: Exception
 ) -> ReplayReport:
     why = f"missing rows cannot be searched for: {_message(error)}"
-    return ReplayReport(output.name, "not replayable", maker, block_of(transaction), why=why)
+    return ReplayReport(output.name, _outcome_of(error), maker, block_of(transaction), why=why)
+
+
+def _outcome_of(error: Exception) -> Outcome:
+    return error.outcome if isinstance(error, NotReplayable) else "not replayable"
 
 
 def _message(error: Exception) -> str:
@@ -196,14 +208,21 @@ def take_column_snapshot(given: OpenedDataset) -> ColumnSnapshot:
 
 
 def replay_column(
-    given: OpenedDataset, pinned: ColumnSnapshot, column: ColumnDefinition, udfs: Sequence[Udf]
+    given: OpenedDataset,
+    pinned: ColumnSnapshot,
+    column: ColumnDefinition,
+    udfs: Sequence[Udf],
+    run_stored_code: bool,
 ) -> Iterator[Comparison]:
     """Replay a computed column and compare its values, in batches of rows."""
     chosen = [udf for udf in udfs if (udf.name, udf.version) == (column.function.name, column.function.version)]
     try:
         udf = resolve_udf(column, chosen[0] if chosen else None)
     except DerivationError as error:
-        raise NotReplayable(f"its code is not available: {error.message}") from error
+        stored = define_stored_udf(column.function, column.field) if run_stored_code else None
+        if stored is None:
+            raise CodeNotAvailable(error.message) from error
+        udf = stored
     caller = ColumnCaller(udf, column.field, column.inputs, sleep=skip_sleep)
     failed = read_errors(pinned, column.name).column("offset").to_numpy()
     for offsets in _computed(pinned, column):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +20,15 @@ from floodmark.errors import LedgerError
 from floodmark.functions.frames import from_table, to_table
 from floodmark.functions.on_error import OnError
 from floodmark.functions.step_call import call_chunk
+from floodmark.functions.step_function import StepFunction
 from floodmark.functions.step_result import OutputShape
+from floodmark.functions.stored_code import define_stored_function
 from floodmark.ledger.casting import cast_columns
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.spark_read import spark_frame
 from floodmark.ledger.strategy import strategy_of
-from floodmark.provenance.comparison import Comparison, NotReplayable, compare
+from floodmark.provenance.comparison import CodeNotAvailable, Comparison, NotReplayable, compare
 from floodmark.provenance.origin import InputLink, Origin, explain_missing, lookup_shape
 from floodmark.provenance.transactions import OpenedDataset, OpenedDatasets, Transaction
 from floodmark.rows import row_hash
@@ -51,6 +55,7 @@ class StepReplay:
     datasets: OpenedDatasets
     steps: Sequence[Step]
     session: Session
+    run_stored_code: bool = False
 
     def replay(self, output: OpenedDataset, transaction: Transaction, origin: Origin) -> tuple[int, Comparison]:
         """The number of keys and their comparison; `NotReplayable` when something needed is missing."""
@@ -70,9 +75,12 @@ class StepReplay:
         for step in named:
             if isinstance(step, kinds) and step.function.version == origin.version:
                 return step
+        for step in named if self.run_stored_code else ():
+            if isinstance(step, kinds) and (old := _with_stored_code(step, origin)) is not None:
+                return old
         if named:
-            raise NotReplayable(f"its code is not available: step {named[0].name!r} has another version now")
-        raise NotReplayable(f"its code is not available: no step of the pipeline writes {output.name!r}")
+            raise CodeNotAvailable(f"step {named[0].name!r} has another version now")
+        raise CodeNotAvailable(f"no step of the pipeline writes {output.name!r}")
 
     def input(self, link: InputLink) -> OpenedDataset:
         """An input that still has all records that it had."""
@@ -82,6 +90,20 @@ class StepReplay:
         if (missing := explain_missing(given, link)) is not None:
             raise NotReplayable(f"input {given.name!r}: {missing}")
         return given
+
+
+def _with_stored_code(step: BatchTransform | DatatableTransform, origin: Origin) -> Step | None:
+    """The step with the function that the chain stores, if it has the version of the transaction."""
+    of_step, old, inputs = step.function, copy(step), len(origin.links)
+
+    def is_same(function: Callable[..., Any]) -> bool:
+        for kwargs in ({}, of_step.kwargs):
+            old.function = StepFunction(function, kwargs, of_step.name, inputs=inputs, outputs=of_step.outputs)
+            if old.function.version == origin.version:
+                return True
+        return False
+
+    return None if define_stored_function(origin.code, is_same) is None else old
 
 
 def find_input_layout(given: OpenedDataset, link: InputLink) -> Layout:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from floodmark.columns import catalog as catalogs
-from floodmark.columns.catalog import ColumnObjects
+from floodmark.columns.catalog import ColumnObjects, FunctionRef
 from floodmark.columns.snapshot import ColumnValues
 from floodmark.derive import notes
 from floodmark.errors import BadMeta, DerivationError, QueryFailed
 from floodmark.functions.column_call import ColumnCaller
-from floodmark.functions.udf import Udf
+from floodmark.functions.stored_code import define_stored_function
+from floodmark.functions.udf import Udf, udf
 from floodmark.ledger.data_input import SparkData, TableData
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.strategy import strategy_of
-from floodmark.provenance.comparison import Comparison, NotReplayable, compare
+from floodmark.provenance.comparison import CodeNotAvailable, Comparison, NotReplayable, compare
 from floodmark.provenance.origin import InputLink, Origin, find_matching_rows, view_at
 from floodmark.provenance.replay_steps import (
     FailedAgain,
@@ -160,14 +162,18 @@ class ViewReplay:
     ) -> pa.Array:
         """The function's values for the rows of the source, computed without checkpoints."""
         try:
-            udf = resolve_udf(output.name, column, self.udfs)
+            function = resolve_udf(output.name, column, self.udfs)
         except DerivationError as error:
-            raise NotReplayable(f"the code of column {column.name!r} is not available: {error.message}") from error
+            run_stored_code = self.replaying.run_stored_code
+            stored = define_stored_udf(column.function, column.field) if run_stored_code else None
+            if stored is None:
+                raise CodeNotAvailable(error.message) from error
+            function = stored
         offsets = answer.column(OFFSET_COLUMN).to_numpy()
         wanted, inverse = np.unique(offsets, return_inverse=True)
         use = replace(source.use, columns=tuple(dict.fromkeys(column.inputs)))
         table = read_rows_at(replace(source, use=use), replace(view.analysis, inject={}), wanted)
-        caller = ColumnCaller(udf, column.field, column.inputs, sleep=skip_sleep)
+        caller = ColumnCaller(function, column.field, column.inputs, sleep=skip_sleep)
         none: I64 = np.empty(0, np.int64)
         try:
             values = compute_except_failed(
@@ -176,6 +182,17 @@ class ViewReplay:
         except DerivationError as error:
             raise FailedAgain(error.message) from error
         return values.take(pa.array(inverse))
+
+
+def define_stored_udf(function: FunctionRef, field: pa.Field) -> Udf | None:
+    """The function of a column as its lake stores it, if the text alone gives the recorded version."""
+    found: list[Udf] = []
+
+    def is_same(defined: Callable[..., Any]) -> bool:
+        found.append(udf(returns=field, name=function.name)(defined))
+        return (found[-1].kind, found[-1].version) == (function.kind, function.version)
+
+    return None if define_stored_function(function.source, is_same) is None else found[-1]
 
 
 def _known(output: OpenedDataset, transaction: Transaction, origin: Origin) -> tuple[StoredView, Layout]:
