@@ -34,7 +34,7 @@ class World:
     """One dataset of numbers with one column, and the first fragment's plan."""
 
     dataset: Dataset
-    pinned: ColumnSnapshot
+    column_snapshot: ColumnSnapshot
     work: ColumnJob
     plan: FragmentPlan
 
@@ -46,7 +46,7 @@ class World:
         return RangeTask(
             share=Share(0, 0, end, rows, whole=True),
             base=0,
-            selection=self.pinned.records(0, end),
+            selection=self.column_snapshot.records(0, end),
             sizes=CheckpointSizes(minimum, maximum, start, 10.0),
             call_rows=1 << 16,
             patience=patience,
@@ -62,7 +62,9 @@ def world(folder: Path, udf: Udf, rows: int) -> World:
     if dataset.schema is None:
         dataset.write(pa.table({"n": pa.array(range(rows), pa.int64())}))
         dataset.add_column("y", udf, ["n"])
-    pinned = dataset.parts.columns.pinned()
-    column = pinned.catalog.column("y")
-    plan = plan_backfill(pinned, column, CheckpointFinder(dataset.checkpoints))
-    return World(dataset, pinned, build_column_job(pinned, column, udf, BackfillOptions()), plan.fragments[0])
+    column_snapshot = dataset.parts.columns.snapshot()
+    column = column_snapshot.catalog.column("y")
+    plan = plan_backfill(column_snapshot, column, CheckpointFinder(dataset.checkpoints))
+    return World(
+        dataset, column_snapshot, build_column_job(column_snapshot, column, udf, BackfillOptions()), plan.fragments[0]
+    )

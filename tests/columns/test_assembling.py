@@ -100,7 +100,7 @@ def task(
 
 def values(found: World, made: object) -> list[int | None]:
     segment = made.written.segment  # type: ignore[attr-defined]
-    field = found.pinned.catalog.column("y").field
+    field = found.column_snapshot.catalog.column("y").field
     answer: list[int | None] = read_values(found.work.objects, segment, field, segment.start, segment.end).to_pylist()
     return answer
 

@@ -40,12 +40,12 @@ def backfilled(folder: Path, cost: Cost, rows: int, cores: int) -> Machine:
     dataset = fm.Lake(folder).create("numbers")
     dataset.write(pa.table({"n": pa.array(range(rows), pa.int64())}))
     dataset.add_column("y", udf, ["n"])
-    pinned = dataset.parts.columns.pinned()
-    column = pinned.catalog.column("y")
-    plan = plan_backfill(pinned, column, CheckpointFinder(dataset.checkpoints))
+    column_snapshot = dataset.parts.columns.snapshot()
+    column = column_snapshot.catalog.column("y")
+    plan = plan_backfill(column_snapshot, column, CheckpointFinder(dataset.checkpoints))
     options = BackfillOptions()
-    work = build_column_job(pinned, column, udf, options)
-    done = compute_missing(work, pinned, plan.fragments, options, VirtualCores(machine), SilentProgress())
+    work = build_column_job(column_snapshot, column, udf, options)
+    done = compute_missing(work, column_snapshot, plan.fragments, options, VirtualCores(machine), SilentProgress())
     assert sum(one.computed for one in done) == sum(map(sum, machine.calls)) == rows
     return machine
 
@@ -65,7 +65,7 @@ def test_functions_of_views_take_at_most_three_calls_per_core_too(fixed, per_row
     dataset, view = lake.create("numbers"), lake.create("view")
     dataset.write(pa.table({"n": pa.array(range(rows), pa.int64())}))
     got = compute_function_values(
-        dataset.parts.columns.pinned(),
+        dataset.parts.columns.snapshot(),
         pa.field("y", pa.int64()),
         twice(machine),
         ["n"],

@@ -238,8 +238,8 @@ def test_values_lie_beside_the_records_in_a_scan_and_travel_to_tasks(world: Valu
     world.dataset.delete([100])
     wanted = [offset for offset, v in world.inputs().items() if v is not None and v % 3 == 0]
     got = pickle.loads(pickle.dumps(world.ask(sorted(wanted))))
-    pinned = world.pinned
-    scan = Scan(pinned.objects.dataset, pinned.layout, pinned.selection, ("v", "b"), got)
+    column_snapshot = world.column_snapshot
+    scan = Scan(column_snapshot.objects.dataset, column_snapshot.layout, column_snapshot.selection, ("v", "b"), got)
     read = scan.to_table()
     assert read.schema.field("b") == COLUMN
     expected = [(v, v * 10 if v % 3 == 0 else None) for v in range(250) if v != 100]

@@ -241,10 +241,10 @@ def test_two_at_once_without_turns_both_get_all_values(world: ValueWorld):
 def test_keys_say_what_was_computed_and_from_what(world: ValueWorld):
     world.write(range(5))
     world.ask(range(5))
-    pinned = world.pinned
+    column_snapshot = world.column_snapshot
     udf = TENFOLD.udf(world.calls)
     known = (udf.name, udf.version, udf.inputs_from(None), world.fragment_rows)
-    prefix = function_prefix(pinned.catalog, pinned.dataset_id, COLUMN, *known)
+    prefix = function_prefix(column_snapshot.catalog, column_snapshot.dataset_id, COLUMN, *known)
     assert world.checkpoints.list_keys() == [range_key(prefix.text, 0, 0, 5)]
     assert prefix.text.startswith("fmt-1_udf-fold_ver-1_col-b_where-d41d8cd98f00b204e9800998ecf8427e_uri-")
     assert len(np.unique([prefix.uri, prefix.srcfiles, prefix.where])) == 3

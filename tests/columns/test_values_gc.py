@@ -29,15 +29,19 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ValueWorld:
 
 
 def in_use(world: ValueWorld, plan: Plan = TENFOLD) -> UsedCheckpoints:
-    pinned = world.pinned
+    column_snapshot = world.column_snapshot
     inputs = plan.udf(world.calls).inputs_from(None)
     known = (COLUMN, plan.name, plan.version, inputs, world.fragment_rows)
-    return used_checkpoints(pinned, function_prefix(pinned.catalog, pinned.dataset_id, *known), world.fragment_rows)
+    return used_checkpoints(
+        column_snapshot,
+        function_prefix(column_snapshot.catalog, column_snapshot.dataset_id, *known),
+        world.fragment_rows,
+    )
 
 
 def garbage(world: ValueWorld, *computations: UsedCheckpoints, later: int = 30 * DAY) -> ColumnGarbage:
     view = world.lake["view"]
-    known = (str(view.id), world.pinned.dead[:0], time.time_ns() + later)
+    known = (str(view.id), world.column_snapshot.dead[:0], time.time_ns() + later)
     return gc.find_garbage(world.kept_in, *known, used=computations)
 
 
@@ -62,7 +66,7 @@ def test_what_nothing_uses_goes_when_it_is_old(world: ValueWorld):
 
 def test_who_does_not_know_what_is_used_leaves_it_alone(world: ValueWorld):
     """As does the dataset that a view is: `lake["view"].collect_garbage()`."""
-    known = (str(world.lake["view"].id), world.pinned.dead[:0], time.time_ns() + 30 * DAY)
+    known = (str(world.lake["view"].id), world.column_snapshot.dead[:0], time.time_ns() + 30 * DAY)
     assert gc.find_garbage(world.kept_in, *known).keys == []
     assert world.lake["view"].collect_garbage().keys == []
 

@@ -72,7 +72,7 @@ def test_rows_scattered_over_many_fragments_cost_a_call_each_and_few_files(world
 def test_only_files_with_wanted_rows_are_read(world: ValueWorld):
     for start in range(0, 1000, 100):
         world.dataset.write(table(start, start + 100))
-    for at, file in enumerate(world.pinned.selection.files):
+    for at, file in enumerate(world.column_snapshot.selection.files):
         if at not in (3, 7):
             os.truncate(str(world.lake.store.local_path(file.key)), 0)
     world.fragment_rows = 1000

@@ -49,7 +49,7 @@ def group_rows(found: World, segment: Any) -> list[int]:
 
 def values_of(found: World, segment: Any) -> list[str | None]:
     answer: list[str | None] = read_values(
-        found.work.objects, segment, found.pinned.catalog.column("y").field, segment.start, segment.end
+        found.work.objects, segment, found.column_snapshot.catalog.column("y").field, segment.start, segment.end
     ).to_pylist()
     return answer
 

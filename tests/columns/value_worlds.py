@@ -47,8 +47,8 @@ class ValueWorld(World):
         return self.kept_in.checkpoints
 
     @property
-    def pinned(self) -> ColumnSnapshot:
-        return self.dataset.parts.columns.pinned()
+    def column_snapshot(self) -> ColumnSnapshot:
+        return self.dataset.parts.columns.snapshot()
 
     def ranges(self) -> list[tuple[int, int, int]]:
         """Fragment, start and end of every checkpoint that is stored."""
@@ -69,7 +69,7 @@ class ValueWorld(World):
         """Values that are not looked at."""
         function = udf or TENFOLD.udf(self.calls)
         return compute_function_values(
-            self.pinned,
+            self.column_snapshot,
             column,
             function,
             function.inputs_from(None),

@@ -26,57 +26,57 @@ class World:
 
 
 @dataclass(frozen=True)
-class Pinned:
+class Heads:
     source: int
     copy: int | None
     version: int
 
 
 @dataclass
-class Copying(Derivation[Pinned, str]):
+class Copying(Derivation[Heads, str]):
     """Copies what is missing; before each attempt the next of `troubles` happens."""
 
     world: World
-    troubles: list[Callable[[Pinned], None]] = field(default_factory=list)
+    troubles: list[Callable[[Heads], None]] = field(default_factory=list)
     while_waiting: Callable[[], None] = lambda: None
     log: list[str] = field(default_factory=list)
 
-    def pin(self) -> Pinned:
-        self.log.append("pin")
-        return Pinned(self.world.source, self.world.copy, self.world.version)
+    def take_snapshot(self) -> Heads:
+        self.log.append("snapshot")
+        return Heads(self.world.source, self.world.copy, self.world.version)
 
-    def idle(self, state: Pinned) -> str | None:
+    def idle(self, state: Heads) -> str | None:
         return f"done with {state.copy}" if state.copy == state.source else None
 
-    def prepare(self, state: Pinned) -> bool:
+    def prepare(self, state: Heads) -> bool:
         if state.copy is None and self.world.copy is None:
             self.log.append("create")
             self.world.change(0)
         return state.copy is None
 
     @contextmanager
-    def turn(self, state: Pinned) -> Iterator[None]:
+    def turn(self, state: Heads) -> Iterator[None]:
         self.while_waiting()
         self.log.append("turn")
         yield
         self.log.append("end of turn")
 
-    def attempt(self, state: Pinned) -> str:
+    def attempt(self, state: Heads) -> str:
         self.log.append(f"attempt {state.copy}→{state.source}")
         if self.troubles:
             self.troubles.pop(0)(state)
         self.world.change(state.source)
         return f"copied {state.source}"
 
-    def moved(self, state: Pinned) -> bool:
+    def moved(self, state: Heads) -> bool:
         return state.version != self.world.version
 
-    def inputs_moved(self, state: Pinned) -> bool:
+    def inputs_moved(self, state: Heads) -> bool:
         return state.source != self.world.source
 
 
-def raising(error: Exception) -> Callable[[Pinned], None]:
-    def trouble(_: Pinned) -> None:
+def raising(error: Exception) -> Callable[[Heads], None]:
+    def trouble(_: Heads) -> None:
         raise error
 
     return trouble
@@ -86,21 +86,21 @@ def test_an_idle_run_takes_no_turn() -> None:
     copying = Copying(World(3, 3))
 
     assert run_derivation(copying) == "done with 3"
-    assert copying.log == ["pin"]
+    assert copying.log == ["snapshot"]
 
 
 def test_a_run_pins_once_and_attempts_under_the_turn() -> None:
     copying = Copying(World(3, 1))
 
     assert run_derivation(copying) == "copied 3"
-    assert copying.log == ["pin", "turn", "attempt 1→3", "end of turn"]
+    assert copying.log == ["snapshot", "turn", "attempt 1→3", "end of turn"]
 
 
 def test_what_is_created_is_pinned_before_the_attempt() -> None:
     copying = Copying(World(3))
 
     assert run_derivation(copying) == "copied 3"
-    assert copying.log == ["pin", "create", "pin", "turn", "attempt 0→3", "end of turn"]
+    assert copying.log == ["snapshot", "create", "snapshot", "turn", "attempt 0→3", "end of turn"]
 
 
 def test_a_run_that_waited_finds_the_work_done() -> None:
@@ -108,26 +108,26 @@ def test_a_run_that_waited_finds_the_work_done() -> None:
     copying = Copying(world, while_waiting=lambda: world.change(3))
 
     assert run_derivation(copying) == "done with 3"
-    assert copying.log == ["pin", "turn", "pin", "end of turn"]
+    assert copying.log == ["snapshot", "turn", "snapshot", "end of turn"]
 
 
 def test_a_lost_race_pins_again() -> None:
     world = World(3, 1)
 
-    def lose(_: Pinned) -> None:
+    def lose(_: Heads) -> None:
         world.change(2)
         raise LostRace("another run was first")
 
     copying = Copying(world, [lose])
 
     assert run_derivation(copying) == "copied 3"
-    assert copying.log == ["pin", "turn", "attempt 1→3", "pin", "attempt 2→3", "end of turn"]
+    assert copying.log == ["snapshot", "turn", "attempt 1→3", "snapshot", "attempt 2→3", "end of turn"]
 
 
 def test_a_run_that_loses_to_one_that_did_the_work_is_done() -> None:
     world = World(3, 1)
 
-    def lose(_: Pinned) -> None:
+    def lose(_: Heads) -> None:
         world.change(3)
         raise LostRace("another run was first")
 
@@ -141,10 +141,10 @@ def test_what_was_committed_before_a_lost_race_is_reported_although_nothing_is_l
     class Counting(Copying):
         commits: int = 0
 
-        def idle(self, state: Pinned) -> str | None:
+        def idle(self, state: Heads) -> str | None:
             return f"{self.commits} commits" if state.copy == state.source else None
 
-        def attempt(self, state: Pinned) -> str:
+        def attempt(self, state: Heads) -> str:
             self.commits += 1
             world.change(2)
             world.change(3)  # by another run
@@ -172,7 +172,7 @@ def test_what_cannot_be_read_is_repaired_once_then_raised() -> None:
 def test_what_was_replaced_while_it_was_read_needs_no_repair() -> None:
     world = World(3, 1)
 
-    def replace(_: Pinned) -> None:
+    def replace(_: Heads) -> None:
         world.source += 1
         raise Unreadable("an input was replaced")
 
@@ -191,7 +191,7 @@ def test_a_storage_error_is_raised_at_once(error: Exception) -> None:
 def test_a_storage_error_counts_only_while_the_thing_has_not_moved() -> None:
     world = World(3, 1)
 
-    def remove(_: Pinned) -> None:
+    def remove(_: Heads) -> None:
         world.change(2)
         raise StorageError("another run removed stored results")
 
@@ -202,7 +202,7 @@ def test_a_storage_error_counts_only_while_the_thing_has_not_moved() -> None:
 def test_other_errors_are_not_retried(error: BaseException) -> None:
     world = World(3, 1)
 
-    def fail(_: Pinned) -> None:
+    def fail(_: Heads) -> None:
         world.change(2)
         raise error
 
@@ -214,10 +214,10 @@ def test_other_errors_are_not_retried(error: BaseException) -> None:
 
 def test_a_run_pins_again_under_the_turn_if_it_is_stale_although_nothing_was_committed() -> None:
     class Careful(Copying):
-        def is_stale(self, state: Pinned) -> bool:
+        def is_stale(self, state: Heads) -> bool:
             return True
 
     thing = Careful(World(source=3, copy=0))
     run_derivation(thing)
-    assert thing.log[:2] == ["pin", "turn"]
-    assert thing.log.count("pin") == 2
+    assert thing.log[:2] == ["snapshot", "turn"]
+    assert thing.log.count("snapshot") == 2

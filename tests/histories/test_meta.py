@@ -22,7 +22,7 @@ COMMIT = st.fixed_dictionaries(
         "fresh": st.sampled_from([False] * 9 + [True]),
         "done": SOME,
         "failing": st.sets(st.sampled_from(ALL), max_size=4),
-        "pinned": st.tuples(OFFSET, OFFSET),
+        "last_offsets": st.tuples(OFFSET, OFFSET),
         "positions": st.tuples(OFFSET, OFFSET),
     }
 )
@@ -30,7 +30,7 @@ TIERS = st.sampled_from([Tiers(2, 2, 8), Tiers(3, 4, 8), Tiers(2, 64, 1000), Tie
 
 
 class Oracle:
-    """For each key its time, what its run pinned and the most that may be claimed for it; and its failures."""
+    """For each key its time, what its run last_offsets and the most that may be claimed for it; and its failures."""
 
     def __init__(self):
         self.done, self.failed, self.positions = {}, {}, (-1, -1)
@@ -40,26 +40,26 @@ class Oracle:
             self.done, self.failed = {}, {}
         self.positions = commit["positions"]
         for key in commit["done"] | commit["failing"]:
-            self.done[key] = (1000 * number, commit["pinned"], commit["pinned"])
+            self.done[key] = (1000 * number, commit["last_offsets"], commit["last_offsets"])
             since = self.failed.pop(key, (number,))[0]
             if key in commit["failing"]:
                 self.failed[key] = (since, number)
-        for key, (at, pinned, most) in self.done.items():
-            self.done[key] = (at, pinned, tuple(map(max, most, self.positions)))
+        for key, (at, last_offsets, most) in self.done.items():
+            self.done[key] = (at, last_offsets, tuple(map(max, most, self.positions)))
 
 
 def check(meta, oracle):
     found = meta.find(hashes(ALL), INPUTS)
     for key in ALL:
         assert found.seen[key] == (key in oracle.done)
-        claim = tuple(found.pinned[key])
+        claim = tuple(found.last_offsets[key])
         if key not in oracle.done:
             assert claim == (NEVER, NEVER)
             continue
-        at, pinned, most = oracle.done[key]
+        at, last_offsets, most = oracle.done[key]
         assert found.process_ts[key] == at
-        assert all(p <= c <= m for p, c, m in zip(pinned, claim, most, strict=True))
-        if any(p > position for p, position in zip(pinned, oracle.positions, strict=True)):
+        assert all(p <= c <= m for p, c, m in zip(last_offsets, claim, most, strict=True))
+        if any(p > position for p, position in zip(last_offsets, oracle.positions, strict=True)):
             assert meta.is_ahead(INPUTS)
     assert meta.keys == len(oracle.done)
     failed = meta.failed()
@@ -91,7 +91,7 @@ def test_meta_says_after_any_history_what_a_dictionary_says(history, tiers):
         step = meta.fresh if commit["fresh"] else meta.after
         failing = failures(commit["failing"], now=number)
         positions = dict(zip(INPUTS, commit["positions"], strict=True))
-        draft = step(run(number, *commit["pinned"]), [hashes(commit["done"])], failing, positions, "v")
+        draft = step(run(number, *commit["last_offsets"]), [hashes(commit["done"])], failing, positions, "v")
         oracle.commit(number, commit)
         meta = committed(draft, objects)
         assert meta.manifest == draft.meta.manifest
@@ -121,4 +121,4 @@ def test_runs_that_never_move_a_position_do_not_fill_the_manifest():
     assert len(meta.manifest.runs) < 150
     assert meta.is_ahead(INPUTS)
     assert meta.keys == 300
-    assert (meta.find(hashes(range(300)), ["a"]).pinned[:, 0] <= list(range(300))).all()
+    assert (meta.find(hashes(range(300)), ["a"]).last_offsets[:, 0] <= list(range(300))).all()

@@ -80,7 +80,7 @@ class World:
     def runner(self) -> TaskRunner:
         return TaskRunner(self.lake.runtime.session)
 
-    def pinned(self) -> tuple[InputSnapshot, ...]:
+    def input_snapshots(self) -> tuple[InputSnapshot, ...]:
         return snapshot_inputs(self.lake, self.specs)
 
     def outputs(self) -> list[InputSnapshot]:
@@ -88,23 +88,23 @@ class World:
 
     def shape(self) -> KeyShape | None:
         columns = self.known.schema if self.known.done else None  # what was hashed keeps its types
-        return resolve_shape(self.pinned(), self.specs, self.names, [OutputKeys("out", self.names, columns)])
+        return resolve_shape(self.input_snapshots(), self.specs, self.names, [OutputKeys("out", self.names, columns)])
 
     def changelist(self, version: Any = 2, choice: Choice = EVERYTHING) -> Changelist:
         shape = self.shape()
         assert shape is not None
         return build_changelist(
-            shape, self.pinned(), self.outputs(), self.known, 0, self.runner, version=version, choice=choice
+            shape, self.input_snapshots(), self.outputs(), self.known, 0, self.runner, version=version, choice=choice
         )
 
     def chunks(self, keys: pa.Table, chunk_size: int = 3) -> list[Chunk]:
         shape = self.shape()
         assert shape is not None
-        pinned = self.pinned()
+        input_snapshots = self.input_snapshots()
         units = plan_key_units(
-            keys, shape, pinned, self.runner, ScratchDir(self.folder, self.lake["out"].snapshot().objects)
+            keys, shape, input_snapshots, self.runner, ScratchDir(self.folder, self.lake["out"].snapshot().objects)
         )
-        inputs = [p.task_input for p in pinned]
+        inputs = [p.task_input for p in input_snapshots]
         return [chunk for unit in units for chunk in read_chunks(unit, shape, inputs, chunk_size)]
 
     # The oracle
@@ -175,9 +175,9 @@ class World:
         inputs = range(len(self.specs))
         records = [[(row["offset"], self.part(n, row)) for row in self.records(n)] for n in inputs]
         current = [[self.part(n, row) for row in self.current(n)] for n in inputs]
-        since = [self.known.positions.get(pinned.dataset_id, -1) for pinned in self.pinned()]
+        since = [self.known.positions.get(given.dataset_id, -1) for given in self.input_snapshots()]
         full = [n for n in inputs if self._is_full(n)]
-        is_purged = any(pinned.purged_before for pinned in self.pinned())
+        is_purged = any(given.purged_before for given in self.input_snapshots())
 
         def place(key: Key) -> tuple[Any, ...]:
             named, seen = dict(zip(self.names, key, strict=True)), self.seen.get(key, {})
@@ -231,13 +231,13 @@ class World:
                 assert side.rows.num_rows == len(side.offsets)
 
     def _processed(self, found: Changelist, choice: Choice) -> None:
-        pinned, now = self.pinned(), self.contents()
-        heads = {p.dataset_id: p.head for p in pinned}
+        input_snapshots, now = self.input_snapshots(), self.contents()
+        heads = {p.dataset_id: p.head for p in input_snapshots}
         for high, low in zip(found.hashes.high.tolist(), found.hashes.low.tolist(), strict=True):
             self.known.done[(high, low)] = heads
         kept, left = [], []
         for key in rows_of(found.keys):
-            self.seen[key] = {n: p.head for n, p in enumerate(pinned)}
+            self.seen[key] = {n: p.head for n, p in enumerate(input_snapshots)}
             if key in now:
                 self.before[key] = now[key]
             else:

@@ -300,7 +300,7 @@ def test_everything_is_stale_what_is_there_and_what_has_results(lake: Lake, room
     lake["a"].delete([1])
     shape = made.shape()
     assert shape is not None
-    found = build_stale_changelist(shape, made.pinned(), made.outputs(), made.runner)
+    found = build_stale_changelist(shape, made.input_snapshots(), made.outputs(), made.runner)
     assert sorted(rows_of(found.keys)) == [(1, 5), (2, 5)]
     assert set(found.pending.why.to_pylist()) == {"stale"}
 
@@ -314,9 +314,11 @@ def test_keys_asked_for_by_a_part_are_all_that_have_it_processed_or_not(lake: La
     made.run()
     shape = made.shape()
     assert shape is not None
-    found = build_requested_changelist(shape, made.pinned(), made.outputs(), {1: _rows(user=[7])}, made.runner)
+    found = build_requested_changelist(shape, made.input_snapshots(), made.outputs(), {1: _rows(user=[7])}, made.runner)
     assert sorted(rows_of(found.keys)) == [(1, 7), (2, 7)]
-    whole = build_requested_changelist(shape, made.pinned(), made.outputs(), {0: _rows(id=[9], user=[9])}, made.runner)
+    whole = build_requested_changelist(
+        shape, made.input_snapshots(), made.outputs(), {0: _rows(id=[9], user=[9])}, made.runner
+    )
     assert rows_of(whole.keys) == [(9, 9)]
 
 

@@ -9,7 +9,7 @@ from floodmark.transforms.meta_entries import MOST_RUNS, RunInfo, collapse_runs
 
 OFFSETS = st.dictionaries(st.sampled_from("abc"), st.integers(-1, 9))
 RUNS = (st.lists(OFFSETS, max_size=9) | st.lists(OFFSETS, min_size=60, max_size=60)).map(
-    lambda pinned: {n: RunInfo(str(n), n, p) for n, p in enumerate(pinned)}
+    lambda last_offsets: {n: RunInfo(str(n), n, p) for n, p in enumerate(last_offsets)}
 )
 
 
@@ -46,7 +46,7 @@ def test_runs_that_must_share_a_number_claim_what_all_of_them_saw():
     assert len(result.runs) == MOST_RUNS
     crowd = [number for number in runs if result.number_of[number] == result.number_of[0]]
     assert crowd == [0, 1, 2]
-    assert result.runs[result.number_of[0]].pinned == {"a": 10, "b": 97}
+    assert result.runs[result.number_of[0]].last_offsets == {"a": 10, "b": 97}
 
 
 def test_input_without_a_position_has_none():

@@ -49,7 +49,7 @@ def _map_world(lake: Lake, room: Path) -> World:
 
 
 def _read(made: World, some: list[RangeUnit | KeysUnit], chunk_size: int = 4, *, check: bool = False) -> list[Chunk]:
-    inputs = [p.task_input for p in made.pinned()]
+    inputs = [p.task_input for p in made.input_snapshots()]
     known = made.known if check else None
     return [chunk for unit in some for chunk in read_chunks(unit, _shape(made), inputs, chunk_size, known)]
 
@@ -63,13 +63,13 @@ def _gone(chunks: list[Chunk]) -> list[object]:
 
 
 def _units(made: World, since: int, *, unit_rows: int = 1 << 17) -> list[RangeUnit | KeysUnit]:
-    return plan_map_units(made.pinned()[0], _shape(made), since, made.runner, None, unit_rows)
+    return plan_map_units(made.input_snapshots()[0], _shape(made), since, made.runner, None, unit_rows)
 
 
 def test_a_map_run_reads_the_rows_that_are_there_of_the_records_since(lake: Lake, room: Path) -> None:
     made = _map_world(lake, room)
     lake["a"].write(_rows(id=[1, 2, 3, 4], v=[0, 0, 0, 0]))
-    position = made.pinned()[0].head
+    position = made.input_snapshots()[0].head
     lake["a"].write(_rows(id=[2, 5], v=[1, 1]))
     lake["a"].write(_rows(id=[2], v=[2]))
     chunks = _read(made, _units(made, position))
@@ -134,7 +134,7 @@ def test_a_full_map_run_takes_back_results_whose_keys_are_not_there(lake: Lake, 
     lake["a"].write(_rows(id=[3]))
     lake["a"].delete([3])
     lake["out"].write(_rows(k=[1, 3, 9]))
-    chunks = _read(made, plan_stale_map_units(made.pinned()[0], _shape(made), made.outputs(), made.runner))
+    chunks = _read(made, plan_stale_map_units(made.input_snapshots()[0], _shape(made), made.outputs(), made.runner))
     assert (_called(chunks), sorted(_gone(chunks))) == ([1, 2], [3, 9])
 
 
@@ -156,13 +156,13 @@ def test_many_keys_lie_in_a_file_that_units_point_into(lake: Lake, room: Path, m
     lake["a"].write(_rows(id=list(range(23))))
     lake["b"].write(_rows(id=list(range(10, 33))))
     found = made.changelist()
-    shape, pinned = _shape(made), made.pinned()
+    shape, input_snapshots = _shape(made), made.input_snapshots()
     made_units = plan_key_units(
-        found.keys, shape, pinned, made.runner, ScratchDir(room, lake["out"].snapshot().objects)
+        found.keys, shape, input_snapshots, made.runner, ScratchDir(room, lake["out"].snapshot().objects)
     )
     assert len(made_units) == 7
     assert len(pickle.dumps(made_units[0])) < 4000
-    inputs = pickle.loads(pickle.dumps([p.task_input for p in pinned]))
+    inputs = pickle.loads(pickle.dumps([p.task_input for p in input_snapshots]))
     halved = [half for unit in made_units for half in (unit.halves() or (unit,))]
     for some in (made_units, halved):
         again = pickle.loads(pickle.dumps(some))
@@ -180,7 +180,7 @@ def test_a_remote_store_holds_the_files_until_they_are_cleared(room: Path) -> No
     before = {info.key for info in store.list("")}
     found = made.changelist()
     place = ScratchDir(room, lake["out"].snapshot().objects)
-    some = plan_key_units(found.keys, _shape(made), made.pinned(), made.runner, place)
+    some = plan_key_units(found.keys, _shape(made), made.input_snapshots(), made.runner, place)
     assert {info.key for info in store.list("")} - before
     assert sorted(_called(_read(made, list(some)))) == [1, 2]
     place.clear()
@@ -224,11 +224,13 @@ def test_only_chosen_columns_are_handed_over(lake: Lake, room: Path) -> None:
 def test_what_was_replaced_meanwhile_is_said_to_need_a_new_plan(lake: Lake, room: Path, dropped: str) -> None:
     made = _map_world(lake, room)
     lake["a"].write(_rows(id=list(range(100))))
-    pinned, shape = made.pinned(), _shape(made)
+    input_snapshots, shape = made.input_snapshots(), _shape(made)
     found = made.changelist()
-    some = plan_key_units(found.keys, shape, pinned, made.runner, ScratchDir(room, lake["out"].snapshot().objects))
-    inputs = pickle.loads(pickle.dumps([p.task_input for p in pinned]))
-    objects = pinned[0].snapshot.objects
+    some = plan_key_units(
+        found.keys, shape, input_snapshots, made.runner, ScratchDir(room, lake["out"].snapshot().objects)
+    )
+    inputs = pickle.loads(pickle.dumps([p.task_input for p in input_snapshots]))
+    objects = input_snapshots[0].snapshot.objects
     for info in list(objects.store.list(f"{objects.folder}/{dropped}")):
         objects.store.delete(info.key)
     for info in list(objects.store.list(f"{objects.folder}/info/rows")):

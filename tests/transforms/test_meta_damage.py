@@ -44,7 +44,7 @@ def two_commits(objects):
 
 def everything(meta):
     found = meta.find(hashes(range(40)), INPUTS)
-    return found.pinned.tolist(), found.process_ts.tolist(), meta.to_table(), meta.failed()
+    return found.last_offsets.tolist(), found.process_ts.tolist(), meta.to_table(), meta.failed()
 
 
 def refusal(objects, checkpoint, right):

@@ -137,7 +137,7 @@ def test_meta_travels_to_tasks(tmp_path, seen_before):
     there = pickle.loads(sent).find(asked, ["a"])
     assert there.seen.tolist() == [True] * 5 + [False]
     assert there.process_ts.tolist() == [0, 1000, 2000, 3000, 4000, 0]
-    assert there.pinned.tolist() == meta.find(asked, ["a"]).pinned.tolist()
+    assert there.last_offsets.tolist() == meta.find(asked, ["a"]).last_offsets.tolist()
 
 
 def test_note_of_another_output_is_no_meta():

@@ -125,7 +125,7 @@ def test_watermark_is_the_least_of_the_inputs_once_a_run_is_complete(tmp_path: P
 
 
 def test_records_written_while_a_run_is_under_way_are_left_to_the_next(world: World) -> None:
-    """The function writes to its own input: heads are pinned before anything is read."""
+    """The function writes to its own input: all inputs are snapshots taken before anything is read."""
     world.write("a", (1, 1))
     lake = world.lake
     written = []

@@ -158,14 +158,14 @@ def tables(world: World) -> dict[str, pa.Table]:
 
 
 def with_seed_names(world: World, meta: pa.Table) -> pa.Table:
-    """id, process_ts, is_success as the seed has them; the timestamp is the offset that the run had pinned."""
+    """id, process_ts, is_success as the seed has them; the timestamp is the offset that the run had read up to."""
     ids = sorted(set(world.lake["a"].changes_arrow()["id"].to_pylist()))
     hashes = hash_rows(pa.table({"id": pa.array(ids, pa.int64())}), ["id"])
     found = snapshot_step(world.step(), world.lake).meta
-    pinned = found.processed_up_to(hashes, [str(world.lake["a"].id)])[:, 0].tolist()
+    last_offsets = found.processed_up_to(hashes, [str(world.lake["a"].id)])[:, 0].tolist()
     known = {
         (int(high), int(low)): (number, at)
-        for high, low, number, at in zip(hashes.high, hashes.low, ids, pinned, strict=True)
+        for high, low, number, at in zip(hashes.high, hashes.low, ids, last_offsets, strict=True)
     }
     rows = []
     for row in meta.to_pylist():

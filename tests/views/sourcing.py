@@ -40,7 +40,7 @@ def analysis(
 def touched_in(
     lake: Lake, known: Analysis, positions: Mapping[str, int]
 ) -> tuple[tuple[ViewInputSnapshot, ...], ViewChanges]:
-    """The sources pinned now, and what was touched since positions (by the names of sources)."""
+    """Snapshots of the sources, and what was touched since positions (by the names of sources)."""
     sources = take_input_snapshots(lake, "v", known)
     by_id = {source.dataset_id: positions[source.name] for source in sources if source.name in positions}
     return sources, find_changes(sources, known, by_id, TaskRunner(Session()))

@@ -145,7 +145,7 @@ def test_somebody_who_commits_meanwhile_makes_it_start_again(tmp_path: Path, mon
         if not raced:
             raced.append(True)
             write(source, {13: 13})
-            again = ViewPublisher(self.pinned, self.runtime, self.folder, self.progress, {})
+            again = ViewPublisher(self.view_snapshot, self.runtime, self.folder, self.progress, {})
             publish(again, *args)  # type: ignore[arg-type]
         return publish(self, *args)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The rows of what was touched: as of the pinned head, all of them, and nobody else's."""
+"""The rows of what was touched: as of the snapshot, all of them, and nobody else's."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ def test_rows_are_those_of_the_pinned_head_whatever_is_written_meanwhile(lake: L
     source = lake.create("s", key="id")
     source.write(pa.table({"id": [1, 2], "g": [7, 8]}))
     known = analysis("groups", {"g": INT}, [use(source, {"g": "g"}, ["id"])])
-    [pinned], touched = touched_in(lake, known, {})
+    [input_snapshot], touched = touched_in(lake, known, {})
     source.write(pa.table({"id": [1, 3], "g": [8, 7]}))
-    rows = read_changed_rows(pinned, known, touched, Session())
+    rows = read_changed_rows(input_snapshot, known, touched, Session())
     assert isinstance(rows, LocalRows)
     assert as_rows(rows.table) == [(1,), (2,)]
 
@@ -168,8 +168,8 @@ def test_few_rows_are_all_handed_over_as_they_are(lake: Lake):
     source.write(pa.table({"id": [1, 2], "g": [7, 8]}))
     source.delete([1])
     known = analysis("groups", {"g": INT}, [use(source, {"g": "g"}, ["g"])])
-    [pinned], _ = touched_in(lake, known, {})
-    rows = read_all_rows(pinned, known, Session())
+    [input_snapshot], _ = touched_in(lake, known, {})
+    rows = read_all_rows(input_snapshot, known, Session())
     assert isinstance(rows, LocalRows)
     assert rows.table.to_pylist() == [{"g": 8}]
 
@@ -182,12 +182,14 @@ def test_rows_at_offsets_come_with_injected_columns_and_their_keys(lake: Lake, f
     inject = {"s": (("floodmark_offset", "offset"), ("floodmark_key_id", "id"), ("floodmark_key_part", "part"))}
     t = {"floodmark_key_part": INT, "floodmark_key_id": INT}
     known = analysis("rows", t, [use(source, {n: n.removeprefix("floodmark_key_") for n in t}, ["v"])], inject)
-    [pinned], _ = touched_in(lake, known, {})
+    [input_snapshot], _ = touched_in(lake, known, {})
     current = source.to_batches(["offset", "part", "id", "v"]).read_all().to_pylist()[1::9]
     offsets = np.array([row["offset"] for row in current])
     expected = [(row["v"], row["offset"], row["id"], row["part"]) for row in current]
-    assert as_rows(read_rows_at(pinned, known, offsets)) == sorted(expected, key=repr)
-    assert as_rows(read_keys_at(pinned, known, offsets)) == sorted(((r["part"], r["id"]) for r in current), key=repr)
+    assert as_rows(read_rows_at(input_snapshot, known, offsets)) == sorted(expected, key=repr)
+    assert as_rows(read_keys_at(input_snapshot, known, offsets)) == sorted(
+        ((r["part"], r["id"]) for r in current), key=repr
+    )
 
 
 def test_there_may_be_no_rows_at_all_any_more(lake: Lake):

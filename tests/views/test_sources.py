@@ -28,8 +28,8 @@ def test_renamed_source_is_found_though_another_has_its_name_now(lake: Lake):
     lake.rename("s", "old")
     lake.create("s").write(pa.table({"other": [1]}))
     assert datasets_of(lake, "v", known)["s"].name == "old"
-    [pinned] = take_input_snapshots(lake, "v", known)
-    assert (pinned.alias, pinned.name, pinned.head) == ("s", "old", 1)
+    [input_snapshot] = take_input_snapshots(lake, "v", known)
+    assert (input_snapshot.alias, input_snapshot.name, input_snapshot.head) == ("s", "old", 1)
 
 
 def test_dropped_source_is_said_to_be_gone(lake: Lake):
@@ -42,11 +42,13 @@ def test_dropped_source_is_said_to_be_gone(lake: Lake):
 
 
 def test_source_without_computed_columns_is_pinned_at_its_head(lake: Lake):
-    [pinned] = take_input_snapshots(lake, "v", analysis("groups", {"g": INT}, [use(lake["s"], {"g": "g"}, ["g"])]))
+    [input_snapshot] = take_input_snapshots(
+        lake, "v", analysis("groups", {"g": INT}, [use(lake["s"], {"g": "g"}, ["g"])])
+    )
     head = lake["s"].head
     lake["s"].write(pa.table({"id": [3], "g": [9]}))
-    assert (pinned.block, pinned.head, pinned.waiting) == (head, 1, 0)
-    assert pinned.generations == {}
+    assert (input_snapshot.block, input_snapshot.head, input_snapshot.waiting) == (head, 1, 0)
+    assert input_snapshot.generations == {}
 
 
 def _twice(g: int) -> int:

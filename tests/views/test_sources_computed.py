@@ -41,7 +41,7 @@ def by_id(world: World) -> Analysis:
     return analysis("rows", {"id": INT}, [use(world.dataset, {"id": "id"}, ["id", "a"], ["a"])])
 
 
-def pinned(world: World, known: Analysis) -> ViewInputSnapshot:
+def take_input(world: World, known: Analysis) -> ViewInputSnapshot:
     [source] = take_input_snapshots(world.lake, "v", known)
     return source
 
@@ -50,11 +50,11 @@ def test_records_are_there_once_they_are_computed(world: World):
     known = by_v(world, "a")
     before = world.dataset.head
     world.write([5, 6, 7])
-    source = pinned(world, known)
+    source = take_input(world, known)
     assert (source.head, source.waiting, source.block) == (4, 3, before)
     assert as_rows(small_rows(world.lake, known, {})[0]) == [(n, 10 * n) for n in range(5)]
     world.backfill_only()
-    source = pinned(world, known)
+    source = take_input(world, known)
     assert (source.head, source.waiting, source.block) == (7, 0, world.dataset.head)
     assert as_rows(small_rows(world.lake, known, {"d": 4})[0]) == [(n, 10 * n) for n in (5, 6, 7)]
 
@@ -62,7 +62,7 @@ def test_records_are_there_once_they_are_computed(world: World):
 def test_half_of_a_backfill_is_not_seen(world: World):
     world.write([5, 6, 7])
     world.backfill_only(where="id < 7")
-    assert pinned(world, by_v(world, "a")).head == 4
+    assert take_input(world, by_v(world, "a")).head == 4
 
 
 def test_rows_that_were_corrected_meanwhile_are_read_as_they_were(world: World):
@@ -79,24 +79,24 @@ def test_rows_that_were_corrected_meanwhile_are_read_as_they_were(world: World):
 
 def test_computed_columns_that_are_not_used_hold_nothing_up(world: World):
     world.write([5])
-    source = pinned(world, by_v(world))
+    source = take_input(world, by_v(world))
     assert (source.head, source.waiting, source.generations) == (5, 0, {})
 
 
 def test_values_stay_the_same_ones_when_more_are_added(world: World):
-    before = pinned(world, by_v(world, "a")).generations
+    before = take_input(world, by_v(world, "a")).generations
     world.write([5])
     world.backfill_only()
-    assert pinned(world, by_v(world, "a")).generations == before
+    assert take_input(world, by_v(world, "a")).generations == before
 
 
 def test_another_function_hides_everything_until_it_is_computed_and_then_has_other_values(world: World):
-    before = pinned(world, by_v(world, "a")).generations
+    before = take_input(world, by_v(world, "a")).generations
     world.alter(HUNDREDFOLD)
-    source = pinned(world, by_v(world, "a"))
+    source = take_input(world, by_v(world, "a"))
     assert (source.head, source.waiting, source.block) == (-1, 5, None)
     world.backfill_only()
-    source = pinned(world, by_v(world, "a"))
+    source = take_input(world, by_v(world, "a"))
     assert source.head == 4
     assert source.generations.keys() == before.keys()
     assert source.generations != before
@@ -115,7 +115,7 @@ def test_values_are_those_that_were_pinned(world: World):
 def test_rows_at_offsets_have_what_was_computed_of_them(world: World):
     world.write([1, 5], [100, 5])
     known = by_id(world)
-    assert as_rows(read_rows_at(pinned(world, known), known, np.array([1, 3]))) == [(1, 10), (3, 30)]
+    assert as_rows(read_rows_at(take_input(world, known), known, np.array([1, 3]))) == [(1, 10), (3, 30)]
 
 
 @pytest.mark.spark
@@ -123,6 +123,6 @@ def test_spark_reads_as_far_as_everything_is_computed(world: World, session: Ses
     set_limit(monkeypatch, "rows.few_rows", 0)
     world.write([1, 5], [100, 5])
     known = by_v(world, "a")
-    rows = read_all_rows(pinned(world, known), known, session)
+    rows = read_all_rows(take_input(world, known), known, session)
     assert isinstance(rows, SparkRows)
     assert sorted(tuple(row) for row in rows.frame.collect()) == [(n, 10 * n) for n in range(5)]

@@ -70,13 +70,13 @@ def test_extent_is_the_newest_state_all_of_whose_rows_are_computed(tmp_path: Pat
     source = _history(Lake(tmp_path / "lake", runtime=Runtime(fold_at=None)), draw, key)
     if seed == 3 and key is None:
         source.purge(4)
-    pinned = snapshot_dataset(source)
-    everyone = range(pinned.end)
+    input_snapshot = snapshot_dataset(source)
+    everyone = range(input_snapshot.end)
     found = set()
     for share in (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 1.0) * 2:
         one, two = ({o for o in everyone if draw.random() < share} for _ in range(2))
         expected = naive_extent(source, one & two)
-        assert find_readable_end(pinned, computed_of(one, two)) == expected
+        assert find_readable_end(input_snapshot, computed_of(one, two)) == expected
         found.add(expected)
     assert len(found) > 2
 
@@ -86,9 +86,9 @@ def test_rows_that_died_before_they_were_computed_hold_nothing_up(tmp_path: Path
     source.write(pa.table({"id": [1, 2]}))
     source.write(pa.table({"id": [3]}))
     source.delete([3])
-    pinned = snapshot_dataset(source)
-    assert find_readable_end(pinned, computed_of({0, 1})) == pinned.end
-    assert find_readable_end(pinned, computed_of({0})) == 0
+    input_snapshot = snapshot_dataset(source)
+    assert find_readable_end(input_snapshot, computed_of({0, 1})) == input_snapshot.end
+    assert find_readable_end(input_snapshot, computed_of({0})) == 0
 
 
 @pytest.mark.slow
@@ -98,11 +98,11 @@ def test_part_of_a_transaction_is_no_state(tmp_path: Path, monkeypatch: pytest.M
     world.derive([row(1, "a", 1)], [1], world.moved_input())
     written = world.derive([row(k, "a", k + 1) for k in range(40)], range(40)).commit
     assert written.slices > 3
-    pinned = snapshot_dataset(world.output)
+    input_snapshot = snapshot_dataset(world.output)
     for missing in (written.end - 1, written.start + 20):
-        done = set(range(pinned.end)) - {missing}
-        assert find_readable_end(pinned, computed_of(done)) == written.start
-    assert find_readable_end(pinned, computed_of(set(range(pinned.end)))) == written.end
+        done = set(range(input_snapshot.end)) - {missing}
+        assert find_readable_end(input_snapshot, computed_of(done)) == written.start
+    assert find_readable_end(input_snapshot, computed_of(set(range(input_snapshot.end)))) == written.end
 
 
 @dataclass(frozen=True)

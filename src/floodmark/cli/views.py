@@ -124,21 +124,21 @@ class ViewState:
     def of(cls, lake: Lake, name: str) -> ViewState:
         from floodmark.views.snapshot import OutdatedView, take_view_snapshot
 
-        pinned = take_view_snapshot(lake, name)
-        if isinstance(pinned, OutdatedView):
+        view_snapshot = take_view_snapshot(lake, name)
+        if isinstance(view_snapshot, OutdatedView):
             return cls(0, 0, "the columns of its inputs changed")
-        waiting = sum(source.waiting for source in pinned.sources)
-        behind = sum(head - pinned.positions[one] for one, head in pinned.heads.items())
-        return cls(behind, waiting, _state_text(pinned, waiting))
+        waiting = sum(source.waiting for source in view_snapshot.sources)
+        behind = sum(head - view_snapshot.positions[one] for one, head in view_snapshot.heads.items())
+        return cls(behind, waiting, _state_text(view_snapshot, waiting))
 
 
-def _state_text(pinned: ViewSnapshot, waiting: int) -> str:
-    if pinned.note is None and pinned.replaces is None:
+def _state_text(view_snapshot: ViewSnapshot, waiting: int) -> str:
+    if view_snapshot.note is None and view_snapshot.replaces is None:
         state = "never refreshed"
-    elif pinned.stale is not None:
-        state = f"must compute everything: {pinned.stale}"
+    elif view_snapshot.stale is not None:
+        state = f"must compute everything: {view_snapshot.stale}"
     else:
-        state = "up to date" if pinned.is_up_to_date else "behind"
+        state = "up to date" if view_snapshot.is_up_to_date else "behind"
     return f"{state}; {output.format_count(waiting, 'record')} waiting for a computed column" if waiting else state
 
 

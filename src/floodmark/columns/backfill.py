@@ -72,23 +72,25 @@ def backfill(
 
 
 @contextmanager
-def take_column_turn(pinned: ColumnSnapshot, column: ColumnDefinition, progress: Progress) -> Iterator[None]:
+def take_column_turn(column_snapshot: ColumnSnapshot, column: ColumnDefinition, progress: Progress) -> Iterator[None]:
     """Take the turn of a column's backfills, and report a long wait. A backfill that had to wait reuses the results."""
-    objects = pinned.objects
+    objects = column_snapshot.objects
     with take_turn(objects.store, objects.turn_key(column.field_id), f"another backfill of {column.name}", progress):
-        if pinned.start > pinned.catalog.purged_before:
-            drop_purged(objects, pinned.start, pinned.dataset_id)  # a purge was killed before it did this
+        if column_snapshot.start > column_snapshot.catalog.purged_before:
+            drop_purged(
+                objects, column_snapshot.start, column_snapshot.dataset_id
+            )  # a purge was killed before it did this
         try:
             yield
         finally:
             purged = catalogs.load(objects).purged_before
-            if purged > pinned.start:
-                drop_purged(objects, purged, pinned.dataset_id)  # tasks may have stored rows after the purge
+            if purged > column_snapshot.start:
+                drop_purged(objects, purged, column_snapshot.dataset_id)  # tasks may have stored rows after the purge
 
 
 @dataclass(frozen=True)
 class _State:
-    pinned: ColumnSnapshot
+    column_snapshot: ColumnSnapshot
     column: ColumnDefinition
     plan: BackfillPlan
 
@@ -121,7 +123,7 @@ class _Run(Derivation[_State, BackfillReport]):
     column: ColumnDefinition
     udf: Udf
     options: BackfillOptions
-    pin_dataset: Callable[[], ColumnSnapshot]
+    take_column_snapshot: Callable[[], ColumnSnapshot]
     runner: TaskRunner
     progress: Callable[[], Progress]
     counts: _Counts = field(default_factory=_Counts)
@@ -129,22 +131,26 @@ class _Run(Derivation[_State, BackfillReport]):
 
     replaced = (UnreadableSlice, BadColumn, UnreadableColumn)  # a purge or a commit removed what tasks were reading
 
-    def pin(self) -> _State:
-        pinned = self.pin_dataset()
-        column = _current_column(self.column, pinned)
+    def take_snapshot(self) -> _State:
+        column_snapshot = self.take_column_snapshot()
+        column = _current_column(self.column, column_snapshot)
         # Before it has the turn, it only checks whether there is anything to do. Then it plans again.
-        finder = RepairingFinder(pinned.objects.checkpoints, pinned.dataset_id) if self.has_turn else None
+        finder = (
+            RepairingFinder(column_snapshot.objects.checkpoints, column_snapshot.dataset_id) if self.has_turn else None
+        )
         return _State(
-            pinned, column, plan_backfill(pinned, column, finder, self.options.where, self.options.retry_errors)
+            column_snapshot,
+            column,
+            plan_backfill(column_snapshot, column, finder, self.options.where, self.options.retry_errors),
         )
 
     def idle(self, state: _State) -> BackfillReport | None:
-        is_purged = state.pinned.start <= state.pinned.catalog.purged_before
+        is_purged = state.column_snapshot.start <= state.column_snapshot.catalog.purged_before
         return self.counts.result(state) if state.plan.nothing_to_do and is_purged else None
 
     @contextmanager
     def turn(self, state: _State) -> Iterator[None]:
-        with take_column_turn(state.pinned, state.column, self.progress()):
+        with take_column_turn(state.column_snapshot, state.column, self.progress()):
             self.has_turn = True
             yield
 
@@ -158,31 +164,31 @@ class _Run(Derivation[_State, BackfillReport]):
         return self.counts.result(state)
 
     def moved(self, state: _State) -> bool:
-        now = self.pin_dataset()
-        return (now.start, now.catalog) != (state.pinned.start, state.pinned.catalog)
+        now = self.take_column_snapshot()
+        return (now.start, now.catalog) != (state.column_snapshot.start, state.column_snapshot.catalog)
 
     def repair(self, state: _State, error: Unreadable) -> bool:  # noqa: ARG002
         return True  # a damaged checkpoint was deleted; others may be damaged, too
 
     def _carry_out(self, state: _State) -> None:
-        pinned, column, options = state.pinned, state.column, self.options
+        column_snapshot, column, options = state.column_snapshot, state.column, self.options
         to_do = [f for f in state.plan.fragments if not f.is_done]
         reused = sum(len(f.ranges) + len(f.data) for f in to_do)
         suffix = f", {reused} checkpoints reused" if reused else ""
-        base = pinned.manifest(column)
-        work = build_column_job(pinned, column, self.udf, options)
+        base = column_snapshot.manifest(column)
+        work = build_column_job(column_snapshot, column, self.udf, options)
         progress = self.progress()
-        progress.start(f"computing {column.name} of {pinned.name}{suffix}", state.plan.missing)
+        progress.start(f"computing {column.name} of {column_snapshot.name}{suffix}", state.plan.missing)
         try:
             for wave in _waves(to_do, options.commit_granularity):
-                applied = compute_missing(work, pinned, wave, options, self.runner, progress)
+                applied = compute_missing(work, column_snapshot, wave, options, self.runner, progress)
                 self.counts.add(
                     computed=sum(a.computed for a in applied),
                     failed=sum(a.failed for a in applied),
                     called=sum(a.called for a in applied),
                 )
                 written = _assemble(work, wave, applied, self.runner)
-                base = _commit(pinned, column, base, wave, written)
+                base = _commit(column_snapshot, column, base, wave, written)
                 self.counts.add(
                     stored=sum(len(f.to_store) for f in wave),
                     checkpoints_reused=sum(len(f.ranges) + len(f.data) for f in wave),
@@ -192,12 +198,12 @@ class _Run(Derivation[_State, BackfillReport]):
             progress.finish()
 
 
-def _current_column(column: ColumnDefinition, pinned: ColumnSnapshot) -> ColumnDefinition:
+def _current_column(column: ColumnDefinition, column_snapshot: ColumnSnapshot) -> ColumnDefinition:
     """The current definition of the column, if it still has the same function."""
-    present = pinned.catalog.column(column.name)
+    present = column_snapshot.catalog.column(column.name)
     if present.field_id != column.field_id or not present.function.is_same(column.function):
         raise DerivationError(
-            f"column {column.name!r} of {pinned.name!r} was altered or replaced while its backfill was waiting",
+            f"column {column.name!r} of {column_snapshot.name!r} was altered or replaced while its backfill waited",
             hint="run the backfill again",
             column=column.name,
         )
@@ -209,14 +215,16 @@ def _waves(plans: Sequence[FragmentPlan], size: int) -> Iterator[Sequence[Fragme
         yield plans[first : first + size]
 
 
-def build_column_job(pinned: ColumnSnapshot, column: ColumnDefinition, udf: Udf, options: BackfillOptions) -> ColumnJob:
-    prefix = column_prefix(pinned, column, options.where)
+def build_column_job(
+    column_snapshot: ColumnSnapshot, column: ColumnDefinition, udf: Udf, options: BackfillOptions
+) -> ColumnJob:
+    prefix = column_prefix(column_snapshot, column, options.where)
     return ColumnJob(
-        objects=pinned.objects,
-        records=pinned.objects.dataset,
-        fragment_rows=pinned.catalog.fragment_rows,
-        layout=pinned.layout,
-        beside=pinned.beside,
+        objects=column_snapshot.objects,
+        records=column_snapshot.objects.dataset,
+        fragment_rows=column_snapshot.catalog.fragment_rows,
+        layout=column_snapshot.layout,
+        beside=column_snapshot.beside,
         column=column.field.remove_metadata(),
         field_id=column.field_id,
         inputs=column.inputs,
@@ -263,27 +271,27 @@ def _assemble_tasks(plan: FragmentPlan) -> Iterator[AssembleTask]:
 
 
 def _commit(
-    pinned: ColumnSnapshot,
+    column_snapshot: ColumnSnapshot,
     column: ColumnDefinition,
     base: ColumnManifest,
     wave: Sequence[FragmentPlan],
     written: dict[int, list[AssembledFile]],
 ) -> ColumnManifest:
-    fragments = [_merged_fragment(pinned, plan, written[plan.number]) for plan in wave]
-    changed = {plan.number: _changed(pinned, plan, written[plan.number]) for plan in wave}
+    fragments = [_merged_fragment(column_snapshot, plan, written[plan.number]) for plan in wave]
+    changed = {plan.number: _changed(column_snapshot, plan, written[plan.number]) for plan in wave}
     catalog = commit_fragments(
-        pinned.objects,
-        pinned.dataset_id,
+        column_snapshot.objects,
+        column_snapshot.dataset_id,
         column,
-        replace(base, read=pinned.read),
+        replace(base, read=column_snapshot.read),
         fragments,
         {number: rows for number, rows in changed.items() if rows},
-        pinned.identity(column),
+        column_snapshot.identity(column),
     )
-    return manifest.load(pinned.objects, catalog.column(column.name))
+    return manifest.load(column_snapshot.objects, catalog.column(column.name))
 
 
-def _changed(pinned: ColumnSnapshot, plan: FragmentPlan, made: Sequence[AssembledFile]) -> BitMap:
+def _changed(column_snapshot: ColumnSnapshot, plan: FragmentPlan, made: Sequence[AssembledFile]) -> BitMap:
     """The rows whose visible value changes.
 
     Values of a lost file cannot be compared. A lost value of an older version counts as changed. A lost value of this
@@ -296,7 +304,7 @@ def _changed(pinned: ColumnSnapshot, plan: FragmentPlan, made: Sequence[Assemble
     rows = BitMap.union(*[a.rows for a in made], BitMap())
     changed |= plan.lost.done - rows
     try:
-        failed = _failed(plan, row_errors.load(pinned.objects, plan.lost.errors))
+        failed = _failed(plan, row_errors.load(column_snapshot.objects, plan.lost.errors))
     except BadRowErrors:
         return changed | plan.lost.done
     now = BitMap.union(*[_failed(plan, a.written.errors) for a in made], BitMap(), BitMap())
@@ -307,7 +315,7 @@ def _failed(plan: FragmentPlan, errors: pa.Table) -> BitMap:
     return row_sets.from_array(errors.column("offset").to_numpy() - plan.window.base)
 
 
-def _merged_fragment(pinned: ColumnSnapshot, plan: FragmentPlan, made: Sequence[AssembledFile]) -> Fragment:
+def _merged_fragment(column_snapshot: ColumnSnapshot, plan: FragmentPlan, made: Sequence[AssembledFile]) -> Fragment:
     """A fragment whose new files replace the old ones."""
     before = plan.before
     replaced = {s for a in made for s in a.target.replaced}
@@ -315,7 +323,7 @@ def _merged_fragment(pinned: ColumnSnapshot, plan: FragmentPlan, made: Sequence[
         [*[s for s in before.segments if s not in replaced], *[a.written.segment for a in made]], key=lambda s: s.start
     )
     rows = BitMap.union(*[a.rows for a in made], BitMap())
-    errors = _errors(pinned, plan, rows, [a.written.errors for a in made])
+    errors = _errors(column_snapshot, plan, rows, [a.written.errors for a in made])
     return replace(
         before,
         segments=tuple(segments),
@@ -326,15 +334,15 @@ def _merged_fragment(pinned: ColumnSnapshot, plan: FragmentPlan, made: Sequence[
     )
 
 
-def _errors(pinned: ColumnSnapshot, plan: FragmentPlan, rows: BitMap, found: Sequence[pa.Table]) -> str | None:
+def _errors(column_snapshot: ColumnSnapshot, plan: FragmentPlan, rows: BitMap, found: Sequence[pa.Table]) -> str | None:
     """The errors of a fragment after some rows were computed: the new errors of these rows, the old ones of others."""
     before = plan.before.errors
     if before is None and not any(table.num_rows for table in found):
         return None
     stay = (plan.before.done | plan.before.kept) - rows
     try:
-        kept = row_errors.only(row_errors.load(pinned.objects, before), stay, plan.window.base)
+        kept = row_errors.only(row_errors.load(column_snapshot.objects, before), stay, plan.window.base)
     except BadRowErrors as error:
         _log.warning("%s; the errors of rows that were not computed again are lost", error.message)
         kept = row_errors.EMPTY
-    return row_errors.put(pinned.objects, row_errors.merge_errors([kept, *found]))
+    return row_errors.put(column_snapshot.objects, row_errors.merge_errors([kept, *found]))

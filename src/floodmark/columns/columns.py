@@ -109,7 +109,7 @@ class ComputedColumns:
         """The current definitions of the columns. Reads one small object."""
         return catalogs.load(self.objects)
 
-    def pinned(self) -> ColumnSnapshot:
+    def snapshot(self) -> ColumnSnapshot:
         """A snapshot of the current rows and columns."""
         return self._ledger.retry_if_replaced(self._pin)
 
@@ -143,33 +143,35 @@ class ComputedColumns:
         """Add a column to the catalog. With `exist_ok`, an existing column with the same function is not changed."""
         from floodmark.columns import definition as definition_module
 
-        pinned = self.pinned()
+        column_snapshot = self.snapshot()
         function, given = _with_inputs(udf, inputs)
         definition = _definition(name, function, given)
-        present = pinned.catalog.find(name)
+        present = column_snapshot.catalog.find(name)
         if exist_ok and present is not None:
             if present.function.is_same(definition.function) and present.inputs == definition.inputs:
                 return
             raise ColumnExists(
-                f"dataset {pinned.name!r} has a computed column {name!r} with another function",
+                f"dataset {column_snapshot.name!r} has a computed column {name!r} with another function",
                 hint=f"call alter_column({name!r}, …) to give it this function",
                 column=name,
             )
         function.check_shippable()
-        is_first = pinned.catalog.next_field_id == FIRST_FIELD_ID  # also a dropped column fixed the size of fragments
-        rows = _default_fragment_rows(pinned) if fragment_rows is None and is_first else fragment_rows
-        definition_module.add(pinned.objects, definition, pinned.layout.read_schema.names, rows)
+        is_first = (
+            column_snapshot.catalog.next_field_id == FIRST_FIELD_ID
+        )  # also a dropped column fixed the size of fragments
+        rows = _default_fragment_rows(column_snapshot) if fragment_rows is None and is_first else fragment_rows
+        definition_module.add(column_snapshot.objects, definition, column_snapshot.layout.read_schema.names, rows)
 
     def alter(self, name: str, udf: Udf | tuple[Udf, Sequence[str]], inputs: Sequence[str] | None) -> None:
         """Replace the function of a column."""
         from floodmark.columns import definition as definition_module
 
-        pinned = self.pinned()
+        column_snapshot = self.snapshot()
         function, given = _with_inputs(udf, inputs)
-        column = pinned.catalog.column(name)
+        column = column_snapshot.catalog.column(name)
         definition = _definition(name, function, column.inputs if given is None and function.inputs is None else given)
         function.check_shippable()
-        definition_module.alter(pinned.objects, definition, pinned.layout.read_schema.names)
+        definition_module.alter(column_snapshot.objects, definition, column_snapshot.layout.read_schema.names)
 
     def drop(self, name: str) -> None:
         """Remove a column from the catalog."""
@@ -193,12 +195,12 @@ class ComputedColumns:
         """The status of all computed columns. Empty while the dataset has no schema."""
         if self._ledger.snapshot().layout is None:
             return []
-        pinned = self.pinned()
-        return [_status(pinned, column) for column in pinned.catalog.columns]
+        column_snapshot = self.snapshot()
+        return [_status(column_snapshot, column) for column in column_snapshot.catalog.columns]
 
     def errors(self, name: str) -> pa.Table:
         """The errors of a column's live rows, in offset order."""
-        return read_errors(self.pinned(), name)
+        return read_errors(self.snapshot(), name)
 
     # Compute
 
@@ -207,9 +209,9 @@ class ComputedColumns:
         from floodmark.columns.checkpoints import CheckpointFinder
         from floodmark.columns.survey import plan_backfill
 
-        pinned = self.pinned()
-        finder = CheckpointFinder(pinned.objects.checkpoints, pinned.dataset_id)
-        return plan_backfill(pinned, pinned.catalog.column(name), finder, where, retry_errors)
+        column_snapshot = self.snapshot()
+        finder = CheckpointFinder(column_snapshot.objects.checkpoints, column_snapshot.dataset_id)
+        return plan_backfill(column_snapshot, column_snapshot.catalog.column(name), finder, where, retry_errors)
 
     def backfill(self, name: str, udf: Udf | None, options: BackfillOptions) -> BackfillReport:
         """Compute the missing values of a column."""
@@ -219,7 +221,7 @@ class ComputedColumns:
         runtime = self._ledger.runtime
         column = self.catalog.column(name)
         function = resolve_udf(column, udf)
-        return backfill(column, function, options, self.pinned, TaskRunner(runtime.session), runtime.progress)
+        return backfill(column, function, options, self.snapshot, TaskRunner(runtime.session), runtime.progress)
 
     def reset(self, name: str) -> None:
         """Make the next backfill compute every row of a column again. The old values stay visible until then."""
@@ -227,9 +229,9 @@ class ComputedColumns:
         from floodmark.columns.commit import reset_values
         from floodmark.columns.survey import column_prefix
 
-        column, pinned = self.catalog.column(name), self.pinned()
-        with take_column_turn(pinned, column, self._ledger.runtime.progress()):
-            reset_values(pinned.objects, name, column_prefix(pinned, column, None))
+        column, column_snapshot = self.catalog.column(name), self.snapshot()
+        with take_column_turn(column_snapshot, column, self._ledger.runtime.progress()):
+            reset_values(column_snapshot.objects, name, column_prefix(column_snapshot, column, None))
 
     # Purge, verify, collect garbage
 
@@ -299,10 +301,10 @@ def _check_udf(given: object) -> None:
         raise TypeError(f"{given!r} is not a udf: decorate the function with @floodmark.udf(returns=…)")
 
 
-def _default_fragment_rows(pinned: ColumnSnapshot) -> int | None:
+def _default_fragment_rows(column_snapshot: ColumnSnapshot) -> int | None:
     """The number of records per fragment for wide records; None for the default of about a million."""
-    rows = sum(f.rows for f in pinned.selection.files)
-    size = sum(f.size for f in pinned.selection.files)
+    rows = sum(f.rows for f in column_snapshot.selection.files)
+    size = sum(f.size for f in column_snapshot.selection.files)
     if rows == 0 or size / rows * FRAGMENT_ROWS <= FRAGMENT_BYTES:
         return None
     fitting = FRAGMENT_BYTES * rows // size
@@ -336,45 +338,45 @@ def resolve_udf(column: ColumnDefinition, given: Udf | None) -> Udf:
     return found
 
 
-def _status(pinned: ColumnSnapshot, column: ColumnDefinition) -> ColumnStatus:
-    manifest = pinned.manifest(column).with_identity(pinned.identity(column))
+def _status(column_snapshot: ColumnSnapshot, column: ColumnDefinition) -> ColumnStatus:
+    manifest = column_snapshot.manifest(column).with_identity(column_snapshot.identity(column))
     fragments = []
-    for window in pinned.windows(column, None):
+    for window in column_snapshot.windows(column, None):
         found = manifest.fragment(window.number)
-        skipped = _count_errors(pinned, found.errors, found.done & window.live, window.base)
+        skipped = _count_errors(column_snapshot, found.errors, found.done & window.live, window.base)
         counts = (len(window.live), len(found.done & window.live), len(found.kept & window.live))
         fragments.append(FragmentStatus(window.number, window.start, window.end, *counts, skipped))
     parts = (column.name, column.type, column.nullable, column.inputs, column.function, column.generation)
     return ColumnStatus(*parts, tuple(fragments))
 
 
-def read_errors(pinned: ColumnSnapshot, name: str) -> pa.Table:
+def read_errors(column_snapshot: ColumnSnapshot, name: str) -> pa.Table:
     """The errors of a column's live rows, in offset order."""
     from floodmark.columns import row_errors as row_errors_module
 
-    column = pinned.catalog.column(name)
-    manifest = pinned.manifest(column)
+    column = column_snapshot.catalog.column(name)
+    manifest = column_snapshot.manifest(column)
     tables = [
-        _error_rows(pinned, found.errors, (found.done | found.kept) & window.live, window.base)
-        for window in pinned.windows(column, None)
+        _error_rows(column_snapshot, found.errors, (found.done | found.kept) & window.live, window.base)
+        for window in column_snapshot.windows(column, None)
         if (found := manifest.fragment(window.number)).errors is not None
     ]
     return pa.concat_tables([row_errors_module.EMPTY, *tables])
 
 
-def _error_rows(pinned: ColumnSnapshot, digest: str | None, live: BitMap, base: int) -> pa.Table:
+def _error_rows(column_snapshot: ColumnSnapshot, digest: str | None, live: BitMap, base: int) -> pa.Table:
     from floodmark.columns import row_errors as row_errors_module
 
     return (
-        row_errors_module.only(row_errors_module.load(pinned.objects, digest), live, base)
+        row_errors_module.only(row_errors_module.load(column_snapshot.objects, digest), live, base)
         if digest
         else row_errors_module.EMPTY
     )
 
 
-def _count_errors(pinned: ColumnSnapshot, digest: str | None, live: BitMap, base: int) -> int:
+def _count_errors(column_snapshot: ColumnSnapshot, digest: str | None, live: BitMap, base: int) -> int:
     try:
-        return int(_error_rows(pinned, digest, live, base).num_rows)
+        return int(_error_rows(column_snapshot, digest, live, base).num_rows)
     except BadRowErrors as error:
         _log.warning("%s", error)  # the rest of the status does not need the errors
         return 0

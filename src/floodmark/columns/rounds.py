@@ -29,7 +29,7 @@ CALL_ROWS = 1 << 16
 
 def compute_missing(
     work: ColumnJob,
-    pinned: ColumnSnapshot,
+    column_snapshot: ColumnSnapshot,
     wave: Sequence[FragmentPlan],
     options: BackfillOptions,
     runner: TaskRunner,
@@ -44,7 +44,7 @@ def compute_missing(
             rows[fragment] = rows.get(fragment, BitMap()) | some
         each = options.task_size or _rows_each(rows, pace, runner, work)
         return [
-            _task(work, pinned, plans[part.fragment], part, options, pace)
+            _task(work, column_snapshot, plans[part.fragment], part, options, pace)
             for part in split_shares([*rows.items()], each)
         ]
 
@@ -70,14 +70,19 @@ def _rows_each(rows: dict[int, BitMap], pace: TaskPace, runner: TaskRunner, work
 
 
 def _task(
-    work: ColumnJob, pinned: ColumnSnapshot, plan: FragmentPlan, part: Share, options: BackfillOptions, pace: TaskPace
+    work: ColumnJob,
+    column_snapshot: ColumnSnapshot,
+    plan: FragmentPlan,
+    part: Share,
+    options: BackfillOptions,
+    pace: TaskPace,
 ) -> RangeTask:
     low, high = options.checkpoint_sizes(work.udf, work.fragment_rows)
     base = plan.window.base
     return RangeTask(
         share=part,
         base=base,
-        selection=pinned.records(base + part.start, base + part.end),
+        selection=column_snapshot.records(base + part.start, base + part.end),
         sizes=CheckpointSizes(
             low, high, low if pace.rows is None else max(low, min(high, pace.rows)), options.target_seconds
         ),

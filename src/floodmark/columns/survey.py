@@ -71,20 +71,20 @@ def _ranges(plan: FragmentPlan) -> Iterator[MissingRange]:
             yield MissingRange(start + base, end + base, end - start, missing.why)
 
 
-def column_prefix(pinned: ColumnSnapshot, column: ColumnDefinition, where: Where) -> CheckpointPrefix:
+def column_prefix(column_snapshot: ColumnSnapshot, column: ColumnDefinition, where: Where) -> CheckpointPrefix:
     """The checkpoint key prefix of a backfill of this column."""
     return CheckpointPrefix(
         udf=column.function.name,
         version=column.function.version,
         column=column.name,
         where=hash_text(None if where is None else str(where)),
-        uri=hash_text(pinned.dataset_id),
-        srcfiles=hash_inputs(pinned.catalog, pinned.dataset_id, column),
+        uri=hash_text(column_snapshot.dataset_id),
+        srcfiles=hash_inputs(column_snapshot.catalog, column_snapshot.dataset_id, column),
     )
 
 
 def plan_backfill(
-    pinned: ColumnSnapshot,
+    column_snapshot: ColumnSnapshot,
     column: ColumnDefinition,
     finder: CheckpointFinder | None,
     where: Where = None,
@@ -95,15 +95,15 @@ def plan_backfill(
     `finder` finds checkpoints; a `RepairingFinder` also deletes damaged ones. Without a finder, no checkpoints and file
     footers are read, and only `nothing_to_do` of the plan is meaningful.
     """
-    pinned.check_position(column)
-    base = pinned.manifest(column).with_identity(pinned.identity(column))
-    prefix = column_prefix(pinned, column, where)
-    there = _StoredFiles(pinned.objects, max((s.end for f in base.fragments for s in f.segments), default=0))
+    column_snapshot.check_position(column)
+    base = column_snapshot.manifest(column).with_identity(column_snapshot.identity(column))
+    prefix = column_prefix(column_snapshot, column, where)
+    there = _StoredFiles(column_snapshot.objects, max((s.end for f in base.fragments for s in f.segments), default=0))
     fragments, rows, waiting = [], 0, 0
-    for window in pinned.windows(column, where):
+    for window in column_snapshot.windows(column, where):
         rows += len(window.live)
         waiting += len(window.asked) - len(window.wanted)
-        fragments.append(_fragment(pinned, column, prefix, window, base, there, finder, retried))
+        fragments.append(_fragment(column_snapshot, column, prefix, window, base, there, finder, retried))
     return BackfillPlan(
         column=column.name,
         rows=rows,
@@ -137,7 +137,7 @@ class _StoredFiles:
 
 
 def _fragment(
-    pinned: ColumnSnapshot,
+    column_snapshot: ColumnSnapshot,
     column: ColumnDefinition,
     prefix: CheckpointPrefix,
     window: FragmentWindow,
@@ -150,7 +150,7 @@ def _fragment(
     before, lost = _readable(stored, window, there.has)
     if finder is not None and not before.done >= window.wanted:
         before, lost = _readable(stored, window, there.has_whole)  # files to replace must be readable
-    again = _skipped(pinned, column, before, window) if retried else BitMap()
+    again = _skipped(column_snapshot, column, before, window) if retried else BitMap()
     done = before.done - again
     if finder is None or done >= window.wanted:
         return plan_fragment(window, before, lost, done, (), (), ())
@@ -177,22 +177,26 @@ def _readable(
     return left, replace(before, segments=tuple(gone), **{name: found & rows for name, found in sets.items()})
 
 
-def _skipped(pinned: ColumnSnapshot, column: ColumnDefinition, before: Fragment, window: FragmentWindow) -> BitMap:
+def _skipped(
+    column_snapshot: ColumnSnapshot, column: ColumnDefinition, before: Fragment, window: FragmentWindow
+) -> BitMap:
     if before.errors is None:
         return BitMap()
     try:
-        offsets = row_errors.load(pinned.objects, before.errors).column("offset").to_numpy()
+        offsets = row_errors.load(column_snapshot.objects, before.errors).column("offset").to_numpy()
     except BadRowErrors as error:
         _log.warning("%s; every row without a value is tried again", error.message)
-        return _nulls(pinned, column, before, window) & window.wanted
+        return _nulls(column_snapshot, column, before, window) & window.wanted
     return row_sets.from_array(offsets - window.base) & window.wanted
 
 
-def _nulls(pinned: ColumnSnapshot, column: ColumnDefinition, before: Fragment, window: FragmentWindow) -> BitMap:
+def _nulls(
+    column_snapshot: ColumnSnapshot, column: ColumnDefinition, before: Fragment, window: FragmentWindow
+) -> BitMap:
     """The computed rows without a value. They include the skipped rows."""
     found = BitMap()
     for segment in before.segments:
-        values = read_values(pinned.objects, segment, column.field, segment.start, segment.end)
+        values = read_values(column_snapshot.objects, segment, column.field, segment.start, segment.end)
         nulls = np.flatnonzero(values.is_null().to_numpy())
         found |= row_sets.from_array(nulls + segment.start - window.base)
     return found & before.done

@@ -107,21 +107,21 @@ def unique_keys(keys: pa.Table, hashes: Hashes) -> tuple[pa.Table, Hashes]:
     return keys.take(pa.array(groups.first)), hashes.take(groups.first)
 
 
-def refuse_purged_input(pinned: InputSnapshot, known: KnownKeys) -> None:
+def refuse_purged_input(input_snapshot: InputSnapshot, known: KnownKeys) -> None:
     """Raise `RecordsPurged` if records were purged before every result included them.
 
     Without any results, a run starts after the purged records. Positions alone are not enough for this check, because
     a run of selected keys does not move them.
     """
-    position = known.settled(pinned.dataset_id)
-    if position is not None and position + 1 < pinned.purged_before:
+    position = known.settled(input_snapshot.dataset_id)
+    if position is not None and position + 1 < input_snapshot.purged_before:
         raise RecordsPurged(
-            f"records {position + 1} to {pinned.purged_before - 1} of input {pinned.name!r} were purged before they "
-            "were processed",
+            f"records {position + 1} to {input_snapshot.purged_before - 1} of input {input_snapshot.name!r} were "
+            "purged before they were processed",
             hint="reset the step: it then computes everything from the records that remain",
-            input=pinned.name,
+            input=input_snapshot.name,
             position=position,
-            purged_before=pinned.purged_before,
+            purged_before=input_snapshot.purged_before,
         )
 
 
@@ -139,7 +139,7 @@ class ChangedKeysTask:
 
 
 def find_changed_keys(
-    pinned: InputSnapshot,
+    input_snapshot: InputSnapshot,
     shape: KeyShape,
     number: int,
     since: int,
@@ -153,12 +153,12 @@ def find_changed_keys(
     The first record of a key is its first one beyond `position`, if it has one there.
     """
     schema = shape.part_schema(number)
-    selection = pinned.records(since + 1)
-    if pinned.layout is None or selection.is_empty:
+    selection = input_snapshot.records(since + 1)
+    if input_snapshot.layout is None or selection.is_empty:
         return ChangedKeys.joined([], schema)
     checked = known if shape.inputs[number].is_full else None  # meta has whole keys only
     tasks = [
-        ChangedKeysTask(pinned.task_input, shape, number, piece, checked, where, position)
+        ChangedKeysTask(input_snapshot.task_input, shape, number, piece, checked, where, position)
         for piece in cut_selection(selection, TASK_ROWS)
     ]
     changed = ChangedKeys.joined(runner.run_reading(tasks, read_changed_keys, selection.end - selection.start), schema)

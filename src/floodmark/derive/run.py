@@ -32,7 +32,7 @@ class Derivation(Generic[S, R]):
 
     _repaired = False
 
-    def pin(self) -> S:
+    def take_snapshot(self) -> S:
         """Read the current state: first its own state, then the inputs, so that it is never ahead of them."""
         raise NotImplementedError
 
@@ -79,22 +79,22 @@ class Derivation(Generic[S, R]):
 def run_derivation(thing: Derivation[S, R], tries: int = TRIES) -> R:
     """Bring a derived thing up to date. An idle run takes no turn, starts no JVM and writes nothing."""
 
-    def pin() -> tuple[S, R | None]:
-        state = thing.pin()
+    def read_state() -> tuple[S, R | None]:
+        state = thing.take_snapshot()
         report = thing.idle(state)
         if report is None and thing.prepare(state):
-            state = thing.pin()
+            state = thing.take_snapshot()
             report = thing.idle(state)
         return state, report
 
-    state, report = pin()
+    state, report = read_state()
     if report is not None:
         return report
     problem: Exception | None = None
     with thing.turn(state):
         for race in attempt_numbers(tries):
             if race or thing.is_stale(state):
-                state, report = pin()
+                state, report = read_state()
                 if report is not None:
                     return report
             try:

@@ -84,7 +84,7 @@ class SliceSegment:
     blocks: int
     totals: Totals
     older: tuple[OlderSegment, ...]
-    pinned: dict[str, bytes] = field(repr=False)  # the newest non-routine block of each kind, as bytes
+    definitions: dict[str, bytes] = field(repr=False)  # the newest non-routine block of each kind, as bytes
     slices: pa.Table = field(repr=False)
     states: pa.Table = field(repr=False)
 
@@ -115,7 +115,7 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
     """A new segment of the blocks (oldest first) that follow `previous`."""
     skips = previous.skips if previous else None
     totals = previous.totals if previous else Totals()
-    pinned = dict(previous.pinned) if previous else {}
+    definitions = dict(previous.definitions) if previous else {}
     rows: list[tuple[Any, ...]] = []
     states: list[tuple[Any, ...]] = []
     count = 0
@@ -131,7 +131,7 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
             skips = skips.extended(ref, kind(event))
         count += 1
         if kind(event) not in ROUTINE_KINDS:
-            pinned[kind(event)] = data
+            definitions[kind(event)] = data
         if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
             new = event.new_data
             low, high = (None if bound is None else bound // 1000 for bound in event_time_bounds(event))
@@ -157,7 +157,7 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
         blocks=count,
         totals=Totals(n_slices, n_bytes, purged, last_state, data_block),
         older=(previous.as_older, *previous.older) if previous else (),
-        pinned=pinned,
+        definitions=definitions,
         slices=_table(rows, SLICES),
         states=_table(states, STATES),
     )
@@ -178,7 +178,7 @@ def merge_segments(segments: Sequence[SliceSegment]) -> SliceSegment:
         blocks=sum(s.blocks for s in segments),
         totals=newest.totals,
         older=oldest.older,
-        pinned=newest.pinned,
+        definitions=newest.definitions,
         slices=pa.concat_tables([s.slices for s in in_order]).combine_chunks(),
         states=pa.concat_tables([s.states for s in in_order]).combine_chunks(),
     )
@@ -199,7 +199,7 @@ def encode(segment: SliceSegment) -> bytes:
             "data_block": totals.data_block,
         },
         "older": [[o.name, o.blocks] for o in segment.older],
-        "pinned": segment.pinned,
+        "definitions": segment.definitions,
     }
     return document.encode(_KIND, _VERSION, facts, {"slices": _ipc(segment.slices), "states": _ipc(segment.states)})
 
@@ -217,7 +217,7 @@ def decode(data: bytes) -> SliceSegment:
             blocks=meta["blocks"],
             totals=Totals(**totals, last_state=None if state is None else SourceState(*state)),
             older=tuple(OlderSegment(name, blocks) for name, blocks in meta["older"]),
-            pinned={k: bytes.fromhex(v) for k, v in meta["pinned"].items()},
+            definitions={k: bytes.fromhex(v) for k, v in meta["definitions"].items()},
             slices=_table_in(decoded, "slices"),
             states=_table_in(decoded, "states"),
         )
@@ -228,7 +228,7 @@ def decode(data: bytes) -> SliceSegment:
 def definition_blocks(segment: SliceSegment) -> dict[str, MetadataBlock]:
     """The newest non-routine block of each kind, decoded, after its bytes are checked against the skip pointers."""
     decoded = {}
-    for event_kind, data in segment.pinned.items():
+    for event_kind, data in segment.definitions.items():
         if Multihash.sha3_256(data) != segment.skips.newest[event_kind].hash:
             raise BadSegment(f"the {event_kind} block in the segment is not the one that the skip pointers name")
         decoded[event_kind] = wire.decode(data)

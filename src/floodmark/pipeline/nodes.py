@@ -244,22 +244,22 @@ def _view_status(view: ViewSpec, lake: Any) -> StepStatus:
     if view.name not in lake:
         inputs = tuple(InputStatus(name, -1, end - 1, end) for name, end in _input_ends(view, lake))
         return StepStatus(view.name, inputs, 0, 0, 0, 0, view.definition.version, None, None)
-    pinned = take_view_snapshot(lake, view.name)
-    is_same = pinned.stored.definition == view.definition
+    view_snapshot = take_view_snapshot(lake, view.name)
+    is_same = view_snapshot.stored.definition == view.definition
     stale = None if is_same else "its definition changed"
-    note = pinned.note
+    note = view_snapshot.note
     last = None
     if note is not None:
         started = datetime.fromtimestamp(note.process_ts / 1000, UTC)
         last = LastRun(note.run, started, note.keys, 0, note.seconds)
     rows = lake.view(view.name).count() if note is not None else 0
     inputs = ()
-    if isinstance(pinned, ViewSnapshot):
-        stale = stale or (pinned.stale if note is not None else None)
+    if isinstance(view_snapshot, ViewSnapshot):
+        stale = stale or (view_snapshot.stale if note is not None else None)
         inputs = tuple(
             InputStatus(s.given.name, at, s.head, max(0, s.head - max(at, s.given.purged_before - 1)))
-            for s in pinned.sources
-            for at in (pinned.positions[s.given.dataset_id],)
+            for s in view_snapshot.sources
+            for at in (view_snapshot.positions[s.given.dataset_id],)
         )
     else:
         stale = stale or "the columns of its sources changed"

@@ -142,9 +142,9 @@ def _with_position(link: InputLink, noted: RunProvenance | SecondaryNote | None)
     """The input at the position that the run recorded; if it recorded none, at the position on the chain."""
     at = link.dataset_id
     if isinstance(noted, RunProvenance):
-        return replace(link, position=noted.pinned[at], block=noted.blocks[at], purged=noted.purged[at])
-    if noted is not None and noted.pinned is not None:
-        return replace(link, position=noted.pinned[at], block=None)
+        return replace(link, position=noted.last_offsets[at], block=noted.blocks[at], purged=noted.purged[at])
+    if noted is not None and noted.last_offsets is not None:
+        return replace(link, position=noted.last_offsets[at], block=None)
     return link
 
 
@@ -213,36 +213,40 @@ class MatchingRows:
 
 def find_matching_rows(given: OpenedDataset, link: InputLink, values: pa.Table) -> MatchingRows:
     """The rows of an input, as of the link's position, that match output rows with these values. Each row once."""
-    pinned = given.as_of(link.position)
+    input_snapshot = given.as_of(link.position)
     missing = explain_missing(given, link)
-    if pinned.end <= pinned.purged_before or pinned.layout is None:
+    if input_snapshot.end <= input_snapshot.purged_before or input_snapshot.layout is None:
         return MatchingRows(0, NO_OFFSETS, missing)
     if link.by is None:
-        return MatchingRows(pinned.live_rows, NO_OFFSETS, missing)
-    if link.by and {column for _, column in link.by} == {pinned.layout.vocab.offset}:
-        offsets = _by_offset(pinned, values.column(link.by[0][0]))
+        return MatchingRows(input_snapshot.live_rows, NO_OFFSETS, missing)
+    if link.by and {column for _, column in link.by} == {input_snapshot.layout.vocab.offset}:
+        offsets = _by_offset(input_snapshot, values.column(link.by[0][0]))
     else:
         names = [name for name, _ in link.by]
         keys = values.select(names)
         keys = keys.take(pa.array(row_hash.hash_rows(keys, names).first_positions()))
-        offsets = find_rows(pinned, lookup_shape(pinned, link.by, keys.schema), 0, keys, [], _ANY).offsets
-    is_one = missing is not None and len(offsets) == values.num_rows and _is_key(pinned, link.by)
+        offsets = find_rows(
+            input_snapshot, lookup_shape(input_snapshot, link.by, keys.schema), 0, keys, [], _ANY
+        ).offsets
+    is_one = missing is not None and len(offsets) == values.num_rows and _is_key(input_snapshot, link.by)
     return MatchingRows(len(offsets), offsets, None if is_one else missing)
 
 
 def find_retractions(given: OpenedDataset, link: InputLink, values: pa.Table, since: int) -> I64:
     """The offsets of retractions of matching rows after the record `since`, up to and including the link's position."""
-    pinned = given.as_of(link.position)
-    if not link.by or pinned.layout is None or pinned.end <= since + 1:
+    input_snapshot = given.as_of(link.position)
+    if not link.by or input_snapshot.layout is None or input_snapshot.end <= since + 1:
         return NO_OFFSETS
-    vocab = pinned.layout.vocab
+    vocab = input_snapshot.layout.vocab
     columns = [column for _, column in link.by]
     if vocab.offset in columns:
         return NO_OFFSETS
-    scan = pinned.task_input.scan(pinned.records(since + 1), list(dict.fromkeys([vocab.offset, vocab.op, *columns])))
+    scan = input_snapshot.task_input.scan(
+        input_snapshot.records(since + 1), list(dict.fromkeys([vocab.offset, vocab.op, *columns]))
+    )
     records = scan.to_reader(pc.field(vocab.op).isin([RETRACT, CORRECT_FROM])).read_all()
     wanted, fits = cast_with_mask(
-        [values.column(name) for name, _ in link.by], [pinned.layout.data.field(column) for column in columns]
+        [values.column(name) for name, _ in link.by], [input_snapshot.layout.data.field(column) for column in columns]
     )
     keys = pa.table(wanted, names=columns).filter(pa.array(fits))
     there = row_hash.hash_rows(records, columns).among(row_hash.hash_rows(keys, columns))
@@ -250,33 +254,40 @@ def find_retractions(given: OpenedDataset, link: InputLink, values: pa.Table, si
     return offsets
 
 
-def lookup_shape(pinned: InputSnapshot, by: ColumnPairs, keys: pa.Schema) -> KeyShape:
+def lookup_shape(input_snapshot: InputSnapshot, by: ColumnPairs, keys: pa.Schema) -> KeyShape:
     """The key shape for finding rows by these columns."""
-    assert pinned.layout is not None
-    strategy = pinned.strategy
+    assert input_snapshot.layout is not None
+    strategy = input_snapshot.strategy
     plain = pa.schema([pa.field(f.name, f.type) for f in keys])
     given = InputShape(
-        pinned.name, pinned.dataset_id, dict(by), strategy.key, strategy.lookup, pinned.layout.data, False, True
+        input_snapshot.name,
+        input_snapshot.dataset_id,
+        dict(by),
+        strategy.key,
+        strategy.lookup,
+        input_snapshot.layout.data,
+        False,
+        True,
     )
     return KeyShape(plain, (given,), "keyed")
 
 
-def _by_offset(pinned: InputSnapshot, column: pa.ChunkedArray) -> I64:
+def _by_offset(input_snapshot: InputSnapshot, column: pa.ChunkedArray) -> I64:
     offsets = np.unique(column.drop_null().to_numpy())
-    offsets = offsets[(offsets >= pinned.purged_before) & (offsets < pinned.end)]
-    kept = live_mask(offsets, pinned.dead)
+    offsets = offsets[(offsets >= input_snapshot.purged_before) & (offsets < input_snapshot.end)]
+    kept = live_mask(offsets, input_snapshot.dead)
     return offsets if kept is None else offsets[kept]
 
 
-def _is_key(pinned: InputSnapshot, by: ColumnPairs) -> bool:
-    return bool(pinned.strategy.key) and {column for _, column in by} >= set(pinned.strategy.key)
+def _is_key(input_snapshot: InputSnapshot, by: ColumnPairs) -> bool:
+    return bool(input_snapshot.strategy.key) and {column for _, column in by} >= set(input_snapshot.strategy.key)
 
 
 def explain_missing(given: OpenedDataset, link: InputLink) -> str | None:
     """Why rows of an input that existed then may be missing now; None when all are still readable."""
-    pinned = given.as_of(link.position)
+    input_snapshot = given.as_of(link.position)
     if link.position >= given.snapshot.next_offset:
         return f"it does not have record {link.position}: it is not the dataset that was read"
-    if pinned.purged_before > link.purged and link.position >= 0:
-        return f"its records before offset {pinned.purged_before} are purged: their rows can no longer be read"
+    if input_snapshot.purged_before > link.purged and link.position >= 0:
+        return f"its records before offset {input_snapshot.purged_before} are purged: their rows can no longer be read"
     return None

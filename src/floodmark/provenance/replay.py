@@ -87,9 +87,9 @@ class _Replaying:
             is_reported = any(one.outcome in ("not replayable", "code not available") for one in found)
             yield from (one for one in self._other_problems(given) if one.outcome == "differs" or not is_reported)
         if given.snapshot.layout is not None and given.dataset.catalog.columns:
-            pinned = take_column_snapshot(given)
-            for column in pinned.catalog.columns:
-                batches = replay_column(given, pinned, column, self.udfs, self.steps.run_stored_code)
+            column_snapshot = take_column_snapshot(given)
+            for column in column_snapshot.catalog.columns:
+                batches = replay_column(given, column_snapshot, column, self.udfs, self.steps.run_stored_code)
                 yield self._column(given, column, batches)
 
     def _transaction(self, output: OpenedDataset, transaction: Transaction) -> ReplayReport:
@@ -209,7 +209,7 @@ def take_column_snapshot(given: OpenedDataset) -> ColumnSnapshot:
 
 def replay_column(
     given: OpenedDataset,
-    pinned: ColumnSnapshot,
+    column_snapshot: ColumnSnapshot,
     column: ColumnDefinition,
     udfs: Sequence[Udf],
     run_stored_code: bool,
@@ -224,15 +224,15 @@ def replay_column(
             raise CodeNotAvailable(error.message) from error
         udf = stored
     caller = ColumnCaller(udf, column.field, column.inputs, sleep=skip_sleep)
-    failed = read_errors(pinned, column.name).column("offset").to_numpy()
-    for offsets in _computed(pinned, column):
-        yield _compared(given, pinned, column, caller, offsets, failed)
+    failed = read_errors(column_snapshot, column.name).column("offset").to_numpy()
+    for offsets in _computed(column_snapshot, column):
+        yield _compared(given, column_snapshot, column, caller, offsets, failed)
 
 
-def _computed(pinned: ColumnSnapshot, column: ColumnDefinition) -> Iterator[I64]:
+def _computed(column_snapshot: ColumnSnapshot, column: ColumnDefinition) -> Iterator[I64]:
     """The offsets of live rows that the column's current function computed, in batches."""
-    for window in pinned.windows(column, None):
-        done = pinned.computed(column, window.number) & window.live
+    for window in column_snapshot.windows(column, None):
+        done = column_snapshot.computed(column, window.number) & window.live
         offsets = row_sets.to_array(done).astype(np.int64) + window.base
         for at in range(0, len(offsets), BATCH_ROWS):
             yield offsets[at : at + BATCH_ROWS]
@@ -240,14 +240,14 @@ def _computed(pinned: ColumnSnapshot, column: ColumnDefinition) -> Iterator[I64]
 
 def _compared(
     given: OpenedDataset,
-    pinned: ColumnSnapshot,
+    column_snapshot: ColumnSnapshot,
     column: ColumnDefinition,
     caller: ColumnCaller,
     offsets: I64,
     failed: I64,
 ) -> Comparison:
     names = list(dict.fromkeys(column.inputs))
-    beside = pinned.beside
+    beside = column_snapshot.beside
     assert beside is not None
     own = [name for name in names if name not in beside.schema.names]
     others = [name for name in names if name in beside.schema.names]

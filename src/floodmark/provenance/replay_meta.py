@@ -52,7 +52,7 @@ class CommittedRun:
         """The inputs at the positions that its run read."""
         made = self.made
         return tuple(
-            replace(link, position=made.pinned[at], block=made.blocks[at], purged=made.purged[at])
+            replace(link, position=made.last_offsets[at], block=made.blocks[at], purged=made.purged[at])
             for link in like
             for at in [link.dataset_id]
         )
@@ -197,7 +197,7 @@ class _Claims:
         for moment in np.unique(found.process_ts[found.seen]).tolist():
             mine = np.flatnonzero(found.seen & (found.process_ts == moment))
             some = np.flatnonzero(begun == moment)
-            for at, claim in _by_claim(mine, found.pinned[mine]):
+            for at, claim in _by_claim(mine, found.last_offsets[mine]):
                 states[at] = self._one_of(some, claim)
         return states
 

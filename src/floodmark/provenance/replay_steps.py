@@ -119,23 +119,27 @@ def find_input_layout(given: OpenedDataset, link: InputLink) -> Layout:
 
 def read_rows_after(output: OpenedDataset, transaction: Transaction, keys: pa.Table, layout: Layout) -> pa.Table:
     """The rows of an output that had these values right after a transaction."""
-    pinned = output.as_of(transaction.end - 1)
+    output_snapshot = output.as_of(transaction.end - 1)
     by = tuple((name, name) for name in keys.column_names)
-    return find_rows(pinned, lookup_shape(pinned, by, keys.schema), 0, keys, layout.data.names, _ANY).rows
+    return find_rows(
+        output_snapshot, lookup_shape(output_snapshot, by, keys.schema), 0, keys, layout.data.names, _ANY
+    ).rows
 
 
 def read_all_rows_after(output: OpenedDataset, transaction: Transaction, layout: Layout) -> pa.Table:
     """All rows of an output right after a transaction."""
-    pinned = output.as_of(transaction.end - 1)
-    return Scan(output.snapshot.objects, output.layout, pinned.current_rows(), tuple(layout.data.names)).to_table()
+    output_snapshot = output.as_of(transaction.end - 1)
+    return Scan(
+        output.snapshot.objects, output.layout, output_snapshot.current_rows(), tuple(layout.data.names)
+    ).to_table()
 
 
-def find_all_keys(shape: KeyShape, pinned: Sequence[InputSnapshot], runner: TaskRunner) -> KeySet:
+def find_all_keys(shape: KeyShape, inputs: Sequence[InputSnapshot], runner: TaskRunner) -> KeySet:
     """All keys of the inputs that should be processed, including keys that failed."""
     if shape.kind == "cross":
-        return product(shape, [read_live_parts(given, shape, n, runner) for n, given in enumerate(pinned)])
-    full = [read_live_parts(given, shape, n, runner) for n, given in enumerate(pinned) if shape.inputs[n].is_full]
-    return keep_required_keys(shape, pinned, KeySet.joined(full, shape.keys), runner)
+        return product(shape, [read_live_parts(given, shape, n, runner) for n, given in enumerate(inputs)])
+    full = [read_live_parts(given, shape, n, runner) for n, given in enumerate(inputs) if shape.inputs[n].is_full]
+    return keep_required_keys(shape, inputs, KeySet.joined(full, shape.keys), runner)
 
 
 def read_transaction_keys(output: OpenedDataset, transaction: Transaction, names: Sequence[str]) -> pa.Table:
@@ -204,15 +208,15 @@ class KeysReplay:
         number: int,
     ) -> pa.Table:
         shape = self.shape(declared, keys.schema, inputs)
-        pinned = [given.as_of(link.position) for given, link in zip(inputs, self.origin.links, strict=True)]
+        input_snapshots = [given.as_of(link.position) for given, link in zip(inputs, self.origin.links, strict=True)]
         outputs = self._outputs(step, shape.keys, number)
         tables = [] if self.layout is None else [_nullable_schema(self.layout).empty_table()]
         objects = self.output.snapshot.objects
         with ExitStack() as held:
             room = ScratchDir(held.enter_context(staging_area(objects.store)), objects)
             held.callback(room.clear)
-            for unit in plan_key_units(keys, shape, pinned, TaskRunner(self.replaying.session), room):
-                for chunk in read_chunks(unit, shape, [given.task_input for given in pinned], step.chunk_size):
+            for unit in plan_key_units(keys, shape, input_snapshots, TaskRunner(self.replaying.session), room):
+                for chunk in read_chunks(unit, shape, [given.task_input for given in input_snapshots], step.chunk_size):
                     if not len(chunk):
                         continue
                     # No retries and no skipped rows here: they would hide failures.
@@ -296,9 +300,9 @@ class _DatatableReplay:
         return rows.num_rows, compare(rows, again, strategy_of(self.output.snapshot.state).key)
 
     def _frame(self, given: OpenedDataset, link: InputLink, columns: Sequence[str] | None, kind: str) -> object:
-        pinned: InputSnapshot = given.as_of(link.position)
+        input_snapshot: InputSnapshot = given.as_of(link.position)
         names = tuple(find_input_layout(given, link).shown.names if columns is None else columns)
-        scan = Scan(pinned.snapshot.objects, given.layout, pinned.current_rows(), names)
+        scan = Scan(input_snapshot.snapshot.objects, given.layout, input_snapshot.current_rows(), names)
         if kind == "spark":
             return spark_frame(scan, self.replaying.session.get())
         return from_table(scan.to_table(), kind)  # type: ignore[arg-type]

@@ -100,9 +100,9 @@ class ViewReplay:
     ) -> ViewInputSnapshot:
         given = self.replaying.input(link)
         use: InputUse = next(use for use in view.analysis.sources if use.dataset_id == link.dataset_id)
-        pinned = given.as_of(link.position)
+        input_snapshot = given.as_of(link.position)
         if not use.computed:
-            return ViewInputSnapshot(use, pinned)
+            return ViewInputSnapshot(use, input_snapshot)
         objects = ColumnObjects(given.snapshot.objects)
         catalog = catalogs.load(objects)
         then = _note(output, transaction).generations.get(link.dataset_id, {})
@@ -111,7 +111,7 @@ class ViewReplay:
             if column is None or then.get(name) != f"{column.origin}.{column.generation}":
                 raise NotReplayable(f"the computed column {name!r} of {given.name!r} has other values now")
         used = tuple(catalog.column(name) for name in use.computed)
-        return ViewInputSnapshot(use, pinned, ColumnValues(objects, catalog.fragment_rows, used), then, catalog)
+        return ViewInputSnapshot(use, input_snapshot, ColumnValues(objects, catalog.fragment_rows, used), then, catalog)
 
     def _rows(
         self,

@@ -180,9 +180,9 @@ def _ended_record(given: OpenedDataset, record: Record) -> int | None:
     """The record whose row a retraction takes back: the newest one of its key before it. None when it is purged."""
     key = strategy_of(given.snapshot.state).key
     own = given.records(np.array([record.offset], np.int64)).select(list(key))
-    pinned = given.as_of(record.offset - 1)
+    input_snapshot = given.as_of(record.offset - 1)
     offset = given.layout.vocab.offset
-    scan = pinned.task_input.scan(pinned.records(0), [offset, *key])
+    scan = input_snapshot.task_input.scan(input_snapshot.records(0), [offset, *key])
     offsets = filter_by_keys(scan.to_reader(history_filter(own)).read_all(), own).column(offset).to_numpy()
     return int(offsets.max()) if len(offsets) else None
 
@@ -401,9 +401,9 @@ def _records_of(output: OpenedDataset, given: OpenedDataset, offset: int, by: Co
     keys = pa.table(wanted, names=names).filter(pa.array(fits))
     if not keys.num_rows:
         return NO_OFFSETS
-    pinned = output.as_of(output.snapshot.next_offset - 1)
+    output_snapshot = output.as_of(output.snapshot.next_offset - 1)
     column = output.layout.vocab.offset
-    scan = pinned.task_input.scan(pinned.records(0), [column, *names])
+    scan = output_snapshot.task_input.scan(output_snapshot.records(0), [column, *names])
     table = scan.to_reader(history_filter(keys)).read_all()
     there = row_hash.hash_rows(table, names).among(row_hash.hash_rows(keys, names))
     offsets: I64 = np.sort(table.column(column).to_numpy()[there])

@@ -203,7 +203,7 @@ class _Poll(Derivation[_PollState, tuple[int, Commit | None]]):
     lake: Any
     full: bool
 
-    def pin(self) -> _PollState:
+    def take_snapshot(self) -> _PollState:
         step = self.step
         with connect(step.source) as connection:
             shape = reflect_table(connection, step.source, step.cursor)

@@ -29,17 +29,19 @@ def open_dataset(place: DatasetAddress) -> Dataset:
     return Lake(place.lake)[place.dataset]
 
 
-def rows_scan(dataset: Dataset, rows: RowsOptions, pinned: int | None = None) -> Scan:
+def rows_scan(dataset: Dataset, rows: RowsOptions, snapshot_end: int | None = None) -> Scan:
     """The scan of a batch job, with the columns that it gets by default.
 
-    `pinned` is the end of the records when the frame was created, so that every read of the frame sees the same rows.
+    `snapshot_end` is the end of the records when the frame was created: every read of the frame sees the same rows.
     """
     if rows.changes is not None:
-        until = rows.changes.until if rows.changes.until is not None or pinned is None else pinned - 1
+        until = rows.changes.until if rows.changes.until is not None or snapshot_end is None else snapshot_end - 1
         scan = records_scan(dataset, RecordInterval(rows.changes.since, until))
     else:
-        has_moved = pinned is not None and pinned != dataset.snapshot().next_offset
-        scan = dataset.scan(as_of=pinned - 1 if rows.as_of is None and has_moved and pinned is not None else rows.as_of)
+        has_moved = snapshot_end is not None and snapshot_end != dataset.snapshot().next_offset
+        scan = dataset.scan(
+            as_of=snapshot_end - 1 if rows.as_of is None and has_moved and snapshot_end is not None else rows.as_of
+        )
     return scan if rows.system else replace(scan, columns=_without_system(scan))
 
 

@@ -74,7 +74,7 @@ class FloodmarkSource(DataSource):
     lake: str | None = None
     """The default lake, used without the `lake` option."""
 
-    pinned: int | None = None
+    snapshot_end: int | None = None
     """The end of the records when Spark requested the columns, so that all reads of a frame see the same rows."""
 
     @classmethod
@@ -85,13 +85,13 @@ class FloodmarkSource(DataSource):
         options = self._options
         options.check_known()
         dataset = open_dataset(options.place())
-        self.pinned = dataset.snapshot().next_offset
-        scan = rows_scan(dataset, RowsOptions(None, options.changes, options.system), self.pinned)
+        self.snapshot_end = dataset.snapshot().next_offset
+        scan = rows_scan(dataset, RowsOptions(None, options.changes, options.system), self.snapshot_end)
         columns: StructType = spark_schema(scan.schema)
         return columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(self._options.place(), self._options.rows(), schema, self.pinned)
+        return BatchReader(self._options.place(), self._options.rows(), schema, self.snapshot_end)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         return StreamReader(self._options.place(), self._options.stream(), schema)
@@ -112,8 +112,8 @@ class FloodmarkSource(DataSource):
 class BatchReader(DataSourceReader):
     """Reads the rows of a dataset, or the records of an interval."""
 
-    def __init__(self, place: DatasetAddress, rows: RowsOptions, schema: StructType, pinned: int | None) -> None:
-        self._place, self._rows, self._schema, self._pinned = place, rows, schema, pinned
+    def __init__(self, place: DatasetAddress, rows: RowsOptions, schema: StructType, snapshot_end: int | None) -> None:
+        self._place, self._rows, self._schema, self._snapshot_end = place, rows, schema, snapshot_end
 
     def partitions(self) -> Sequence[InputPartition]:
         return [ScanPartition(task) for task in cut_scan(self._scan())]
@@ -123,7 +123,7 @@ class BatchReader(DataSourceReader):
 
     def _scan(self) -> Scan:
         dataset = open_dataset(self._place)
-        scan = narrow_scan(rows_scan(dataset, self._rows, self._pinned), self._schema, dataset)
+        scan = narrow_scan(rows_scan(dataset, self._rows, self._snapshot_end), self._schema, dataset)
         if self._rows.changes is not None:
             check_operations_shown(dataset, scan.columns)
         return scan

@@ -113,7 +113,7 @@ class _Attempts(Derivation["WriterStep", T]):
 
     replaced = ()
 
-    def pin(self) -> WriterStep:
+    def take_snapshot(self) -> WriterStep:
         writer = self.writer
         root, self.begin = self.begin or writer.kept.load(writer.objects), None
         snapshot = writer.snapshot()

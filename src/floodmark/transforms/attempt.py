@@ -42,19 +42,21 @@ class RunAttempt:
     """One try of a run, with one snapshot. After `CommitConflict` or `InputMoved` the run needs a new snapshot."""
 
     lake: LakeLike
-    pinned: StepSnapshot
+    step_snapshot: StepSnapshot
     wanted: RunScope
     runner: TaskRunner
     tally: RunTally
 
     @cached_property
     def info(self) -> RunInfo:
-        return RunInfo(self.tally.run, self.lake.runtime.clock() // _MS, self.pinned.heads)
+        return RunInfo(self.tally.run, self.lake.runtime.clock() // _MS, self.step_snapshot.heads)
 
     @cached_property
     def publisher(self) -> Publisher:
         is_asked = not isinstance(self.wanted, ChangedScope)
-        return Publisher(self.pinned, self.lake.runtime, self.info, self.pinned.stale is not None, is_asked)
+        return Publisher(
+            self.step_snapshot, self.lake.runtime, self.info, self.step_snapshot.stale is not None, is_asked
+        )
 
     @property
     def has_lost_race(self) -> bool:
@@ -63,26 +65,28 @@ class RunAttempt:
 
     def run(self) -> Mapping[str, int]:
         """Process the keys of the scope; returns the positions afterwards, by dataset id."""
-        pinned, runtime, publisher = self.pinned, self.lake.runtime, self.publisher
-        shapes: tuple[OutputShape, ...] = tuple(shape_of(output, pinned.keys) for output in pinned.outputs)
-        store = ChunkStore(pinned.primary.objects, pinned.version)
+        step_snapshot, runtime, publisher = self.step_snapshot, self.lake.runtime, self.publisher
+        shapes: tuple[OutputShape, ...] = tuple(
+            shape_of(output, step_snapshot.keys) for output in step_snapshot.outputs
+        )
+        store = ChunkStore(step_snapshot.primary.objects, step_snapshot.version)
         found: Sequence[StoredChunk] | None = None
         # If a wave leaves the type of a column open, it is committed with the next one, which may have a value.
         waiting: Sequence[Unit] = ()
         problem: UndecidedColumn | None = None
         progress = runtime.progress()
         with ExitStack() as resources:
-            folder = resources.enter_context(staging_area(pinned.primary.objects.store))
-            room = ScratchDir(folder, pinned.primary.objects)
+            folder = resources.enter_context(staging_area(step_snapshot.primary.objects.store))
+            room = ScratchDir(folder, step_snapshot.primary.objects)
             resources.callback(room.clear)
-            for planned in Waves(pinned, self.wanted, self.info.process_ts, self.runner).run(room):
+            for planned in Waves(step_snapshot, self.wanted, self.info.process_ts, self.runner).run(room):
                 wave = replace(planned, units=[*waiting, *planned.units])
                 computed = None
                 if wave.units:
                     if found is None:
                         shapes = self._with_stored_columns(shapes, store)
                         found = store.found(shapes)
-                    progress.start(f"running {pinned.step.name}", sum(unit.rows for unit in wave.units))
+                    progress.start(f"running {step_snapshot.step.name}", sum(unit.rows for unit in wave.units))
                     try:
                         computed = self._compute(wave, shapes, store, found, progress)
                     except UndecidedColumn as error:
@@ -95,7 +99,7 @@ class RunAttempt:
                 if not self._changes_anything(wave, computed):
                     continue
                 stored = () if computed is None else computed.stored
-                watermark = pinned.watermark if wave.is_complete else None
+                watermark = step_snapshot.watermark if wave.is_complete else None
                 try:
                     commits = publisher.commit(stored, shapes, wave.positions, watermark, self.tally.seconds, progress)
                 finally:
@@ -125,7 +129,7 @@ class RunAttempt:
         try:
             return compute(work, wave.units, found, self.runner, progress)
         except BadResult:
-            if self.pinned.stale is None or all(shape.layout is None for shape in shapes):
+            if self.step_snapshot.stale is None or all(shape.layout is None for shape in shapes):
                 raise
             # A new version of the function may return more columns.
             grown = self._learn_more_columns(work, wave.units)
@@ -134,17 +138,17 @@ class RunAttempt:
             return compute(replace(work, outputs=grown), wave.units, (), self.runner, progress)
 
     def _work(self, wave: Wave, shapes: tuple[OutputShape, ...], store: ChunkStore) -> TransformWork:
-        pinned, step = self.pinned, self.pinned.step
-        nothing_known = TransformMeta.load(pinned.primary.objects, None)
+        step_snapshot, step = self.step_snapshot, self.step_snapshot.step
+        nothing_known = TransformMeta.load(step_snapshot.primary.objects, None)
         return TransformWork(
             store=store,
-            shape=pinned.required_shape,
-            inputs=tuple(given.task_input for given in pinned.inputs),
+            shape=step_snapshot.required_shape,
+            inputs=tuple(given.task_input for given in step_snapshot.inputs),
             outputs=shapes,
             function=step.function,
             on_error=step.on_error,
             chunk_size=step.chunk_size,
-            attempted=pinned.meta if pinned.stale is None else nothing_known,
+            attempted=step_snapshot.meta if step_snapshot.stale is None else nothing_known,
             checked=wave.checked,
             now_ms=self.info.process_ts,
             target_seconds=self.lake.runtime.checkpoint_seconds,
@@ -152,7 +156,7 @@ class RunAttempt:
 
     def _with_stored_columns(self, shapes: tuple[OutputShape, ...], store: ChunkStore) -> tuple[OutputShape, ...]:
         """The outputs with the columns of results that an earlier attempt at this new version has stored."""
-        if self.pinned.stale is None or all(shape.layout is None for shape in shapes):
+        if self.step_snapshot.stale is None or all(shape.layout is None for shape in shapes):
             return shapes
         learning = _without_columns(shapes)
         try:
@@ -190,7 +194,7 @@ class RunAttempt:
             return True
         if any(publisher.meta.positions.get(name, -1) != at for name, at in wave.positions.items()):
             return True
-        return wave.is_complete and self.pinned.watermark != self.pinned.primary.state.watermark
+        return wave.is_complete and self.step_snapshot.watermark != self.step_snapshot.primary.state.watermark
 
 
 def _without_columns(shapes: Sequence[OutputShape]) -> tuple[OutputShape, ...]:

@@ -96,7 +96,7 @@ EVERYTHING = Choice()
 
 def build_changelist(
     shape: KeyShape,
-    pinned: Sequence[InputSnapshot],
+    inputs: Sequence[InputSnapshot],
     outputs: Sequence[InputSnapshot],
     known: KnownKeys,
     now_ms: int,
@@ -106,25 +106,25 @@ def build_changelist(
     choice: Choice = EVERYTHING,
 ) -> Changelist:
     """The keys that changed since the positions, and failed keys that are due."""
-    positions = _positions(shape, pinned, known)
+    positions = _positions(shape, inputs, known)
     checked = known if known.keys and (version == 1 or known.is_ahead(shape.ids)) else None
-    since = positions if version == 2 else [-1] * len(pinned)
+    since = positions if version == 2 else [-1] * len(inputs)
     changed = [
-        find_changed_keys(p, shape, n, since[n], runner, checked, position=positions[n]) for n, p in enumerate(pinned)
+        find_changed_keys(p, shape, n, since[n], runner, checked, position=positions[n]) for n, p in enumerate(inputs)
     ]
-    sources = _sources(shape, pinned, outputs, changed, _failed(shape, known.failed()).table, runner)
+    sources = _sources(shape, inputs, outputs, changed, _failed(shape, known.failed()).table, runner)
     due = known.due(now_ms)
     pending = _keep_declared(
         shape, PendingKeys.of(shape, sources, _failed(shape, due), _last_attempts(due), positions), choice
     )
     # Also before any key was processed: a run that found no keys moves positions, and version 1 reads older records.
     pending = pending.not_processed(known.processed_up_to(pending.hashes, shape.ids), positions)
-    return _choose(shape, drop_missing_keys(shape, pinned, outputs, pending, runner), choice)
+    return _choose(shape, drop_missing_keys(shape, inputs, outputs, pending, runner), choice)
 
 
 def build_stale_changelist(
     shape: KeyShape,
-    pinned: Sequence[InputSnapshot],
+    inputs: Sequence[InputSnapshot],
     outputs: Sequence[InputSnapshot],
     runner: TaskRunner,
     *,
@@ -135,10 +135,10 @@ def build_stale_changelist(
     Keys that the step's own filters leave out are not included, because the function must not be called with them.
     """
     if shape.kind == "cross":
-        present = existing_keys.product(shape, [read_live_parts(p, shape, n, runner) for n, p in enumerate(pinned)])
+        present = existing_keys.product(shape, [read_live_parts(p, shape, n, runner) for n, p in enumerate(inputs)])
     else:
-        full = [read_live_parts(p, shape, n, runner) for n, p in enumerate(pinned) if shape.inputs[n].is_full]
-        present = keep_required_keys(shape, pinned, KeySet.joined(full, shape.keys), runner)
+        full = [read_live_parts(p, shape, n, runner) for n, p in enumerate(inputs) if shape.inputs[n].is_full]
+        present = keep_required_keys(shape, inputs, KeySet.joined(full, shape.keys), runner)
     keys = [present, *(read_output_keys(output, shape, None, runner) for output in outputs)]
     pending = PendingKeys.all_of(shape, KeySet.joined(keys, shape.keys), "stale")
     return _choose(shape, _keep_declared(shape, pending, choice), choice)
@@ -146,7 +146,7 @@ def build_stale_changelist(
 
 def build_requested_changelist(
     shape: KeyShape,
-    pinned: Sequence[InputSnapshot],
+    inputs: Sequence[InputSnapshot],
     outputs: Sequence[InputSnapshot],
     parts: Mapping[int, pa.Table],
     runner: TaskRunner,
@@ -164,13 +164,13 @@ def build_requested_changelist(
         asked = KeyParts(part.select(list(names)), row_hash.hash_rows(part, names))
         found += [read_output_keys(output, shape, asked, runner) for output in outputs]
         if shape.kind == "cross":
-            sides = [read_live_parts(p, shape, n, runner) for n, p in enumerate(pinned)]
+            sides = [read_live_parts(p, shape, n, runner) for n, p in enumerate(inputs)]
             mine = np.flatnonzero(sides[number].hashes.among(asked.hashes))
             sides[number] = KeySet(sides[number].table.take(pa.array(mine)), sides[number].hashes.take(mine))
             found.append(existing_keys.product(shape, sides))
         else:
             full = [n for n, given in enumerate(shape.inputs) if given.is_full]
-            found += [read_keys_with_parts(pinned[n], shape, n, asked, runner) for n in full]
+            found += [read_keys_with_parts(inputs[n], shape, n, asked, runner) for n in full]
     choice = Choice(declared=declared)
     pending = PendingKeys.all_of(shape, KeySet.joined(found, shape.keys), "asked")
     return _choose(shape, _keep_declared(shape, pending, choice), choice)
@@ -197,8 +197,8 @@ def _last_attempts(failed: pa.Table) -> I64:
     return tried
 
 
-def _positions(shape: KeyShape, pinned: Sequence[InputSnapshot], known: KnownKeys) -> list[int]:
-    for given in pinned:
+def _positions(shape: KeyShape, inputs: Sequence[InputSnapshot], known: KnownKeys) -> list[int]:
+    for given in inputs:
         refuse_purged_input(given, known)
     return [known.positions.get(name, -1) for name in shape.ids]
 
@@ -211,7 +211,7 @@ def _keep_declared(shape: KeyShape, pending: PendingKeys, choice: Choice) -> Pen
 
 def _sources(
     shape: KeyShape,
-    pinned: Sequence[InputSnapshot],
+    inputs: Sequence[InputSnapshot],
     outputs: Sequence[InputSnapshot],
     changed: Sequence[ChangedKeys],
     failed: pa.Table,
@@ -219,7 +219,7 @@ def _sources(
 ) -> list[PendingSource]:
     """Changed keys, and the keys that have a changed part."""
     if shape.kind == "cross":
-        return existing_keys.cross_join_sources(shape, pinned, outputs, changed, failed, runner)
+        return existing_keys.cross_join_sources(shape, inputs, outputs, changed, failed, runner)
     sources = []
     full = [number for number, given in enumerate(shape.inputs) if given.is_full]
     for number, (given, mine) in enumerate(zip(shape.inputs, changed, strict=True)):
@@ -229,8 +229,8 @@ def _sources(
         # If a full input no longer has a key, that input changed, too: so the present keys are enough. But a purge
         # leaves no record, so keys of purged rows may be in outputs only.
         parts = KeyParts(mine.keys, mine.hashes)
-        present = [read_keys_with_parts(pinned[n], shape, n, parts, runner) for n in full]
-        if any(pinned[n].purged_before for n in full):
+        present = [read_keys_with_parts(inputs[n], shape, n, parts, runner) for n in full]
+        if any(inputs[n].purged_before for n in full):
             present += [read_output_keys(output, shape, parts, runner) for output in outputs]
         keys = KeySet.joined(present, shape.keys)
         at = shape.hash_part(number, keys.table).positions_in(mine.hashes)

@@ -53,7 +53,7 @@ from floodmark.transforms.snapshot import StepSnapshot
 class Publisher:
     """Commits the waves of one run. It tracks the heads of its own commits; a commit by another writer stops it."""
 
-    pinned: StepSnapshot
+    step_snapshot: StepSnapshot
     runtime: Runtime
     run: RunInfo
     replaces_all: bool  # whether the next commit replaces everything
@@ -63,8 +63,8 @@ class Publisher:
     caches: list[dict[str, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.meta = self.pinned.meta
-        self.snapshots = [output.existing[1] for output in self.pinned.outputs]
+        self.meta = self.step_snapshot.meta
+        self.snapshots = [output.existing[1] for output in self.step_snapshot.outputs]
         self.caches = [{} for _ in self.snapshots]
 
     def commit(
@@ -77,29 +77,32 @@ class Publisher:
         progress: Progress,
     ) -> list[Commit]:
         """Commit these results and the positions; `CommitConflict` if another writer committed first."""
-        pinned = self.pinned
+        step_snapshot = self.step_snapshot
         processed = [hashes.read() for s in stored for hashes in s.processed]
         tables = [table for s in stored if (table := s.failed_table()) is not None]
-        failures = pa.concat_tables([empty_failed_keys(pinned.keys), *tables])
+        failures = pa.concat_tables([empty_failed_keys(step_snapshot.keys), *tables])
         prepare = self.meta.fresh if self.replaces_all else self.meta.after
-        heads = blocks_at(pinned.heads, pinned.inputs)
+        heads = blocks_at(step_snapshot.heads, step_snapshot.inputs)
         read = ReadBlocks(
-            blocks_at(positions, pinned.inputs), {name: (pinned.heads[name], at) for name, at in heads.items()}
+            blocks_at(positions, step_snapshot.inputs),
+            {name: (step_snapshot.heads[name], at) for name, at in heads.items()},
         )
-        given = (self.run, processed, failures, positions, pinned.version)
-        draft = prepare(*given, name=pinned.step.name, seconds=seconds, read=read)
+        given = (self.run, processed, failures, positions, step_snapshot.version)
+        draft = prepare(*given, name=step_snapshot.step.name, seconds=seconds, read=read)
         asked = self.run.id if self.is_requested else None
-        ahead = None if self.run.is_within(positions) else dict(self.run.pinned)
+        ahead = None if self.run.is_within(positions) else dict(self.run.last_offsets)
         failed = pack_hashes(failed_hashes(failures))
-        note = SecondaryNote(str(pinned.outputs[0].id), pinned.step.name, pinned.version, asked, ahead, failed)
+        note = SecondaryNote(
+            str(step_snapshot.outputs[0].id), step_snapshot.step.name, step_snapshot.version, asked, ahead, failed
+        )
         provenance = self._provenance(failed)
         commits = []
         with staging_area(self.snapshots[0].objects.store) as folder:
-            for number in range(len(pinned.outputs) - 1, -1, -1):
+            for number in range(len(step_snapshot.outputs) - 1, -1, -1):
                 objects = self.snapshots[number].objects
                 is_primary = number == 0
                 moved = CommitMoves(
-                    inputs=find_chain_moves(self.snapshots[number].state.inputs, positions, pinned.inputs),
+                    inputs=find_chain_moves(self.snapshots[number].state.inputs, positions, step_snapshot.inputs),
                     definitions=self._definitions(number, shapes[number].layout),
                     checkpoint=draft.checkpoint if is_primary else note.checkpoint,
                     put=_Put(draft, objects, provenance, self._declared)
@@ -110,7 +113,7 @@ class Publisher:
                 leaving = self._leaving_keys(number, processed, folder)
                 results_of_output = results(stored, number)
                 written = commit_results(
-                    pinned.outputs[number].name,
+                    step_snapshot.outputs[number].name,
                     self.runtime,
                     self.snapshots[number],
                     results_of_output
@@ -131,40 +134,44 @@ class Publisher:
 
     @property
     def has_committed(self) -> bool:
-        return self.snapshots[0] is not self.pinned.primary
+        return self.snapshots[0] is not self.step_snapshot.primary
 
     def forget(self, version: str, progress: Progress) -> None:
         """Commit an empty meta, so that the next run processes everything. No row changes."""
-        draft = self.meta.fresh(self.run, [], empty_failed_keys(self.pinned.keys), {}, version)
+        draft = self.meta.fresh(self.run, [], empty_failed_keys(self.step_snapshot.keys), {}, version)
         objects = self.snapshots[0].objects
         moved = CommitMoves(checkpoint=draft.checkpoint, put=_Put(draft, objects, None, None))
-        name = self.pinned.outputs[0].name
+        name = self.step_snapshot.outputs[0].name
         commit_results(name, self.runtime, self.snapshots[0], KeyResults((), ()), moved, progress, self.caches[0])
         draft.discard_superseded(objects)
 
     def _provenance(self, failed: str) -> RunProvenance:
-        heads = {given.dataset_id: given.snapshot.head.text for given in self.pinned.inputs}
-        purged = {given.dataset_id: given.purged_before for given in self.pinned.inputs}
-        run, step = self.run, self.pinned.step.name
-        return RunProvenance(step, self.pinned.version, run.id, run.process_ts, dict(run.pinned), heads, purged, failed)
+        heads = {given.dataset_id: given.snapshot.head.text for given in self.step_snapshot.inputs}
+        purged = {given.dataset_id: given.purged_before for given in self.step_snapshot.inputs}
+        run, step = self.run, self.step_snapshot.step.name
+        return RunProvenance(
+            step, self.step_snapshot.version, run.id, run.process_ts, dict(run.last_offsets), heads, purged, failed
+        )
 
     @property
     def _declared(self) -> StepDeclaration:
-        pinned = self.pinned
-        columns = [spec.columns for spec in pinned.step.inputs]
-        filters = pinned.step.filters
-        return StepDeclaration.of(pinned.step.name, pinned.version, pinned.required_shape, columns, filters)
+        step_snapshot = self.step_snapshot
+        columns = [spec.columns for spec in step_snapshot.step.inputs]
+        filters = step_snapshot.step.filters
+        return StepDeclaration.of(
+            step_snapshot.step.name, step_snapshot.version, step_snapshot.required_shape, columns, filters
+        )
 
     def _definitions(self, number: int, layout: Layout | None) -> tuple[MetadataEvent, ...]:
         """The events that precede the data: a changed transform, and the first or additional columns."""
-        snapshot, transform = self.snapshots[number], self.pinned.transform
+        snapshot, transform = self.snapshots[number], self.step_snapshot.transform
         events: list[MetadataEvent] = []
         if not same_transform(snapshot.state.transform, transform):
             events.append(transform)
         if layout is not None and snapshot.layout is None:
             events += derived_layout(layout.data, strategy_of(snapshot.state), snapshot.state.vocab)[1]
         elif layout is not None and snapshot.layout is not None and layout != snapshot.layout:
-            events += evolve_layout(self.pinned.outputs[number].name, snapshot.layout, layout.data)[1]
+            events += evolve_layout(self.step_snapshot.outputs[number].name, snapshot.layout, layout.data)[1]
         return tuple(events)
 
     def _leaving_keys(self, number: int, processed: Sequence[Hashes], folder: Path) -> SortedHashes | None:
@@ -218,7 +225,7 @@ class RunProvenance(CommitNote):
     version: str  # of the function and of its declaration, as in the meta
     run: str
     process_ts: int  # milliseconds
-    pinned: Mapping[str, int]  # by dataset id the newest record, -1 for none
+    last_offsets: Mapping[str, int]  # by dataset id the newest record, -1 for none
     blocks: Mapping[str, str]  # by dataset id the head, which has the columns at that time
     purged: Mapping[str, int]  # by dataset id the first record that was not purged at that time
     failed: str = ""  # the keys that failed in this commit, packed: their rows, if any, were retracted

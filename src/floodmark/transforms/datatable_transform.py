@@ -119,27 +119,27 @@ class DatatableTransform(Step):
 
     def plan(self, lake: Any) -> DatatablePlan:
         """What `run` would do, and why. Does not call the function and writes nothing."""
-        pinned = snapshot_whole_step(self, self._in(lake))
-        pinned.check_positions()
-        return DatatablePlan(self.name, pinned.why, _inputs(pinned))
+        step_snapshot = snapshot_whole_step(self, self._in(lake))
+        step_snapshot.check_positions()
+        return DatatablePlan(self.name, step_snapshot.why, _inputs(step_snapshot))
 
     def status(self, lake: Any) -> StepStatus:
         """How far the step is behind its inputs, and its last run. Reads no data."""
-        pinned = snapshot_whole_step(self, self._in(lake))
-        note = pinned.notes[0]
+        step_snapshot = snapshot_whole_step(self, self._in(lake))
+        note = step_snapshot.notes[0]
         last = None
         if note is not None:
             last = LastRun(note.run, datetime.fromtimestamp(note.process_ts / 1000, UTC), note.rows, 0, note.seconds)
         rows = 0 if note is None else note.rows
-        stale = pinned.stale if note is not None else None
-        return StepStatus(self.name, _inputs(pinned), rows, 0, 0, 0, self.function.version, stale, last)
+        stale = step_snapshot.stale if note is not None else None
+        return StepStatus(self.name, _inputs(step_snapshot), rows, 0, 0, 0, self.function.version, stale, last)
 
     def offsets(self, lake: Any) -> pa.Table:
         """How far each input was read for the first output, and the commit time of that record."""
         from floodmark.transforms.plan import offsets_table
 
-        pinned = snapshot_whole_step(self, self._in(lake))
-        return offsets_table(self.name, pinned.inputs, pinned.positions(0))
+        step_snapshot = snapshot_whole_step(self, self._in(lake))
+        return offsets_table(self.name, step_snapshot.inputs, step_snapshot.positions(0))
 
 
 @dataclass
@@ -149,7 +149,7 @@ class _WholeDerivation(Derivation[WholeStepSnapshot, R]):
     step: DatatableTransform
     lake: Any
 
-    def pin(self) -> WholeStepSnapshot:
+    def take_snapshot(self) -> WholeStepSnapshot:
         return snapshot_whole_step(self.step, self.lake)
 
     def turn(self, state: WholeStepSnapshot) -> AbstractContextManager[None]:
@@ -186,10 +186,10 @@ class _Reset(_WholeDerivation[bool]):
 class _Run(_WholeDerivation[RunReport]):
     began: float = field(default_factory=time.monotonic)
 
-    def pin(self) -> WholeStepSnapshot:
-        pinned = super().pin()
-        pinned.check_positions()
-        return pinned
+    def take_snapshot(self) -> WholeStepSnapshot:
+        step_snapshot = super().take_snapshot()
+        step_snapshot.check_positions()
+        return step_snapshot
 
     def idle(self, state: WholeStepSnapshot) -> RunReport | None:
         return _report(state, "", 0, [], self.began) if state.why is None else None
@@ -205,7 +205,7 @@ class _Run(_WholeDerivation[RunReport]):
 class _Call:
     """One call of the function, and the commits of its results."""
 
-    pinned: WholeStepSnapshot
+    step_snapshot: WholeStepSnapshot
     lake: Any
     began: float
 
@@ -216,22 +216,22 @@ class _Call:
         results = self._call()
         rows = [_rows(result) for result in results]
         commits = []
-        heads = {given.dataset_id: given.head for given in self.pinned.inputs}
+        heads = {given.dataset_id: given.head for given in self.step_snapshot.inputs}
         # The first output is committed last: after a crash before, the others are ahead of it, never behind.
         for number in range(len(results) - 1, -1, -1):
             seconds = round(time.monotonic() - self.began, 3)
-            facts = (self.pinned.step.name, self.pinned.version, run_id, now, rows[number], seconds)
-            note = DatatableNote(*facts, heads, blocks_at(heads, self.pinned.inputs))
-            with explain_row_errors(self.pinned.outputs[number].name):
+            facts = (self.step_snapshot.step.name, self.step_snapshot.version, run_id, now, rows[number], seconds)
+            note = DatatableNote(*facts, heads, blocks_at(heads, self.step_snapshot.inputs))
+            with explain_row_errors(self.step_snapshot.outputs[number].name):
                 commits.append(self._commit(number, results[number], note))
-        return _report(self.pinned, run_id, sum(rows), commits, self.began)
+        return _report(self.step_snapshot, run_id, sum(rows), commits, self.began)
 
     def _call(self) -> list[Incoming]:
-        step = self.pinned.step
+        step = self.step_snapshot.step
         function = step.function
         frames = [
             self._frame(given, spec, kind)
-            for given, spec, kind in zip(self.pinned.inputs, step.inputs, function.kinds, strict=True)
+            for given, spec, kind in zip(self.step_snapshot.inputs, step.inputs, function.kinds, strict=True)
         ]
         try:
             returned = function.callable()(*frames, **function.kwargs)
@@ -259,20 +259,22 @@ class _Call:
             return from_table(scan.to_table(), kind)
 
     def _commit(self, number: int, result: Incoming, note: DatatableNote) -> Commit:
-        output = self.pinned.outputs[number]
+        output = self.step_snapshot.outputs[number]
         _, snapshot = output.existing
         definitions: list[MetadataEvent] = []
-        if not same_transform(snapshot.state.transform, self.pinned.transform):
-            definitions.append(self.pinned.transform)
+        if not same_transform(snapshot.state.transform, self.step_snapshot.transform):
+            definitions.append(self.step_snapshot.transform)
         is_empty = isinstance(result, TableData) and not result.table.num_rows
         if snapshot.layout is not None and not is_empty:
             definitions += evolve_layout(output.name, snapshot.layout, incoming_schema(result))[1]
         moved = CommitMoves(
-            inputs=find_chain_moves(snapshot.state.inputs, note.positions, self.pinned.inputs),
+            inputs=find_chain_moves(snapshot.state.inputs, note.positions, self.step_snapshot.inputs),
             definitions=tuple(definitions),
             checkpoint=note.checkpoint,
             put=partial(note.put, snapshot.objects),
-            watermark=minimum_watermark([given.watermark for given in self.pinned.inputs], snapshot.state.watermark),
+            watermark=minimum_watermark(
+                [given.watermark for given in self.step_snapshot.inputs], snapshot.state.watermark
+            ),
         )
         if is_empty and snapshot.layout is None:  # a frame without rows often has no types, and needs none
             written = _derive(commit_results, output.name, self.lake, snapshot, KeyResults((), ()), moved)
@@ -300,10 +302,12 @@ def _derive(
         progress.finish()
 
 
-def _create_missing(pinned: WholeStepSnapshot, lake: Any) -> bool:
+def _create_missing(step_snapshot: WholeStepSnapshot, lake: Any) -> bool:
     """Create the missing outputs; whether any was missing."""
-    keys = [resolve_output_key(pinned.step, output, pinned.inputs) for output in pinned.outputs]
-    missing = [(output, key) for output, key in zip(pinned.outputs, keys, strict=True) if output.snapshot is None]
+    keys = [resolve_output_key(step_snapshot.step, output, step_snapshot.inputs) for output in step_snapshot.outputs]
+    missing = [
+        (output, key) for output, key in zip(step_snapshot.outputs, keys, strict=True) if output.snapshot is None
+    ]
     for output, key in missing:
         spec = output.spec
         with suppress(DatasetExists):  # another run of the step created it first
@@ -312,7 +316,7 @@ def _create_missing(pinned: WholeStepSnapshot, lake: Any) -> bool:
                 key=key,
                 event_time=spec.event_time,
                 schema=spec.schema,
-                transform=pinned.transform,
+                transform=step_snapshot.transform,
                 vocab=spec.vocab,
             )
     return bool(missing)
@@ -329,16 +333,18 @@ def _rows(result: Incoming) -> int:
     return result.table.num_rows if isinstance(result, TableData) else 0
 
 
-def _inputs(pinned: WholeStepSnapshot) -> tuple[InputStatus, ...]:
+def _inputs(step_snapshot: WholeStepSnapshot) -> tuple[InputStatus, ...]:
     from floodmark.transforms.plan import input_status
 
-    return tuple(input_status(given, pinned.positions(0)) for given in pinned.inputs)
+    return tuple(input_status(given, step_snapshot.positions(0)) for given in step_snapshot.inputs)
 
 
-def _report(pinned: WholeStepSnapshot, run: str, rows: int, commits: Sequence[Commit], began: float) -> RunReport:
-    positions = {given.name: given.head for given in pinned.inputs} if commits else {}
+def _report(
+    step_snapshot: WholeStepSnapshot, run: str, rows: int, commits: Sequence[Commit], began: float
+) -> RunReport:
+    positions = {given.name: given.head for given in step_snapshot.inputs} if commits else {}
     return RunReport(
-        step=pinned.step.name,
+        step=step_snapshot.step.name,
         run=run,
         keys=rows,
         called=1 if commits else 0,

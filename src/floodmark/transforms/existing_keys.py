@@ -32,7 +32,7 @@ from floodmark.transforms.live_keys import (
 
 def drop_missing_keys(
     shape: KeyShape,
-    pinned: Sequence[InputSnapshot],
+    inputs: Sequence[InputSnapshot],
     outputs: Sequence[InputSnapshot],
     pending: PendingKeys,
     runner: TaskRunner,
@@ -44,7 +44,7 @@ def drop_missing_keys(
     if shape.kind == "cross":
         return pending  # built from parts that exist, and from keys that outputs have
     new = np.flatnonzero(pending.is_new)
-    gone = new[~_exists(shape, pinned, pending.take(new), runner)]
+    gone = new[~_exists(shape, inputs, pending.take(new), runner)]
     if len(gone) == 0:
         return pending
     kept = np.ones(len(pending), np.bool_)
@@ -52,34 +52,34 @@ def drop_missing_keys(
     return pending if kept.all() else pending.take(np.flatnonzero(kept))
 
 
-def _exists(shape: KeyShape, pinned: Sequence[InputSnapshot], pending: PendingKeys, runner: TaskRunner) -> Mask:
+def _exists(shape: KeyShape, inputs: Sequence[InputSnapshot], pending: PendingKeys, runner: TaskRunner) -> Mask:
     """Which of the pending keys exist. Usually the last records of a key decide; only other keys are looked up."""
-    seen = [_ends_live(given, pending.last[:, number]) for number, given in enumerate(pinned)]
+    seen = [_ends_live(given, pending.last[:, number]) for number, given in enumerate(inputs)]
     exists = np.zeros(len(pending), np.bool_)
     for number, given in enumerate(shape.inputs):
         # A changed part makes only keys pending that a full input has now.
         exists |= seen[number] if given.is_full else pending.last[:, number] != NOT_PENDING
     for number, given in enumerate(shape.inputs):
         if given.is_full:
-            exists |= _look_up(shape, pinned, number, pending.keys, exists, seen[number], runner)
+            exists |= _look_up(shape, inputs, number, pending.keys, exists, seen[number], runner)
     for number, given in enumerate(shape.inputs):
         if given.required:
-            exists &= _look_up(shape, pinned, number, pending.keys, ~exists, seen[number], runner)
+            exists &= _look_up(shape, inputs, number, pending.keys, ~exists, seen[number], runner)
     return exists
 
 
-def keep_required_keys(shape: KeyShape, pinned: Sequence[InputSnapshot], keys: KeySet, runner: TaskRunner) -> KeySet:
+def keep_required_keys(shape: KeyShape, inputs: Sequence[InputSnapshot], keys: KeySet, runner: TaskRunner) -> KeySet:
     """The keys that have a row in every required input."""
     for number, given in enumerate(shape.inputs):
         if given.required:
-            at = np.flatnonzero(has_part(shape, pinned[number], number, keys.table, runner))
+            at = np.flatnonzero(has_part(shape, inputs[number], number, keys.table, runner))
             keys = keys if len(at) == len(keys) else KeySet(keys.table.take(pa.array(at)), keys.hashes.take(at))
     return keys
 
 
 def _look_up(
     shape: KeyShape,
-    pinned: Sequence[InputSnapshot],
+    inputs: Sequence[InputSnapshot],
     number: int,
     keys: pa.Table,
     decided: Mask,
@@ -90,39 +90,39 @@ def _look_up(
     found = seen.copy()
     left = np.flatnonzero(~decided & ~seen)
     if len(left):
-        found[left] = has_part(shape, pinned[number], number, keys.take(pa.array(left)), runner)
+        found[left] = has_part(shape, inputs[number], number, keys.take(pa.array(left)), runner)
     return found
 
 
-def _ends_live(pinned: InputSnapshot, last: I64) -> Mask:
+def _ends_live(input_snapshot: InputSnapshot, last: I64) -> Mask:
     """Whether the last record is a current row: then the key exists. If not, another record may be current."""
     is_live: Mask = last != NOT_PENDING
     at = np.flatnonzero(is_live)
-    if len(at) and len(pinned.dead):
-        nearest = np.minimum(np.searchsorted(pinned.dead, last[at]), len(pinned.dead) - 1)
-        is_live[at] = pinned.dead[nearest] != last[at]
+    if len(at) and len(input_snapshot.dead):
+        nearest = np.minimum(np.searchsorted(input_snapshot.dead, last[at]), len(input_snapshot.dead) - 1)
+        is_live[at] = input_snapshot.dead[nearest] != last[at]
     return is_live
 
 
-def has_part(shape: KeyShape, pinned: InputSnapshot, number: int, keys: pa.Table, runner: TaskRunner) -> Mask:
+def has_part(shape: KeyShape, input_snapshot: InputSnapshot, number: int, keys: pa.Table, runner: TaskRunner) -> Mask:
     """Which keys have current rows in an input."""
     given = shape.inputs[number]
-    if pinned.layout is None or keys.num_rows == 0:
+    if input_snapshot.layout is None or keys.num_rows == 0:
         return np.zeros(keys.num_rows, np.bool_)
-    if given.search_method == "scan" or pinned.index is None:
+    if given.search_method == "scan" or input_snapshot.index is None:
         parts = keys.select(list(given.part))
         hashes = shape.hash_part(number, parts)
-        live = read_requested_parts(pinned, shape, number, KeyParts(*unique_keys(parts, hashes)), runner)
+        live = read_requested_parts(input_snapshot, shape, number, KeyParts(*unique_keys(parts, hashes)), runner)
         return hashes.among(live.hashes)
-    whole, prefix, fits = shape.own_hashes(number, keys, pinned.layout.data)
+    whole, prefix, fits = shape.own_hashes(number, keys, input_snapshot.layout.data)
     found = np.zeros(keys.num_rows, np.bool_)
-    with pinned.raise_if_input_moved():
+    with input_snapshot.raise_if_input_moved():
         if given.search_method == "key":
-            offset = pinned.index.find(whole, prefix).offset
-            found[:] = (offset != NO_ROW) & (offset >= pinned.purged_before)
+            offset = input_snapshot.index.find(whole, prefix).offset
+            found[:] = (offset != NO_ROW) & (offset >= input_snapshot.purged_before)
         else:
-            which, entries = pinned.index.find_prefix(whole)
-            found[which[entries.offset >= pinned.purged_before]] = True
+            which, entries = input_snapshot.index.find_prefix(whole)
+            found[which[entries.offset >= input_snapshot.purged_before]] = True
     result: Mask = found & fits
     return result
 
@@ -172,7 +172,7 @@ def product(shape: KeyShape, sides: Sequence[KeySet]) -> KeySet:
 
 def cross_join_sources(
     shape: KeyShape,
-    pinned: Sequence[InputSnapshot],
+    inputs: Sequence[InputSnapshot],
     outputs: Sequence[InputSnapshot],
     changed: Sequence[ChangedKeys],
     failed: pa.Table,
@@ -184,7 +184,7 @@ def cross_join_sources(
     """
     if not any(len(mine) for mine in changed):
         return []
-    live = [read_live_parts(given, shape, number, runner) for number, given in enumerate(pinned)]
+    live = [read_live_parts(given, shape, number, runner) for number, given in enumerate(inputs)]
     pending = []
     for number, mine in enumerate(changed):
         if len(mine) == 0:
@@ -195,7 +195,7 @@ def cross_join_sources(
         sides[number] = KeySet(present.keys, present.hashes)
         pending.append(_source(shape, number, present, product(shape, sides)))
         # A part may have results with rows of another side that were purged since: no live part leads to them.
-        is_purged = any(other.purged_before for n, other in enumerate(pinned) if n != number)
+        is_purged = any(other.purged_before for n, other in enumerate(inputs) if n != number)
         lost = mine if is_purged else gone
         if len(lost):
             pending.append(_source(shape, number, lost, _left_over(shape, lost, outputs, failed, runner)))

@@ -15,7 +15,7 @@ from floodmark.transforms.specs import InputSpec
 
 
 def resolve_shape(
-    pinned: Sequence[InputSnapshot],
+    input_snapshots: Sequence[InputSnapshot],
     specs: Sequence[InputSpec],
     transform_keys: Sequence[str] | None,
     outputs: Sequence[OutputKeys],
@@ -24,18 +24,18 @@ def resolve_shape(
 
     Before its first write, an input has no columns.
     """
-    names = _key_names(pinned, specs, transform_keys, outputs)
-    parts = [_aliases(spec, given, names) for spec, given in zip(specs, pinned, strict=True)]
-    _check_parts(names, parts, pinned)
-    schema = _types(names, parts, pinned, outputs)
+    names = _key_names(input_snapshots, specs, transform_keys, outputs)
+    parts = [_aliases(spec, given, names) for spec, given in zip(specs, input_snapshots, strict=True)]
+    _check_parts(names, parts, input_snapshots)
+    schema = _types(names, parts, input_snapshots, outputs)
     if schema is None:
         return None
-    inputs = tuple(_input(s, g, p, schema) for s, g, p in zip(specs, pinned, parts, strict=True))
+    inputs = tuple(_input(s, g, p, schema) for s, g, p in zip(specs, input_snapshots, parts, strict=True))
     return KeyShape(schema, inputs, _kind(inputs))
 
 
 def _key_names(
-    pinned: Sequence[InputSnapshot],
+    inputs: Sequence[InputSnapshot],
     specs: Sequence[InputSpec],
     given: Sequence[str] | None,
     outputs: Sequence[OutputKeys],
@@ -48,7 +48,7 @@ def _key_names(
                 f"transform_keys={list(names)} is empty or has a column twice", hint="name each transform key once"
             )
     else:
-        names = _shared(pinned, specs, outputs)
+        names = _shared(inputs, specs, outputs)
     for output in outputs:
         missing = [name for name in names if output.key is not None and name not in output.key]
         if missing:
@@ -60,10 +60,10 @@ def _key_names(
 
 
 def _shared(
-    pinned: Sequence[InputSnapshot], specs: Sequence[InputSpec], outputs: Sequence[OutputKeys]
+    inputs: Sequence[InputSnapshot], specs: Sequence[InputSpec], outputs: Sequence[OutputKeys]
 ) -> tuple[str, ...]:
     """The default transform keys: the columns that all keys share; if none, the keys of all inputs (a cross join)."""
-    keys = [_own_key(spec, given) for spec, given in zip(specs, pinned, strict=True)]
+    keys = [_own_key(spec, given) for spec, given in zip(specs, inputs, strict=True)]
     known = [*keys, *(output.key for output in outputs if output.key is not None)]
     shared = tuple(name for name in keys[0] if all(name in key for key in known))
     if shared:
@@ -134,8 +134,8 @@ def _column_names(given: InputSnapshot) -> str:
     return ", ".join(given.strategy.key if given.shown is None else given.shown.names)
 
 
-def _check_parts(names: tuple[str, ...], parts: Sequence[Mapping[str, str]], pinned: Sequence[InputSnapshot]) -> None:
-    for given, part in zip(pinned, parts, strict=True):
+def _check_parts(names: tuple[str, ...], parts: Sequence[Mapping[str, str]], inputs: Sequence[InputSnapshot]) -> None:
+    for given, part in zip(inputs, parts, strict=True):
         if not part:
             raise BadStep(
                 f"input {given.name!r} has none of the transform keys {', '.join(names)}",
@@ -158,7 +158,7 @@ def _check_parts(names: tuple[str, ...], parts: Sequence[Mapping[str, str]], pin
 def _types(
     names: tuple[str, ...],
     parts: Sequence[Mapping[str, str]],
-    pinned: Sequence[InputSnapshot],
+    inputs: Sequence[InputSnapshot],
     outputs: Sequence[OutputKeys],
 ) -> pa.Schema | None:
     """The keys' types: those of existing outputs, else common types of all inputs."""
@@ -167,7 +167,7 @@ def _types(
         kept = [o.columns.field(name).type for o in outputs if o.columns is not None and name in o.columns.names]
         known = [
             (given.name, given.layout.data.field(part[name]).type)
-            for given, part in zip(pinned, parts, strict=True)
+            for given, part in zip(inputs, parts, strict=True)
             if name in part and given.layout is not None
         ]
         if not known:

@@ -126,21 +126,22 @@ class SortRowsTask:
 
 
 def sort_rows_by_bucket(
-    pinned: InputSnapshot, shape: KeyShape, number: int, keys: pa.Table, runner: TaskRunner, room: ScratchDir
+    input_snapshot: InputSnapshot, shape: KeyShape, number: int, keys: pa.Table, runner: TaskRunner, room: ScratchDir
 ) -> tuple[TableFile, ...]:
     """The current rows of an input that belong to some of these keys, in files by bucket of the keys' hashes.
 
     If an input has only some of the transform keys, a row belongs to all keys with its part: it is in all their
     buckets.
     """
-    if pinned.layout is None:
+    if input_snapshot.layout is None:
         return (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
     parts = _distinct_parts(shape, number, keys)
     filed = room.put(parts, [parts.num_rows])
-    selection = pinned.current_rows()
-    rows = max(1, min(TASK_ROWS, int(_TASK_BYTES / max(pinned.row_bytes, 1.0))))
+    selection = input_snapshot.current_rows()
+    rows = max(1, min(TASK_ROWS, int(_TASK_BYTES / max(input_snapshot.row_bytes, 1.0))))
     tasks = [
-        SortRowsTask(pinned.task_input, shape, number, piece, filed, room) for piece in cut_selection(selection, rows)
+        SortRowsTask(input_snapshot.task_input, shape, number, piece, filed, room)
+        for piece in cut_selection(selection, rows)
     ]
     try:
         results = runner.run_reading(tasks, sort_selection, selection.end - selection.start)

@@ -60,30 +60,30 @@ class ReadKeysTask:
     wanted: KeyParts | None
 
 
-def read_live_parts(pinned: InputSnapshot, shape: KeyShape, number: int, runner: TaskRunner) -> KeySet:
+def read_live_parts(input_snapshot: InputSnapshot, shape: KeyShape, number: int, runner: TaskRunner) -> KeySet:
     """The distinct parts of all current rows of an input."""
     schema = shape.part_schema(number)
-    return _read(pinned, schema, shape.inputs[number].own, None, runner)
+    return _read(input_snapshot, schema, shape.inputs[number].own, None, runner)
 
 
 def read_requested_parts(
-    pinned: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts, runner: TaskRunner
+    input_snapshot: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts, runner: TaskRunner
 ) -> KeySet:
     """The requested parts that current rows of an input have."""
-    return _read(pinned, shape.part_schema(number), shape.inputs[number].own, wanted, runner)
+    return _read(input_snapshot, shape.part_schema(number), shape.inputs[number].own, wanted, runner)
 
 
 def read_keys_with_parts(
-    pinned: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts, runner: TaskRunner
+    input_snapshot: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts, runner: TaskRunner
 ) -> KeySet:
     """The keys of those current rows of a full input that have one of these parts."""
     given = shape.inputs[number]
-    if pinned.layout is None or len(wanted.hashes) == 0:
+    if input_snapshot.layout is None or len(wanted.hashes) == 0:
         return KeySet.joined([], shape.keys)
     own = [given.keys[name] for name in wanted.names]
     if set(own) == set(given.lookup) and given.lookup != given.key:
-        return _by_prefix(pinned, shape, number, wanted)
-    return _read(pinned, shape.keys, given.own, wanted, runner)
+        return _by_prefix(input_snapshot, shape, number, wanted)
+    return _read(input_snapshot, shape.keys, given.own, wanted, runner)
 
 
 def read_output_keys(output: InputSnapshot, shape: KeyShape, wanted: KeyParts | None, runner: TaskRunner) -> KeySet:
@@ -91,30 +91,34 @@ def read_output_keys(output: InputSnapshot, shape: KeyShape, wanted: KeyParts | 
     return _read(output, shape.keys, shape.names, wanted, runner)
 
 
-def _by_prefix(pinned: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts) -> KeySet:
-    assert pinned.layout is not None
-    assert pinned.index is not None
-    given, schema = shape.inputs[number], pinned.layout.data
+def _by_prefix(input_snapshot: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts) -> KeySet:
+    assert input_snapshot.layout is not None
+    assert input_snapshot.index is not None
+    given, schema = shape.inputs[number], input_snapshot.layout.data
     own = [given.keys[name] for name in wanted.names]
     columns, fits = cast_with_mask([wanted.table.column(n) for n in wanted.names], [schema.field(c) for c in own])
     prefixes = row_hash.hash_rows(pa.table(columns, names=own), own).take(fits)
-    with pinned.raise_if_input_moved():
-        _, entries = pinned.index.find_prefix(prefixes)
-        entries = entries.take(entries.offset >= pinned.purged_before)
+    with input_snapshot.raise_if_input_moved():
+        _, entries = input_snapshot.index.find_prefix(prefixes)
+        entries = entries.take(entries.offset >= input_snapshot.purged_before)
         order = np.argsort(entries.offset)
-        rows = pinned.task_input.rows.verified(entries.offset[order], entries.row.take(order))
+        rows = input_snapshot.task_input.rows.verified(entries.offset[order], entries.row.take(order))
     keys = shape.part_of(number, rows)
     return KeySet(*unique_keys(keys, shape.hash_keys(keys)))
 
 
 def _read(
-    pinned: InputSnapshot, schema: pa.Schema, columns: Sequence[str], wanted: KeyParts | None, runner: TaskRunner
+    input_snapshot: InputSnapshot,
+    schema: pa.Schema,
+    columns: Sequence[str],
+    wanted: KeyParts | None,
+    runner: TaskRunner,
 ) -> KeySet:
-    if pinned.layout is None or (wanted is not None and len(wanted.hashes) == 0):
+    if input_snapshot.layout is None or (wanted is not None and len(wanted.hashes) == 0):
         return KeySet.joined([], schema)
-    selection = pinned.current_rows()
+    selection = input_snapshot.current_rows()
     tasks = [
-        ReadKeysTask(pinned.task_input, piece, schema, tuple(columns), wanted)
+        ReadKeysTask(input_snapshot.task_input, piece, schema, tuple(columns), wanted)
         for piece in cut_selection(selection, TASK_ROWS)
     ]
     return KeySet.joined(runner.run_reading(tasks, read_keys, selection.end - selection.start), schema)

@@ -58,7 +58,7 @@ class KeyMeta:
 
     seen: Mask  # whether the key was ever processed
     process_ts: I64  # 0 if the key was never processed
-    pinned: I64  # a row for each key, a column for each input; NEVER if the key was never processed
+    last_offsets: I64  # a row for each key, a column for each input; NEVER if the key was never processed
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,16 @@ class TransformMeta:
     def find(self, hashes: Hashes, inputs: Sequence[str] = ()) -> KeyMeta:
         """When keys were processed, and for each of these inputs the newest record that their run could see."""
         found = self._look_up(hashes)
-        pinned = np.full((len(hashes), len(inputs)), NEVER, np.int64)
+        last_offsets = np.full((len(hashes), len(inputs)), NEVER, np.int64)
         if inputs and found.seen.any():
             numbers = np.array(sorted(self.manifest.runs), np.uint32)
             claims = np.array([[self.manifest.runs[int(n)].up_to(i) for i in inputs] for n in numbers], np.int64)
-            pinned[found.seen] = claims[np.searchsorted(numbers, found.values["run"][found.seen])]
-        return KeyMeta(found.seen, found.values["process_ts"], pinned)
+            last_offsets[found.seen] = claims[np.searchsorted(numbers, found.values["run"][found.seen])]
+        return KeyMeta(found.seen, found.values["process_ts"], last_offsets)
 
     def processed_up_to(self, hashes: Hashes, inputs: Sequence[str]) -> I64:
         """For each key and input the last record that its result includes; NEVER if it was never processed."""
-        return self.find(hashes, inputs).pinned
+        return self.find(hashes, inputs).last_offsets
 
     def settled(self, dataset: str) -> int | None:
         """The newest record of an input that every processed key includes; None before anything was processed."""

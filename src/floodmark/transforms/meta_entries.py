@@ -127,14 +127,14 @@ class RunInfo:
 
     id: str
     process_ts: int  # milliseconds: when it began
-    pinned: Mapping[str, int]  # NOTHING if the input had no records
+    last_offsets: Mapping[str, int]  # NOTHING if the input had no records
 
     def up_to(self, dataset: str) -> int:
-        return self.pinned.get(dataset, NOTHING)
+        return self.last_offsets.get(dataset, NOTHING)
 
     def is_within(self, positions: Mapping[str, int]) -> bool:
         """Whether the run saw no record beyond the positions."""
-        return all(offset <= positions.get(dataset, NOTHING) for dataset, offset in self.pinned.items())
+        return all(offset <= positions.get(dataset, NOTHING) for dataset, offset in self.last_offsets.items())
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def collapse_runs(runs: Mapping[int, RunInfo], positions: Mapping[str, int], nex
     """
     groups: dict[frozenset[tuple[str, int]], list[int]] = {}
     for number, run in sorted(runs.items()):
-        claim = positions if run.is_within(positions) else run.pinned
+        claim = positions if run.is_within(positions) else run.last_offsets
         groups.setdefault(_canonical(claim), []).append(number)
     kept = sorted(groups.items(), key=lambda item: item[1][-1], reverse=True)
     if len(kept) > MOST_RUNS:
@@ -163,7 +163,7 @@ def collapse_runs(runs: Mapping[int, RunInfo], positions: Mapping[str, int], nex
     result: dict[int, RunInfo] = {}
     for claim_items, numbers in kept:
         first = runs[numbers[0]]
-        if len(numbers) == 1 and _canonical(first.pinned) == claim_items:
+        if len(numbers) == 1 and _canonical(first.last_offsets) == claim_items:
             number, one = numbers[0], first
         else:
             number, next_number = next_number, next_number + 1
@@ -173,14 +173,14 @@ def collapse_runs(runs: Mapping[int, RunInfo], positions: Mapping[str, int], nex
     return CollapsedRuns(number_of, result)
 
 
-def _canonical(pinned: Mapping[str, int]) -> frozenset[tuple[str, int]]:
-    return frozenset((dataset, offset) for dataset, offset in pinned.items() if offset != NOTHING)
+def _canonical(last_offsets: Mapping[str, int]) -> frozenset[tuple[str, int]]:
+    return frozenset((dataset, offset) for dataset, offset in last_offsets.items() if offset != NOTHING)
 
 
 def _least_seen(runs: Iterable[RunInfo], positions: Mapping[str, int]) -> dict[str, int]:
     """By dataset id the newest record that all of these runs saw, but at least the position."""
     some = list(runs)
-    datasets = {dataset for run in some for dataset in run.pinned} | set(positions)
+    datasets = {dataset for run in some for dataset in run.last_offsets} | set(positions)
     return {d: max(min(run.up_to(d) for run in some), positions.get(d, NOTHING)) for d in sorted(datasets)}
 
 
@@ -266,7 +266,9 @@ def encode_meta(manifest: MetaManifest) -> bytes:
         **vars(manifest),
         "transform_keys": base64.b64encode(manifest.transform_keys.serialize()).decode(),
         "segments": [[asdict(file) for file in segment] for segment in manifest.segments],
-        "runs": [[number, run.id, run.process_ts, dict(run.pinned)] for number, run in sorted(manifest.runs.items())],
+        "runs": [
+            [number, run.id, run.process_ts, dict(run.last_offsets)] for number, run in sorted(manifest.runs.items())
+        ],
         "positions": dict(manifest.positions),
         "blocks": dict(manifest.blocks),
         "seen": dict(manifest.seen),
@@ -288,7 +290,7 @@ def decode_meta(facts: StoredNote) -> MetaManifest:
                 **content,
                 "transform_keys": pa.ipc.read_schema(pa.py_buffer(serialized)),
                 "segments": tuple(tuple(map(EntryFile.parse, segment)) for segment in content["segments"]),
-                "runs": {number: RunInfo(run, at, pinned) for number, run, at, pinned in content["runs"]},
+                "runs": {number: RunInfo(run, at, last_offsets) for number, run, at, last_offsets in content["runs"]},
                 "seen": {name: (offset, block) for name, (offset, block) in content["seen"].items()},
                 "failed": content["failed"] and FailedFile(**content["failed"]),
                 "last_run": content["last_run"] and StoredLastRun(**content["last_run"]),

@@ -200,7 +200,7 @@ class SecondaryNote(CommitNote):
     """Of the step with its declaration, as in the meta; the chain has only the version of the function."""
     asked: str | None = None
     """The run, if it processed keys that were not pending: no later run would process them if it was interrupted."""
-    pinned: Mapping[str, int] | None = None
+    last_offsets: Mapping[str, int] | None = None
     """By dataset id the newest record of each input that the run could see, if it is beyond the chain's position."""
     failed: str = ""
     """The keys that failed, whose rows were retracted, packed by `pack_hashes` (transforms/commit.py)."""

@@ -74,54 +74,54 @@ class RunPlan:
 
 def plan(step: BatchTransform, lake: LakeLike) -> RunPlan:
     """What `run` would do now."""
-    pinned = snapshot_step(step, lake)
-    pinned.check_positions()
+    step_snapshot = snapshot_step(step, lake)
+    step_snapshot.check_positions()
     version = 2 if step.use_offset_optimization else 1
-    found = _pending(pinned, lake)
+    found = _pending(step_snapshot, lake)
     if found is None:
-        inputs = tuple(_input(pinned, given, 0, version) for given in pinned.inputs)
-        return RunPlan(step.name, inputs, 0, 0, 0, 0, None, version, pinned.stale, None)
+        inputs = tuple(_input(step_snapshot, given, 0, version) for given in step_snapshot.inputs)
+        return RunPlan(step.name, inputs, 0, 0, 0, 0, None, version, step_snapshot.stale, None)
     why = {row["values"]: row["counts"] for row in pc.value_counts(found.pending.why).to_pylist()}
     pending = np.count_nonzero(found.pending.first != NOT_PENDING, axis=0)
-    if pinned.stale is not None:
+    if step_snapshot.stale is not None:
         pending[:] = len(found)
-    known = 0 if pinned.stale is not None else pinned.meta.keys
+    known = 0 if step_snapshot.stale is not None else step_snapshot.meta.keys
     return RunPlan(
         step=step.name,
-        inputs=tuple(_input(pinned, g, int(pending[n]), version) for n, g in enumerate(pinned.inputs)),
+        inputs=tuple(_input(step_snapshot, g, int(pending[n]), version) for n, g in enumerate(step_snapshot.inputs)),
         keys=len(found),
         new=why.get("new", 0),
         changed=why.get("changed", 0) + why.get("stale", 0),
         failed=why.get("failed", 0),
-        kind=pinned.required_shape.kind,
+        kind=step_snapshot.required_shape.kind,
         changelist=version,
-        stale=pinned.stale,
+        stale=step_snapshot.stale,
         advice=advice(known, len(found), max(known, len(found))) if version == 2 and len(found) else None,
     )
 
 
 def pending(step: BatchTransform, lake: LakeLike, use_offset_optimization: bool | None) -> pa.Table:
     """The keys that `run` would process, in order. Both changelists, with and without offset optimization, agree."""
-    pinned = snapshot_step(step, lake)
-    pinned.check_positions()
+    step_snapshot = snapshot_step(step, lake)
+    step_snapshot.check_positions()
     if use_offset_optimization is not None:
-        pinned = replace(pinned, step=step.looking(use_offset_optimization))
-    found = _pending(pinned, lake)
+        step_snapshot = replace(step_snapshot, step=step.looking(use_offset_optimization))
+    found = _pending(step_snapshot, lake)
     return pa.table({}) if found is None else found.table
 
 
-def _pending(pinned: StepSnapshot, lake: LakeLike) -> Changelist | None:
-    if pinned.shape is None:
+def _pending(step_snapshot: StepSnapshot, lake: LakeLike) -> Changelist | None:
+    if step_snapshot.shape is None:
         return None
     now_ms = lake.runtime.clock() // _MS
-    return Waves(pinned, ChangedScope(), now_ms, TaskRunner(lake.runtime.session)).changelist
+    return Waves(step_snapshot, ChangedScope(), now_ms, TaskRunner(lake.runtime.session)).changelist
 
 
-def _input(pinned: StepSnapshot, given: InputSnapshot, keys: int, version: int) -> InputPlan:
-    previous = pinned.positions[given.dataset_id]
+def _input(step_snapshot: StepSnapshot, given: InputSnapshot, keys: int, version: int) -> InputPlan:
+    previous = step_snapshot.positions[given.dataset_id]
     start = max(previous + 1, given.purged_before)
     records = max(0, given.end - start)
-    if pinned.stale is not None or version == 1:
+    if step_snapshot.stale is not None or version == 1:
         reads = f"all {given.end - given.purged_before:,} records"
     elif records == 0:
         reads = "nothing"
@@ -147,19 +147,19 @@ _ERROR = ("type", "message", "attempts", "since", "last", "state", "due", "trace
 
 def status(step: BatchTransform, lake: LakeLike) -> StepStatus:
     """How far a step is behind its inputs, its failed keys, and its last run. Reads no data."""
-    pinned = snapshot_step(step, lake)
-    manifest = pinned.meta.manifest
+    step_snapshot = snapshot_step(step, lake)
+    manifest = step_snapshot.meta.manifest
     failed = manifest.failed
     last = manifest.last_run
     return StepStatus(
         step=step.name,
-        inputs=tuple(input_status(given, pinned.positions) for given in pinned.inputs),
+        inputs=tuple(input_status(given, step_snapshot.positions) for given in step_snapshot.inputs),
         keys=manifest.keys,
         failed=0 if failed is None else failed.retry,
         skipped=0 if failed is None else failed.skipped,
         exhausted=0 if failed is None else failed.exhausted,
         version=step.function.version,
-        stale=pinned.stale,
+        stale=step_snapshot.stale,
         last_run=None
         if last is None
         else LastRun(
@@ -170,9 +170,9 @@ def status(step: BatchTransform, lake: LakeLike) -> StepStatus:
 
 def errors(step: BatchTransform, lake: LakeLike) -> pa.Table:
     """The keys whose last call failed: the transform keys, then the facts of the failure."""
-    pinned = snapshot_step(step, lake)
-    is_first = pinned.meta.version is None and pinned.shape is not None
-    failed = empty_failed_keys(pinned.keys) if is_first else pinned.meta.failed()
+    step_snapshot = snapshot_step(step, lake)
+    is_first = step_snapshot.meta.version is None and step_snapshot.shape is not None
+    failed = empty_failed_keys(step_snapshot.keys) if is_first else step_snapshot.meta.failed()
     keys = failed_keys(failed)
     columns = [*keys.columns, *(failed_column(failed, name) for name in _ERROR)]
     return pa.table(columns, names=[*keys.column_names, *_ERROR])
@@ -180,8 +180,8 @@ def errors(step: BatchTransform, lake: LakeLike) -> pa.Table:
 
 def offsets(step: BatchTransform, lake: LakeLike) -> pa.Table:
     """The position in each input, and the commit time of its record."""
-    pinned = snapshot_step(step, lake)
-    return offsets_table(step.name, pinned.inputs, pinned.positions)
+    step_snapshot = snapshot_step(step, lake)
+    return offsets_table(step.name, step_snapshot.inputs, step_snapshot.positions)
 
 
 def offsets_table(step: str, inputs: Sequence[InputSnapshot], positions: Mapping[str, int]) -> pa.Table:

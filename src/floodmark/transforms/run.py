@@ -69,11 +69,11 @@ class _Run(_StepDerivation[RunReport]):
     def __post_init__(self) -> None:
         self.tally = RunTally(self.lake.runtime.random_bytes(16).hex(), time.monotonic())
 
-    def pin(self) -> StepSnapshot:
-        pinned = snapshot_step(self.step, self.lake)
-        check_scope(self.wanted, pinned)
-        pinned.check_positions()
-        return pinned
+    def take_snapshot(self) -> StepSnapshot:
+        step_snapshot = snapshot_step(self.step, self.lake)
+        check_scope(self.wanted, step_snapshot)
+        step_snapshot.check_positions()
+        return step_snapshot
 
     def idle(self, state: StepSnapshot) -> RunReport | None:
         if not _has_nothing_to_do(state, self.wanted, self.lake.runtime.clock() // _MS):
@@ -98,7 +98,7 @@ class _Run(_StepDerivation[RunReport]):
             raise
 
     def moved(self, state: StepSnapshot) -> bool:
-        if self.current is not None and self.current.pinned is state:
+        if self.current is not None and self.current.step_snapshot is state:
             return self.current.has_lost_race  # this run's own commits do not count
         return super().moved(state)
 
@@ -108,7 +108,7 @@ class _Run(_StepDerivation[RunReport]):
 
 @dataclass
 class _Reset(_StepDerivation[bool]):
-    def pin(self) -> StepSnapshot:
+    def take_snapshot(self) -> StepSnapshot:
         return snapshot_step(self.step, self.lake, load_meta_or_lost)  # a reset also works with damaged meta
 
     def idle(self, state: StepSnapshot) -> bool | None:
@@ -129,25 +129,27 @@ class _Reset(_StepDerivation[bool]):
         return True
 
 
-def _forget(pinned: StepSnapshot, lake: LakeLike) -> None:
+def _forget(step_snapshot: StepSnapshot, lake: LakeLike) -> None:
     from floodmark.transforms.commit import Publisher
 
     run = RunInfo(lake.runtime.random_bytes(16).hex(), lake.runtime.clock() // _MS, {})
     progress = lake.runtime.progress()
     try:
-        first = replace(pinned, outputs=pinned.outputs[:1])  # only the first output has meta; others may not exist
-        Publisher(first, lake.runtime, run, replaces_all=True).forget(f"{RESET}{pinned.version}", progress)
+        first = replace(
+            step_snapshot, outputs=step_snapshot.outputs[:1]
+        )  # only the first output has meta; others may not exist
+        Publisher(first, lake.runtime, run, replaces_all=True).forget(f"{RESET}{step_snapshot.version}", progress)
     finally:
         progress.finish()
 
 
-def _has_nothing_to_do(pinned: StepSnapshot, wanted: RunScope, now_ms: int) -> bool:
+def _has_nothing_to_do(step_snapshot: StepSnapshot, wanted: RunScope, now_ms: int) -> bool:
     """Whether there is nothing to do, as far as positions and heads show."""
     match wanted:
         case RequestedScope():
-            return pinned.shape is None
+            return step_snapshot.shape is None
         case FailedScope():
-            return pinned.shape is None or pinned.meta.manifest.failed is None
+            return step_snapshot.shape is None or step_snapshot.meta.manifest.failed is None
         case ChangedScope():
-            trusted = pinned.step.use_offset_optimization or pinned.shape is None
-            return trusted and pinned.has_nothing_to_do(now_ms)
+            trusted = step_snapshot.step.use_offset_optimization or step_snapshot.shape is None
+            return trusted and step_snapshot.has_nothing_to_do(now_ms)

@@ -193,9 +193,9 @@ def snapshot_step(step: BatchTransform, lake: LakeLike, load: MetaLoader = load_
         return StepSnapshot(step, inputs, outputs, meta, None, "")
     check_keys(outputs, shape.names, step.name)
     _check_types(meta, shape, outputs[0], step.name)
-    pinned = StepSnapshot(step, inputs, outputs, meta, shape, _version(step, shape, outputs))
-    _check_owner(pinned)
-    return pinned
+    step_snapshot = StepSnapshot(step, inputs, outputs, meta, shape, _version(step, shape, outputs))
+    _check_owner(step_snapshot)
+    return step_snapshot
 
 
 def _columns(output: StepOutput, meta: TransformMeta) -> pa.Schema | None:
@@ -233,27 +233,30 @@ def _check_types(meta: TransformMeta, shape: KeyShape, output: StepOutput, step:
             )
 
 
-def _check_owner(pinned: StepSnapshot) -> None:
+def _check_owner(step_snapshot: StepSnapshot) -> None:
     """Refuse outputs that have the results of another step: two steps would overwrite each other's results.
 
     It is the same step if its name is the same, or if its function and inputs are.
     """
-    step, meta = pinned.step, pinned.meta
-    primary = pinned.outputs[0]
+    step, meta = step_snapshot.step, step_snapshot.meta
+    primary = step_snapshot.outputs[0]
     note = read_secondary_note(primary)
     if note is not None and note.step == step.name:
-        raise _wrong_first_output(pinned, note)
+        raise _wrong_first_output(step_snapshot, note)
     if note is not None:
         raise _output_taken(primary.name, step.name, note.step, ", as an output that is not its first")
     if meta.version is None and not primary.is_untouched:
         raise _output_taken(primary.name, step.name, None, "")
     if meta.version == LOST:
-        chain = pinned.primary.state.transform
-        if chain is None or parse_input_ids(chain) != parse_input_ids(pinned.transform):
+        chain = step_snapshot.primary.state.transform
+        if chain is None or parse_input_ids(chain) != parse_input_ids(step_snapshot.transform):
             raise _output_taken(primary.name, step.name, None, "")
-    elif meta.version not in (None, pinned.version, RESET + pinned.version) and meta.manifest.name != step.name:
+    elif (
+        meta.version not in (None, step_snapshot.version, RESET + step_snapshot.version)
+        and meta.manifest.name != step.name
+    ):
         raise _output_taken(primary.name, step.name, meta.manifest.name, "")
-    for output in pinned.outputs[1:]:
+    for output in step_snapshot.outputs[1:]:
         if output.is_untouched:
             continue
         note = read_secondary_note(output)
@@ -264,10 +267,10 @@ def _check_owner(pinned: StepSnapshot) -> None:
             raise _output_taken(output.name, step.name, note.step, "")
 
 
-def _wrong_first_output(pinned: StepSnapshot, note: SecondaryNote) -> OutputTaken:
+def _wrong_first_output(step_snapshot: StepSnapshot, note: SecondaryNote) -> OutputTaken:
     """The error for outputs of the same step in another order, or without its first one."""
-    step, names = pinned.step.name, [output.name for output in pinned.outputs]
-    first = [output.name for output in pinned.outputs if str(output.id) == note.primary]
+    step, names = step_snapshot.step.name, [output.name for output in step_snapshot.outputs]
+    first = [output.name for output in step_snapshot.outputs if str(output.id) == note.primary]
     what, hint = f"its first output is no longer among {names}", "name that output first again"
     if first:
         what, hint = (

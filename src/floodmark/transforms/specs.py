@@ -13,18 +13,18 @@ from floodmark.ledger.schema import declare_vocab, fields_from
 
 def snapshot_inputs(lake: LakeLike, specs: Sequence[InputSpec]) -> tuple[InputSnapshot, ...]:
     """Snapshots of the inputs at their current heads; a dataset that is named twice gets one snapshot."""
-    pinned: dict[str, InputSnapshot] = {}
+    snapshots: dict[str, InputSnapshot] = {}
     for spec in specs:
-        if spec.name not in pinned:
-            pinned[spec.name] = snapshot_dataset(lake[spec.name])
-        _check_columns(spec, pinned[spec.name], lake)
-    return tuple(pinned[spec.name] for spec in specs)
+        if spec.name not in snapshots:
+            snapshots[spec.name] = snapshot_dataset(lake[spec.name])
+        _check_columns(spec, snapshots[spec.name], lake)
+    return tuple(snapshots[spec.name] for spec in specs)
 
 
-def _check_columns(spec: InputSpec, pinned: InputSnapshot, lake: LakeLike) -> None:
-    if spec.columns is None or pinned.layout is None:
+def _check_columns(spec: InputSpec, input_snapshot: InputSnapshot, lake: LakeLike) -> None:
+    if spec.columns is None or input_snapshot.layout is None:
         return
-    known = pinned.layout.data.names
+    known = input_snapshot.layout.data.names
     unknown = [name for name in spec.columns if name not in known]
     if not unknown:
         return
@@ -36,7 +36,7 @@ def _check_columns(spec: InputSpec, pinned: InputSnapshot, lake: LakeLike) -> No
         )
     raise BadStep(
         f"input {spec.name!r} has no column {unknown[0]!r}",
-        hint=f"it has {', '.join(pinned.layout.shown.names)}",
+        hint=f"it has {', '.join(input_snapshot.layout.shown.names)}",
         column=unknown[0],
     )
 

@@ -54,65 +54,65 @@ class Wave:
 class Waves:
     """The waves of a run with one snapshot and one scope. Later waves are planned when they are needed."""
 
-    pinned: StepSnapshot
+    step_snapshot: StepSnapshot
     wanted: RunScope
     now_ms: int
     runner: TaskRunner
 
     @property
     def shape(self) -> KeyShape:
-        return self.pinned.required_shape
+        return self.step_snapshot.required_shape
 
     @property
     def since(self) -> dict[str, int]:
         """Where the run starts in each input."""
-        positions = self.pinned.positions
-        return dict.fromkeys(positions, NO_POSITION) if self.pinned.stale is not None else positions
+        positions = self.step_snapshot.positions
+        return dict.fromkeys(positions, NO_POSITION) if self.step_snapshot.stale is not None else positions
 
     @property
     def reads_ranges(self) -> bool:
         """Whether the run processes ranges of records, without a list of keys."""
-        step, wanted = self.pinned.step, self.wanted
+        step, wanted = self.step_snapshot.step, self.wanted
         if not isinstance(wanted, ChangedScope) or not wanted.is_whole or step.filters is not None:
             return False
         if self.shape.kind != "map" or step.order_by is not None:
             return False
-        if self.pinned.stale is not None:
+        if self.step_snapshot.stale is not None:
             return True
-        return step.use_offset_optimization and not self.pinned.has_due(self.now_ms)
+        return step.use_offset_optimization and not self.step_snapshot.has_due(self.now_ms)
 
     @property
     def outputs(self) -> list[InputSnapshot]:
         """The existing outputs, as inputs to read from."""
         return [
             InputSnapshot(output.name, str(output.id), output.snapshot)
-            for output in self.pinned.outputs
+            for output in self.step_snapshot.outputs
             if output.snapshot is not None
         ]
 
     @cached_property
     def changelist(self) -> Changelist:
         """The keys to process, in order."""
-        pinned, shape = self.pinned, self.shape
+        step_snapshot, shape = self.step_snapshot, self.shape
         match self.wanted:
             case RequestedScope(keys):
-                parts = parse_requested_parts(shape, keys, pinned.step.name)
-                declared = pinned.step.filters
+                parts = parse_requested_parts(shape, keys, step_snapshot.step.name)
+                declared = step_snapshot.step.filters
                 return build_requested_changelist(
-                    shape, pinned.inputs, self.outputs, parts, self.runner, declared=declared
+                    shape, step_snapshot.inputs, self.outputs, parts, self.runner, declared=declared
                 )
             case FailedScope():
-                return build_failed_changelist(shape, pinned.meta.failed())
+                return build_failed_changelist(shape, step_snapshot.meta.failed())
             case ChangedScope(filters, max_records):
-                step, turn = pinned.step, pinned.meta.manifest.generation
+                step, turn = step_snapshot.step, step_snapshot.meta.manifest.generation
                 choice = Choice(filters, step.order_by, max_records, step.filters, turn)
-                if pinned.stale is not None:
-                    return build_stale_changelist(shape, pinned.inputs, self.outputs, self.runner, choice=choice)
+                if step_snapshot.stale is not None:
+                    return build_stale_changelist(shape, step_snapshot.inputs, self.outputs, self.runner, choice=choice)
                 return build_changelist(
                     shape,
-                    pinned.inputs,
+                    step_snapshot.inputs,
                     self.outputs,
-                    pinned.meta,
+                    step_snapshot.meta,
                     self.now_ms,
                     self.runner,
                     version=2 if step.use_offset_optimization else 1,
@@ -126,23 +126,23 @@ class Waves:
     @property
     def _most(self) -> int | None:
         """The most keys of a wave; None for no limit."""
-        if self.pinned.stale is not None or not isinstance(self.wanted, ChangedScope):
+        if self.step_snapshot.stale is not None or not isinstance(self.wanted, ChangedScope):
             return None
-        return self.wanted.commit_every or self.pinned.step.commit_every
+        return self.wanted.commit_every or self.step_snapshot.step.commit_every
 
     def _ranges(self) -> Iterator[Wave]:
-        pinned = self.pinned
-        [only] = pinned.inputs
+        step_snapshot = self.step_snapshot
+        [only] = step_snapshot.inputs
         since = self.since[only.dataset_id]
-        is_ahead = pinned.stale is None and pinned.meta.is_ahead([only.dataset_id])
-        checked = pinned.meta if is_ahead else None
+        is_ahead = step_snapshot.stale is None and step_snapshot.meta.is_ahead([only.dataset_id])
+        checked = step_snapshot.meta if is_ahead else None
         most = self._most
         rows = UNIT_ROWS if most is None else min(UNIT_ROWS, most)
-        if pinned.stale is not None:
+        if step_snapshot.stale is not None:
             units = plan_stale_map_units(only, self.shape, self.outputs, self.runner, rows)
             gone = [unit for unit in units if isinstance(unit, KeysUnit)]
         else:
-            refuse_purged_input(only, pinned.meta)
+            refuse_purged_input(only, step_snapshot.meta)
             units = plan_map_units(only, self.shape, since, self.runner, checked, rows)
             gone = self._known([unit for unit in units if isinstance(unit, KeysUnit)])
         ranges = [unit for unit in units if isinstance(unit, RangeUnit)]
@@ -155,7 +155,7 @@ class Waves:
                 wave, rows_in_wave = [], 0
             wave.append(unit)
             rows_in_wave += unit.rows
-        yield Wave(wave, pinned.heads, is_complete=True, checked=checked)
+        yield Wave(wave, step_snapshot.heads, is_complete=True, checked=checked)
 
     def _known(self, gone: Sequence[KeysUnit]) -> list[KeysUnit]:
         """Gone keys that were processed before or have rows in an output. Others have nothing to remove."""
@@ -163,17 +163,19 @@ class Waves:
             return []
         keys = pa.concat_tables([unit.load() for unit in gone])
         hashes = self.shape.hash_keys(keys)
-        kept = self.pinned.meta.find(hashes).seen | have_rows(self.outputs, hashes)
+        kept = self.step_snapshot.meta.find(hashes).seen | have_rows(self.outputs, hashes)
         return plan_inline_units(keys.filter(pa.array(kept)))
 
     def _lists(self, room: ScratchDir) -> Iterator[Wave]:
-        pinned, found = self.pinned, self.changelist
+        step_snapshot, found = self.step_snapshot, self.changelist
         keeps_positions = not isinstance(self.wanted, ChangedScope) or self.wanted.filters is not None
         most = self._most or max(len(found), 1)
         for start in range(0, max(len(found), 1), most):
             end = min(start + most, len(found))
-            units = plan_key_units(found.keys.slice(start, end - start), self.shape, pinned.inputs, self.runner, room)
+            units = plan_key_units(
+                found.keys.slice(start, end - start), self.shape, step_snapshot.inputs, self.runner, room
+            )
             pending = dict(zip(self.shape.ids, found.first_pending(end), strict=True))
-            positions = self.since if keeps_positions else advance_positions(self.since, pinned.heads, pending)
+            positions = self.since if keeps_positions else advance_positions(self.since, step_snapshot.heads, pending)
             is_complete = not keeps_positions and end == len(found) == found.found
             yield Wave(units, positions, is_complete)

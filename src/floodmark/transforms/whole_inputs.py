@@ -126,10 +126,10 @@ def snapshot_whole_step(step: DatatableTransform, lake: Any) -> WholeStepSnapsho
     outputs = find_outputs(lake, step.outputs, step.name)
     inputs = snapshot_inputs(lake, step.inputs)
     notes = tuple(DatatableNote.of(output) for output in outputs)
-    pinned = WholeStepSnapshot(step, inputs, outputs, notes, _version(step, inputs))
+    step_snapshot = WholeStepSnapshot(step, inputs, outputs, notes, _version(step, inputs))
     for output, note in zip(outputs, notes, strict=True):
-        _check_owner(pinned, output, note)
-    return pinned
+        _check_owner(step_snapshot, output, note)
+    return step_snapshot
 
 
 def resolve_output_key(
@@ -167,12 +167,12 @@ def _version(step: DatatableTransform, inputs: Sequence[InputSnapshot]) -> str:
     return f"{step.function.version}-{hashlib.sha3_256(json.dumps(given).encode()).hexdigest()[:8]}"
 
 
-def _check_owner(pinned: WholeStepSnapshot, output: StepOutput, note: DatatableNote | None) -> None:
+def _check_owner(step_snapshot: WholeStepSnapshot, output: StepOutput, note: DatatableNote | None) -> None:
     """Refuse an output that has the results of another step: the two would overwrite each other's results."""
     if output.is_untouched:
         return
-    name = pinned.step.name
-    if note is not None and (note.step == name or note.version == pinned.version):
+    name = step_snapshot.step.name
+    if note is not None and (note.step == name or note.version == step_snapshot.version):
         return
     whose = "another step" if note is None else f"step {note.step!r}"
     same = "" if note is None else f"; if both are the same step, give it name={note.step!r}"

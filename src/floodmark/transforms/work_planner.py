@@ -27,7 +27,7 @@ UNIT_BYTES = 64 << 20
 
 
 def plan_map_units(
-    pinned: InputSnapshot,
+    input_snapshot: InputSnapshot,
     shape: KeyShape,
     since: int,
     runner: TaskRunner,
@@ -39,59 +39,62 @@ def plan_map_units(
     Only the keys of retractions are read. Retractions that were seen when their key was processed are left out by
     `known`; `read_chunks` does the same for rows.
     """
-    if pinned.layout is None or pinned.end <= since + 1:
+    if input_snapshot.layout is None or input_snapshot.end <= since + 1:
         return []
-    return [*_ranges(pinned, since, unit_rows), *plan_inline_units(_gone_since(pinned, shape, since, runner, known))]
+    return [
+        *_ranges(input_snapshot, since, unit_rows),
+        *plan_inline_units(_gone_since(input_snapshot, shape, since, runner, known)),
+    ]
 
 
 def plan_stale_map_units(
-    pinned: InputSnapshot,
+    input_snapshot: InputSnapshot,
     shape: KeyShape,
     outputs: Sequence[InputSnapshot],
     runner: TaskRunner,
     unit_rows: int = UNIT_ROWS,
 ) -> list[RangeUnit | KeysUnit]:
     """All current rows of a step's only input as ranges of records, then keys that only outputs have."""
-    return [*_ranges(pinned, -1, unit_rows), *plan_vanished_units(shape, [pinned], outputs, runner)]
+    return [*_ranges(input_snapshot, -1, unit_rows), *plan_vanished_units(shape, [input_snapshot], outputs, runner)]
 
 
-def _ranges(pinned: InputSnapshot, since: int, unit_rows: int) -> list[RangeUnit]:
-    if pinned.layout is None:
+def _ranges(input_snapshot: InputSnapshot, since: int, unit_rows: int) -> list[RangeUnit]:
+    if input_snapshot.layout is None:
         return []
-    live = without_dead_files(pinned.live_rows_since(since + 1))
-    rows = max(1, min(unit_rows, int(UNIT_BYTES / max(pinned.row_bytes, 1.0))))
+    live = without_dead_files(input_snapshot.live_rows_since(since + 1))
+    rows = max(1, min(unit_rows, int(UNIT_BYTES / max(input_snapshot.row_bytes, 1.0))))
     return [RangeUnit(part, part.start, part.end) for part in cut_selection(live, rows)]
 
 
 def _gone_since(
-    pinned: InputSnapshot, shape: KeyShape, since: int, runner: TaskRunner, known: KnownKeys | None
+    input_snapshot: InputSnapshot, shape: KeyShape, since: int, runner: TaskRunner, known: KnownKeys | None
 ) -> pa.Table:
     """The keys that were retracted after `since` and have no current row."""
-    start = max(since + 1, pinned.purged_before)
-    low, high = np.searchsorted(pinned.dead, [start, pinned.end])
-    if pinned.layout is None or low == high:
+    start = max(since + 1, input_snapshot.purged_before)
+    low, high = np.searchsorted(input_snapshot.dead, [start, input_snapshot.end])
+    if input_snapshot.layout is None or low == high:
         return shape.keys.empty_table()  # every retraction leaves dead records
-    is_retraction = pc.field(pinned.layout.vocab.op) == RETRACT
-    retracted = find_changed_keys(pinned, shape, 0, since, runner, known, is_retraction).keys
-    return retracted.filter(pa.array(~_has_row(pinned, shape, retracted)))
+    is_retraction = pc.field(input_snapshot.layout.vocab.op) == RETRACT
+    retracted = find_changed_keys(input_snapshot, shape, 0, since, runner, known, is_retraction).keys
+    return retracted.filter(pa.array(~_has_row(input_snapshot, shape, retracted)))
 
 
-def _has_row(pinned: InputSnapshot, shape: KeyShape, keys: pa.Table) -> Mask:
+def _has_row(input_snapshot: InputSnapshot, shape: KeyShape, keys: pa.Table) -> Mask:
     """Which keys have a current row in a step's only input."""
-    assert pinned.layout is not None
-    assert pinned.index is not None
-    whole, prefix, fits = shape.own_hashes(0, keys, pinned.layout.data)
-    with pinned.raise_if_input_moved():
-        offset = pinned.index.find(whole, prefix).offset
-    has_row: Mask = fits & (offset != NO_ROW) & (offset >= pinned.purged_before)
+    assert input_snapshot.layout is not None
+    assert input_snapshot.index is not None
+    whole, prefix, fits = shape.own_hashes(0, keys, input_snapshot.layout.data)
+    with input_snapshot.raise_if_input_moved():
+        offset = input_snapshot.index.find(whole, prefix).offset
+    has_row: Mask = fits & (offset != NO_ROW) & (offset >= input_snapshot.purged_before)
     return has_row
 
 
 def plan_vanished_units(
-    shape: KeyShape, pinned: Sequence[InputSnapshot], outputs: Sequence[InputSnapshot], runner: TaskRunner
+    shape: KeyShape, inputs: Sequence[InputSnapshot], outputs: Sequence[InputSnapshot], runner: TaskRunner
 ) -> list[KeysUnit]:
     """The keys that outputs have but a step's only input has not: a full run retracts their rows."""
-    [only] = pinned
+    [only] = inputs
     keys = KeySet.joined([read_output_keys(output, shape, None, runner) for output in outputs], shape.keys).table
     if only.layout is None:
         return plan_inline_units(keys)
@@ -105,14 +108,14 @@ def plan_inline_units(keys: pa.Table) -> list[KeysUnit]:
 
 
 def plan_key_units(
-    keys: pa.Table, shape: KeyShape, pinned: Sequence[InputSnapshot], runner: TaskRunner, room: ScratchDir
+    keys: pa.Table, shape: KeyShape, inputs: Sequence[InputSnapshot], runner: TaskRunner, room: ScratchDir
 ) -> list[KeysUnit]:
     """Distinct keys as units of work. Rows that an index cannot find cheaply are sorted into files first."""
     if keys.num_rows == 0:
         return []
     sides: list[tuple[TableFile, ...] | None] = []
     rows_each = bytes_each = 0.0
-    for number, given in enumerate(pinned):
+    for number, given in enumerate(inputs):
         each = estimate_rows_per_key(given, shape, number, keys)
         if choose_search(shape.inputs[number].search_method, keys.num_rows, each, given.live_rows) == "index":
             sides.append(None)

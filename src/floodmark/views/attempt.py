@@ -58,20 +58,20 @@ class RefreshAttempt:
     """A refresh of a view from one snapshot of it and its inputs."""
 
     lake: LakeLike
-    pinned: ViewSnapshot
+    view_snapshot: ViewSnapshot
     udfs: tuple[Udf, ...]
     retry_errors: bool
     cache: dict[str, Any] = field(repr=False)  # the open parts of the view's key index
 
     def run(self) -> RefreshReport:
         """Compute the changed rows and commit them."""
-        pinned, runtime = self.pinned, self.lake.runtime
+        view_snapshot, runtime = self.view_snapshot, self.lake.runtime
         progress = runtime.progress()
-        progress.start(f"refreshing {pinned.name}", None)
+        progress.start(f"refreshing {view_snapshot.name}", None)
         try:
-            with staging_area(pinned.snapshot.objects.store) as folder:
-                publisher = ViewPublisher(pinned, runtime, folder, progress, self.cache)
-                if (stale := self._stale) is not None or pinned.analysis.kind == "whole":
+            with staging_area(view_snapshot.snapshot.objects.store) as folder:
+                publisher = ViewPublisher(view_snapshot, runtime, folder, progress, self.cache)
+                if (stale := self._stale) is not None or view_snapshot.analysis.kind == "whole":
                     return self._refresh_whole(publisher, stale)
                 return self._touched(publisher)
         finally:
@@ -80,7 +80,9 @@ class RefreshAttempt:
     @cached_property
     def functions(self) -> tuple[tuple[UdfColumn, Udf], ...]:
         """The columns that functions compute, with their functions."""
-        return tuple((c, resolve_udf(self.pinned.name, c, self.udfs)) for c in self.pinned.definition.udfs)
+        return tuple(
+            (c, resolve_udf(self.view_snapshot.name, c, self.udfs)) for c in self.view_snapshot.definition.udfs
+        )
 
     def check_shippable(self) -> None:
         """Raise an error for functions that cannot be sent to workers."""
@@ -90,10 +92,10 @@ class RefreshAttempt:
     @property
     def _stale(self) -> str | None:
         """Why the whole view must be recomputed; None if changed keys are enough."""
-        if self.pinned.stale is not None:
-            return self.pinned.stale
-        for source in self.pinned.moved:
-            new, rows = source.head - self.pinned.positions[source.dataset_id], source.given.live_rows
+        if self.view_snapshot.stale is not None:
+            return self.view_snapshot.stale
+        for source in self.view_snapshot.moved:
+            new, rows = source.head - self.view_snapshot.positions[source.dataset_id], source.given.live_rows
             if new > max(FEW_RECORDS, MAX_NEW_FRACTION * rows):
                 return f"most rows of {source.name!r} are new"
         return None
@@ -101,29 +103,35 @@ class RefreshAttempt:
     # Refresh of the whole view
 
     def _refresh_whole(self, publisher: ViewPublisher, stale: str | None) -> RefreshReport:
-        pinned = self.pinned
+        view_snapshot = self.view_snapshot
         with _timed("everything"):
-            inputs = {source.alias: read_all_rows(source, pinned.analysis, self._session) for source in pinned.sources}
+            inputs = {
+                source.alias: read_all_rows(source, view_snapshot.analysis, self._session)
+                for source in view_snapshot.sources
+            }
             answer = self._answer(inputs)
             computed = self._computed(answer, publisher.folder, publisher.progress)
             failed = Failures().joined({} if computed is None else computed.errors)
             note = self._note(failed, keys=0)
-            with convert_refresh_errors(pinned.name):
+            with convert_refresh_errors(view_snapshot.name):
                 commit = publisher.publish_all(answer if computed is None else computed.answer, note, failed)
         return self._report(commit, stale, 0, computed)
 
     # Refresh of the changed keys
 
     def _touched(self, publisher: ViewPublisher) -> RefreshReport:
-        pinned, before = self.pinned, self._failures
+        view_snapshot, before = self.view_snapshot, self._failures
         with _timed("touched"):
-            changed = find_changes(pinned.sources, pinned.analysis, pinned.positions, self._runner)
+            changed = find_changes(view_snapshot.sources, view_snapshot.analysis, view_snapshot.positions, self._runner)
             again = before.offsets if self.retry_errors else NO_OFFSETS
         if not len(changed) and not len(again):
             note = self._note(before, keys=0)
             return self._report(publisher.publish_nothing(note, before), None, 0, None)
         with _timed("rows"):
-            inputs = {s.alias: read_changed_rows(s, pinned.analysis, changed, self._session) for s in pinned.sources}
+            inputs = {
+                s.alias: read_changed_rows(s, view_snapshot.analysis, changed, self._session)
+                for s in view_snapshot.sources
+            }
             keys = changed.keys
             if len(again):
                 keys, inputs = self._add_failed_rows(again, keys, inputs)
@@ -133,7 +141,7 @@ class RefreshAttempt:
             computed = self._computed(answer, publisher.folder, publisher.progress)
             failed = before if computed is None else before.without(computed.offsets).joined(computed.errors)
         note = self._note(failed, keys=keys.num_rows)
-        with _timed("commit"), convert_refresh_errors(pinned.name):
+        with _timed("commit"), convert_refresh_errors(view_snapshot.name):
             rows: QueryResult = answer if computed is None else computed.answer
             commit = publisher.publish_some(rows, keys, note, failed)
         return self._report(commit, None, keys.num_rows, computed)
@@ -142,7 +150,7 @@ class RefreshAttempt:
         self, offsets: I64, keys: pa.Table, inputs: Mapping[str, LocalRows | SparkRows]
     ) -> tuple[pa.Table, dict[str, LocalRows | SparkRows]]:
         """Add the rows whose function failed. They are current rows, so the changed keys do not include them."""
-        analysis, [source] = self.pinned.analysis, self.pinned.sources
+        analysis, [source] = self.view_snapshot.analysis, self.view_snapshot.sources
         more, rows = read_rows_at(source, analysis, offsets), inputs[source.alias]
         if isinstance(rows, SparkRows):
             rows = SparkRows(rows.frame.unionAll(table_frame(more, self._session.get())))
@@ -153,15 +161,15 @@ class RefreshAttempt:
     def _answer(self, inputs: Mapping[str, LocalRows | SparkRows]) -> TableData | SparkData:
         """The result of the query. Spark is not called when there are no rows, except for a whole refresh."""
         is_empty = all(isinstance(rows, LocalRows) and not rows.table.num_rows for rows in inputs.values())
-        if is_empty and self.pinned.analysis.kind != "whole":
-            return empty_result(self._evaluator.columns, self.pinned.analysis.stored)
+        if is_empty and self.view_snapshot.analysis.kind != "whole":
+            return empty_result(self._evaluator.columns, self.view_snapshot.analysis.stored)
         return self._evaluator.evaluate(inputs)
 
     # Used by both
 
     @cached_property
     def _session(self) -> IsolatedSession:
-        return IsolatedSession(self.lake.runtime.session, self.pinned.analysis.settings)
+        return IsolatedSession(self.lake.runtime.session, self.view_snapshot.analysis.settings)
 
     @cached_property
     def _runner(self) -> TaskRunner:
@@ -170,37 +178,37 @@ class RefreshAttempt:
     @property
     def _evaluator(self) -> Evaluator:
         names = frozenset(column.name for column, _ in self.functions)
-        return Evaluator(self.pinned.name, self.pinned.analysis, names, self._session)
+        return Evaluator(self.view_snapshot.name, self.view_snapshot.analysis, names, self._session)
 
     def _computed(self, answer: TableData | SparkData, folder: Path, progress: Progress) -> ComputedResult | None:
         """The result with the columns of functions; None if the view has no functions."""
         if not self.functions:
             return None
-        [source] = self.pinned.sources
+        [source] = self.view_snapshot.sources
         target = self.lake.runtime.checkpoint_seconds
         options = BackfillOptions(retry_errors=self.retry_errors, target_seconds=target)
-        objects = self.pinned.snapshot.objects
+        objects = self.view_snapshot.snapshot.objects
         parts = (objects, options, self._runner, self.lake.runtime, folder, progress)
-        with convert_refresh_errors(self.pinned.name):
+        with convert_refresh_errors(self.view_snapshot.name):
             return FunctionColumns(source, self.functions, *parts).complete(answer)
 
     @property
     def _failures(self) -> Failures:
         """The recorded errors of rows that are still live."""
-        note, objects = self.pinned.note, self.pinned.snapshot.objects
+        note, objects = self.view_snapshot.note, self.view_snapshot.snapshot.objects
         if note is None or note.errors is None:
             return Failures()
-        [source] = self.pinned.sources
-        return functions.load_failures(self.pinned.name, note.errors, objects).without(source.given.dead)
+        [source] = self.view_snapshot.sources
+        return functions.load_failures(self.view_snapshot.name, note.errors, objects).without(source.given.dead)
 
     def _note(self, failed: Failures, keys: int) -> ViewNote:
-        pinned, runtime = self.pinned, self.lake.runtime
+        view_snapshot, runtime = self.view_snapshot, self.lake.runtime
         return ViewNote(
-            version=pinned.version,
-            positions=pinned.heads,
-            blocks=blocks_at(pinned.heads, [source.given for source in pinned.sources]),
-            purged=pinned.purged,
-            generations=pinned.generations,
+            version=view_snapshot.version,
+            positions=view_snapshot.heads,
+            blocks=blocks_at(view_snapshot.heads, [source.given for source in view_snapshot.sources]),
+            purged=view_snapshot.purged,
+            generations=view_snapshot.generations,
             errors=failed.name,
             run=runtime.random_bytes(16).hex(),
             process_ts=runtime.clock() // _MS,
@@ -211,14 +219,14 @@ class RefreshAttempt:
     @property
     def _records(self) -> int:
         """The number of new records in all inputs."""
-        return sum(max(0, _new_records(self.pinned, source)) for source in self.pinned.sources)
+        return sum(max(0, _new_records(self.view_snapshot, source)) for source in self.view_snapshot.sources)
 
     def _report(self, commit: Commit, stale: str | None, keys: int, computed: ComputedResult | None) -> RefreshReport:
-        pinned = self.pinned
+        view_snapshot = self.view_snapshot
         return RefreshReport(
-            view=pinned.name,
-            kind=pinned.analysis.kind,
-            why=pinned.analysis.why,
+            view=view_snapshot.name,
+            kind=view_snapshot.analysis.kind,
+            why=view_snapshot.analysis.why,
             stale=stale,
             records=self._records,
             keys=keys,
@@ -228,14 +236,14 @@ class RefreshAttempt:
             called=0 if computed is None else computed.called,
             reused=0 if computed is None else computed.reused,
             failed=0 if computed is None else computed.failed,
-            waiting=sum(source.waiting for source in pinned.sources),
+            waiting=sum(source.waiting for source in view_snapshot.sources),
             commits=1,
-            positions=pinned.named(pinned.heads),
+            positions=view_snapshot.named(view_snapshot.heads),
         )
 
 
-def _new_records(pinned: ViewSnapshot, source: ViewInputSnapshot) -> int:
-    return source.head - max(pinned.positions[source.dataset_id], source.purged_before - 1)
+def _new_records(view_snapshot: ViewSnapshot, source: ViewInputSnapshot) -> int:
+    return source.head - max(view_snapshot.positions[source.dataset_id], source.purged_before - 1)
 
 
 @contextmanager

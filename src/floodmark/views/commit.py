@@ -42,7 +42,7 @@ QueryResult = TableData | StreamData | SparkData
 class ViewPublisher:
     """Commits a refresh on top of the snapshot it was computed from; `CommitConflict` if another writer was first."""
 
-    pinned: ViewSnapshot
+    view_snapshot: ViewSnapshot
     runtime: Runtime
     folder: Path  # for unfinished files
     progress: Progress
@@ -50,8 +50,8 @@ class ViewPublisher:
 
     def publish_some(self, answer: QueryResult, keys: pa.Table, note: ViewNote, failures: Failures) -> Commit:
         """Replace the rows of these keys (values of T) with the result; all other rows stay."""
-        layout, objects = self.pinned.layout, self.pinned.snapshot.objects
-        strategy = self.pinned.stored.strategy
+        layout, objects = self.view_snapshot.layout, self.view_snapshot.snapshot.objects
+        strategy = self.view_snapshot.stored.strategy
         names = list(strategy.lookup)
         typed = keys.select(names).cast(pa.schema([layout.data.field(name) for name in names]))
         processed = write_hashes(hash_rows(typed, names), self.folder, objects, self._prefix)
@@ -63,7 +63,7 @@ class ViewPublisher:
 
     def publish_all(self, answer: QueryResult, note: ViewNote, failures: Failures) -> Commit:
         """Make the result the whole content of the view; only the differences are written."""
-        whole = complete_columns(answer, self.pinned.layout)
+        whole = complete_columns(answer, self.view_snapshot.layout)
         return self._written(commit_whole_result, whole, note, failures)
 
     def publish_nothing(self, note: ViewNote, failures: Failures) -> Commit:
@@ -73,18 +73,20 @@ class ViewPublisher:
     def _written(
         self, way: Callable[..., WriteResult], what: QueryResult | KeyResults, note: ViewNote, failures: Failures
     ) -> Commit:
-        pinned, moved = self.pinned, self._moves(note, failures)
-        written = way(pinned.name, self.runtime, pinned.snapshot, what, moved, self.progress, self.cache)
-        failures.discard(None if pinned.note is None else pinned.note.errors, pinned.snapshot.objects)
+        view_snapshot, moved = self.view_snapshot, self._moves(note, failures)
+        written = way(view_snapshot.name, self.runtime, view_snapshot.snapshot, what, moved, self.progress, self.cache)
+        failures.discard(
+            None if view_snapshot.note is None else view_snapshot.note.errors, view_snapshot.snapshot.objects
+        )
         return written.commit
 
     @property
     def _prefix(self) -> str:
-        return f"{self.pinned.snapshot.objects.folder}/staging/{self.folder.name}"
+        return f"{self.view_snapshot.snapshot.objects.folder}/staging/{self.folder.name}"
 
     def _sorted(self, answer: QueryResult, layout: Layout, strategy: Strategy) -> list[SortedFile]:
         """The rows, written to files by ranges of the hashes of T, with little of them in memory at a time."""
-        objects = self.pinned.snapshot.objects
+        objects = self.view_snapshot.snapshot.objects
         match answer:
             case TableData(table):
                 tables = iter([table] if table.num_rows else [])
@@ -97,23 +99,29 @@ class ViewPublisher:
         return [write_results(table, layout, strategy, self.folder, objects, self._prefix) for table in tables]
 
     def _moves(self, note: ViewNote, failures: Failures) -> CommitMoves:
-        snapshot, objects = self.pinned.snapshot, self.pinned.snapshot.objects
+        snapshot, objects = self.view_snapshot.snapshot, self.view_snapshot.snapshot.objects
 
         def put() -> None:
-            if not has_name(self.pinned):
-                raise CommitConflict(f"view {self.pinned.name!r} was replaced meanwhile", hint="refresh it again")
+            if not has_name(self.view_snapshot):
+                raise CommitConflict(
+                    f"view {self.view_snapshot.name!r} was replaced meanwhile", hint="refresh it again"
+                )
             failures.put(objects)
             note.put(objects)
 
-        columns = [] if self.pinned.layout == snapshot.layout else [SetDataSchema(schema=self.pinned.layout.to_odf())]
+        columns = (
+            []
+            if self.view_snapshot.layout == snapshot.layout
+            else [SetDataSchema(schema=self.view_snapshot.layout.to_odf())]
+        )
         return CommitMoves(
             inputs=find_chain_moves(
-                snapshot.state.inputs, note.positions, [source.given for source in self.pinned.sources]
+                snapshot.state.inputs, note.positions, [source.given for source in self.view_snapshot.sources]
             ),
             definitions=tuple(columns),
             checkpoint=note.checkpoint,
             put=put,
-            watermark=self.pinned.watermark,
+            watermark=self.view_snapshot.watermark,
         )
 
 

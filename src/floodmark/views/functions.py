@@ -108,12 +108,12 @@ class FunctionColumns:
     def _values(self, offsets: I64) -> dict[str, FunctionValues]:
         if not len(offsets):
             return {}
-        pinned = self.source.for_columns
+        column_snapshot = self.source.for_columns
         kept_in = ColumnObjects(self.kept_in)
         with self.source.given.raise_if_input_moved():
             return {
                 column.name: compute_function_values(
-                    pinned,
+                    column_snapshot,
                     column.field,
                     udf,
                     column.inputs,

@@ -74,17 +74,24 @@ class RefreshPlan:
 
 def plan_refresh(lake: LakeLike, name: str) -> RefreshPlan:
     """What `refresh` would do now. Starts no Spark and writes nothing."""
-    pinned = take_view_snapshot(lake, name)
-    if isinstance(pinned, OutdatedView):
-        return _plan_outdated(lake, pinned)
-    pinned.check_positions()
-    analysis = pinned.analysis
-    sources = tuple(_plan_input(pinned, source) for source in pinned.sources)
-    if pinned.is_up_to_date:
+    view_snapshot = take_view_snapshot(lake, name)
+    if isinstance(view_snapshot, OutdatedView):
+        return _plan_outdated(lake, view_snapshot)
+    view_snapshot.check_positions()
+    analysis = view_snapshot.analysis
+    sources = tuple(_plan_input(view_snapshot, source) for source in view_snapshot.sources)
+    if view_snapshot.is_up_to_date:
         return RefreshPlan(name, analysis.kind, analysis.why, None, None, sources, analysis.t)
     records = sum(source.behind for source in sources)
     plan = RefreshPlan(
-        name, analysis.kind, analysis.why, pinned.stale, _describe_changes(pinned), sources, analysis.t, records
+        name,
+        analysis.kind,
+        analysis.why,
+        view_snapshot.stale,
+        _describe_changes(view_snapshot),
+        sources,
+        analysis.t,
+        records,
     )
     if plan.is_whole:
         return replace(plan, keys=None)
@@ -93,20 +100,20 @@ def plan_refresh(lake: LakeLike, name: str) -> RefreshPlan:
     from floodmark.engine.rounds import TaskRunner
     from floodmark.views.changed_rows import find_changes
 
-    changed = find_changes(pinned.sources, analysis, pinned.positions, TaskRunner(lake.runtime.session))
+    changed = find_changes(view_snapshot.sources, analysis, view_snapshot.positions, TaskRunner(lake.runtime.session))
     return replace(plan, keys=changed.keys.num_rows, sample=_sample(changed.keys))
 
 
-def _plan_input(pinned: ViewSnapshot, source: ViewInputSnapshot) -> ViewInputPlan:
+def _plan_input(view_snapshot: ViewSnapshot, source: ViewInputSnapshot) -> ViewInputPlan:
     given = source.given
-    position = pinned.positions[given.dataset_id]
+    position = view_snapshot.positions[given.dataset_id]
     behind = max(0, source.head - max(position, given.purged_before - 1))
     return ViewInputPlan(given.name, position, source.head, behind, source.waiting)
 
 
-def _describe_changes(pinned: ViewSnapshot) -> str:
-    names = [repr(source.given.name) for source in pinned.moved]
-    if not names and pinned.is_filled_replacement:
+def _describe_changes(view_snapshot: ViewSnapshot) -> str:
+    names = [repr(source.given.name) for source in view_snapshot.moved]
+    if not names and view_snapshot.is_filled_replacement:
         return "it was rebuilt as a new dataset, which is not installed yet"
     if not names:
         return "the watermark of its sources has moved"

@@ -62,7 +62,7 @@ class _ViewDerivation(Derivation[ViewSnapshot | OutdatedView, R]):
     lake: LakeLike
     name: str
 
-    def pin(self) -> ViewSnapshot | OutdatedView:
+    def take_snapshot(self) -> ViewSnapshot | OutdatedView:
         return take_view_snapshot(self.lake, self.name)
 
     def turn(self, state: ViewSnapshot | OutdatedView) -> AbstractContextManager[None]:
@@ -83,11 +83,11 @@ class _ViewRefresh(_ViewDerivation[RefreshReport]):
 
     replaced = (BadMeta, StorageError, OSError)
 
-    def pin(self) -> ViewSnapshot | OutdatedView:
-        pinned = super().pin()
-        if isinstance(pinned, ViewSnapshot):
-            pinned.check_positions()
-        return pinned
+    def take_snapshot(self) -> ViewSnapshot | OutdatedView:
+        view_snapshot = super().take_snapshot()
+        if isinstance(view_snapshot, ViewSnapshot):
+            view_snapshot.check_positions()
+        return view_snapshot
 
     def idle(self, state: ViewSnapshot | OutdatedView) -> RefreshReport | None:
         if isinstance(state, OutdatedView) or not _has_no_work(state, self.retry_errors):
@@ -112,14 +112,14 @@ class _ViewRefresh(_ViewDerivation[RefreshReport]):
         report = _install_replacement(self.lake, state, self._derived(state))
         return replace(report, seconds=time.monotonic() - self.began)
 
-    def _derived(self, pinned: ViewSnapshot) -> RefreshReport:
+    def _derived(self, view_snapshot: ViewSnapshot) -> RefreshReport:
         from floodmark.views.attempt import RefreshAttempt
 
-        if pinned.replaces is not None and pinned.note is None and pinned.definition.udfs:
-            carry_values(pinned.replaces, pinned.snapshot)
+        if view_snapshot.replaces is not None and view_snapshot.note is None and view_snapshot.definition.udfs:
+            carry_values(view_snapshot.replaces, view_snapshot.snapshot)
         # The cache belongs to the view's current dataset, not to one that replaces it.
-        known = self.cache if self.cache is not None and pinned.replaces is None else {}
-        attempt = RefreshAttempt(self.lake, pinned, self.udfs, self.retry_errors, known)
+        known = self.cache if self.cache is not None and view_snapshot.replaces is None else {}
+        attempt = RefreshAttempt(self.lake, view_snapshot, self.udfs, self.retry_errors, known)
         try:
             return attempt.run()
         except NotShippable:
@@ -152,29 +152,31 @@ class _ViewReset(_ViewDerivation[bool]):
         return True
 
 
-def _has_no_work(pinned: ViewSnapshot, retry_errors: bool) -> bool:
-    failed = pinned.note is not None and pinned.note.errors is not None
-    return pinned.is_up_to_date and not (retry_errors and failed and pinned.has_inputs and not pinned.is_waiting)
+def _has_no_work(view_snapshot: ViewSnapshot, retry_errors: bool) -> bool:
+    failed = view_snapshot.note is not None and view_snapshot.note.errors is not None
+    return view_snapshot.is_up_to_date and not (
+        retry_errors and failed and view_snapshot.has_inputs and not view_snapshot.is_waiting
+    )
 
 
-def _empty_report(pinned: ViewSnapshot, began: float) -> RefreshReport:
+def _empty_report(view_snapshot: ViewSnapshot, began: float) -> RefreshReport:
     return RefreshReport(
-        view=pinned.name,
-        kind=pinned.analysis.kind,
-        why=pinned.analysis.why,
-        waiting=sum(source.waiting for source in pinned.sources),
-        positions=pinned.named(pinned.positions),
+        view=view_snapshot.name,
+        kind=view_snapshot.analysis.kind,
+        why=view_snapshot.analysis.why,
+        waiting=sum(source.waiting for source in view_snapshot.sources),
+        positions=view_snapshot.named(view_snapshot.positions),
         seconds=time.monotonic() - began,
     )
 
 
-def _install_replacement(lake: LakeLike, pinned: ViewSnapshot, report: RefreshReport) -> RefreshReport:
+def _install_replacement(lake: LakeLike, view_snapshot: ViewSnapshot, report: RefreshReport) -> RefreshReport:
     """Install a rebuilt dataset under the view's name; does nothing for a view that is not being replaced."""
-    if pinned.replaces is None:
+    if view_snapshot.replaces is None:
         return report
-    dataset_id = pinned.snapshot.state.dataset_id
+    dataset_id = view_snapshot.snapshot.state.dataset_id
     assert dataset_id is not None  # every chain starts with a Seed
-    kept = install(lake, pinned.name, pinned.replaces, dataset_id)
+    kept = install(lake, view_snapshot.name, view_snapshot.replaces, dataset_id)
     return replace(report, kept_as=kept, commits=report.commits + 1)
 
 

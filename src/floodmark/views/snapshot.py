@@ -155,11 +155,11 @@ class OutdatedView:
     note: ViewNote | None
 
 
-def has_name(pinned: ViewSnapshot | OutdatedView) -> bool:
+def has_name(view_snapshot: ViewSnapshot | OutdatedView) -> bool:
     """Whether the snapshot's dataset still has a name, as the view or as its replacement."""
-    dataset_id = pinned.snapshot.state.dataset_id
+    dataset_id = view_snapshot.snapshot.state.dataset_id
     assert dataset_id is not None  # every chain starts with a Seed
-    entry = names.find_entry_of(pinned.snapshot.objects.store, dataset_id, pinned.name)
+    entry = names.find_entry_of(view_snapshot.snapshot.objects.store, dataset_id, view_snapshot.name)
     return entry is not None and dataset_id in (entry.id, entry.pending)
 
 
