@@ -38,7 +38,7 @@ PAGES = (
         "Datasets",
         "What `lake.create` and `lake[name]` return, and what its methods return. A pipeline declares datasets with "
         "[DatasetSpec](pipelines.md#datasetspec).",
-        ("Dataset", "Commit", "FoldReport", "PurgeReport", "VerifyReport", "LogEntry"),
+        ("Dataset", "Position", "Commit", "FoldReport", "PurgeReport", "VerifyReport", "LogEntry"),
     ),
     Page(
         "columns",
@@ -81,6 +81,7 @@ PAGES = (
             "RecordsPurged",
             "UnknownDataset",
             "BadPipeline",
+            "BadPosition",
         ),
     ),
 )

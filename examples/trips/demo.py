@@ -88,9 +88,9 @@ class Demo:
         self.stage.check("both results are equal", duckdb.answer == spark.answer and "Airport" in spark.answer)
 
     def late_rows(self) -> None:
-        """Late rows, and a consumer that tracks its offset"""
+        """Late rows, and a consumer that tracks its position"""
         self.stage.tell(
-            """The consumer adds up fares and stores one number: the offset up to which it has read. Then trips of
+            """The consumer adds up fares and stores the position up to which it has read. Then trips of
             January and February arrive, after all of March."""
         )
         self.stage.run(self.consume)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from floodmark.dataset import Dataset as Dataset
     from floodmark.engine.session import Runtime as Runtime
     from floodmark.errors import BadPipeline as BadPipeline
+    from floodmark.errors import BadPosition as BadPosition
     from floodmark.errors import CommitConflict as CommitConflict
     from floodmark.errors import CommitUnknown as CommitUnknown
     from floodmark.errors import FloodmarkError as FloodmarkError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from floodmark.lake import Lake as Lake
     from floodmark.ledger.commit import Commit as Commit
     from floodmark.ledger.log import LogEntry as LogEntry
+    from floodmark.ledger.position import Position as Position
     from floodmark.ledger.verify import VerifyReport as VerifyReport
     from floodmark.pipeline.declarations import ColumnSpec as ColumnSpec
     from floodmark.pipeline.declarations import DatasetSpec as DatasetSpec
@@ -63,6 +65,7 @@ _MODULES = {
     "Dataset": "dataset",
     "View": "view",
     "Runtime": "engine.session",
+    "Position": "ledger.position",
     # Functions
     "udf": "functions.udf",
     "Udf": "functions.udf",
@@ -109,6 +112,7 @@ _MODULES = {
     "RecordsPurged": "errors",
     "UnknownDataset": "errors",
     "BadPipeline": "errors",
+    "BadPosition": "errors",
 }
 
 __all__ = [

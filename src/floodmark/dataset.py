@@ -23,6 +23,7 @@ from floodmark.ledger.commit import Commit, to_datetime
 from floodmark.ledger.data_input import Format, recognise
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.log import LogEntry
+from floodmark.ledger.position import Position, position_at
 from floodmark.ledger.scan import Scan, Where
 from floodmark.ledger.schema import fields_from, vocabulary
 from floodmark.ledger.selection import AsOf
@@ -242,8 +243,18 @@ class Dataset:
         frame: DataFrame = spark_frame(scan, self._spark())
         return frame
 
-    def changes(self, since: int | None = None, until: int | None = None) -> DataFrame:
-        """The records after offset `since`, up to and including `until`, in offset order, with system columns."""
+    def position(self, offset: int | None = None) -> Position:
+        """The position of a record, by default of the newest. A consumer stores it and continues after it by `since=`.
+
+        It names the dataset, so that `changes` refuses it after the dataset was dropped and created again.
+        """
+        return position_at(self.snapshot(), self.name, offset)
+
+    def changes(self, since: int | Position | None = None, until: int | Position | None = None) -> DataFrame:
+        """The records after `since`, up to and including `until`, in offset order, with system columns.
+
+        Both are offsets or positions. A `since` that is not in this dataset raises `BadPosition`.
+        """
         scan = self.parts.ledger.retry_if_replaced(self.parts.ledger.changes, since, until)
         frame: DataFrame = ordered_frame(scan, self._spark())
         return frame
@@ -251,7 +262,7 @@ class Dataset:
     def _spark(self) -> SparkSession:
         return self.parts.ledger.runtime.session.get()
 
-    def changes_arrow(self, since: int | None = None, until: int | None = None) -> pa.Table:
+    def changes_arrow(self, since: int | Position | None = None, until: int | Position | None = None) -> pa.Table:
         """Like `changes`, but as an Arrow table and without a JVM."""
         return self.parts.ledger.retry_if_replaced(self.parts.ledger.changes, since, until).to_table()
 

@@ -356,6 +356,14 @@ class RecordsPurged(LedgerError):
     position: int
 
 
+class BadPosition(LedgerError):
+    """A position that is not in this dataset: it is beyond the end, or belongs to another dataset or an older copy."""
+
+    dataset_id: str
+    last_offset: int | None
+    since: str
+
+
 class UnreadableSlice(LedgerError):
     """A file of the dataset is missing or damaged."""
 

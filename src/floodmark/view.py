@@ -10,12 +10,21 @@ import pyarrow as pa
 from floodmark.chain.ids import DatasetId
 from floodmark.dataset import Dataset, DatasetParts
 from floodmark.derive.inputs import LakeLike
-from floodmark.errors import BadView, FloodmarkError, NotAView, UnknownDataset, ViewChanged, never_refreshed
+from floodmark.errors import (
+    BadPosition,
+    BadView,
+    FloodmarkError,
+    NotAView,
+    UnknownDataset,
+    ViewChanged,
+    never_refreshed,
+)
 from floodmark.ledger import names
 from floodmark.ledger.create import dataset_objects
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.names import NameEntry
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.position import Position
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.snapshot import Snapshot
@@ -84,22 +93,21 @@ class ViewLedger(Ledger):
             raise never_refreshed(self.name)
         return snapshot.layout
 
-    def changes(self, since: int | None, until: int | None) -> Scan:
-        """The records after offset `since`, which must be an offset of the view's current dataset."""
-        scan = super().changes(since, until)
-        self._check_offset(since)
-        return scan
-
-    def _check_offset(self, since: int | None) -> None:
-        """Refuse an offset from before a replacement if it is past the new end; no change would follow it."""
-        last = self.snapshot().next_offset - 1
-        if since is not None and since > last and self.entry.previous:
+    def changes(self, since: int | Position | None, until: int | Position | None) -> Scan:
+        """The records after `since`, which must be in the view's current dataset."""
+        try:
+            return super().changes(since, until)
+        except BadPosition as error:
+            if not self.entry.previous:
+                raise
+            at = since.offset if isinstance(since, Position) else since
+            no_such = f"does not have the position {at}" if isinstance(since, Position) else f"has no offset {at} yet"
             raise ViewChanged(
-                f"view {self.name!r} has no offset {since} yet: it was replaced, and offsets begin at 0 again",
-                hint="read the whole view once, then continue from its last offset; a replaced view has a new View.id",
+                f"view {self.name!r} {no_such}: it was replaced, and offsets begin at 0 again",
+                hint="read the whole view once, then continue from its View.position(), which names the view's new id",
                 view=self.name,
-                offset=since,
-            )
+                offset=at,
+            ) from error
 
 
 class View(Dataset):

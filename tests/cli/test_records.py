@@ -90,5 +90,20 @@ def test_no_changes_says_so(run, nine):
     answer = run("changes", nine, "--since", "8")
     assert (answer.code, answer.out) == (0, "")
     assert "no records after offset 8" in answer.err
-    beyond = run("changes", nine, "--since", "100", "--json").json
-    assert (beyond["until"], beyond["more"], beyond["records"]) == (100, False, [])
+    assert run("changes", nine, "--since", "8", "--until", "20", "--json").json["records"] == []
+
+
+def test_changes_beyond_the_end_are_refused_with_the_id_of_the_dataset(run, nine):
+    dataset_id = run("changes", nine, "--json").json["position"].partition("/")[0]
+    beyond = run("changes", nine, "--since", "100", "--json")
+    assert (beyond.code, beyond.json["error"]["type"]) == (1, "BadPosition")
+    assert dataset_id in beyond.json["error"]["message"]
+
+
+def test_position_of_one_answer_is_the_since_of_the_next(run, nine):
+    first = run("changes", nine, "--limit", "4", "--json").json
+    assert offsets(run("changes", nine, "--since", first["position"], "--json")) == [4, 5, 6, 7, 8]
+    last = run("changes", nine, "--since", first["position"], "--json").json["position"]
+    assert run("changes", nine, "--since", last, "--json").json["position"] == last
+    assert run("changes", nine, "--since", "-2").code == 2
+    assert "not a position" in run("changes", nine, "--since", "yesterday").err

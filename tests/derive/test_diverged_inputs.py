@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.derive.positions import InputDiverged, StoredPosition
+from floodmark.derive.positions import InputDiverged
+from floodmark.ledger.position import Position
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import CountingStore
 from views.refresh_worlds import Answers, lake_without_spark, orders, view_of, write
@@ -186,7 +187,7 @@ def test_an_idle_run_reads_no_object_for_the_check(tmp_path: Path, monkeypatch: 
         return store.counts.reads - before
 
     checked = reads()
-    monkeypatch.setattr(StoredPosition, "is_on", lambda *_: True)
+    monkeypatch.setattr(Position, "is_on", lambda *_: True)
     assert reads() == checked
 
 

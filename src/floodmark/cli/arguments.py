@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from floodmark.columns.catalog import FunctionRef
     from floodmark.dataset import Dataset
     from floodmark.functions.udf import Udf
+    from floodmark.ledger.position import Position
 
 
 # Modules that other processes cannot import: a script, a notebook, an interactive session.
@@ -198,6 +199,25 @@ def _check_version(found: Any, column: FunctionLookup, named: str) -> Udf:
             version=found.version,
         )
     return found
+
+
+def parse_since(_: click.Context, __: click.Parameter, value: str | None) -> int | Position | None:
+    """An offset, or a position as `Dataset.position()` and `changes --json` write it."""
+    from floodmark.errors import BadPosition
+    from floodmark.ledger.position import Position
+
+    if value is None:
+        return None
+    try:
+        offset = int(value)
+    except ValueError:
+        try:
+            return Position.parse(value)
+        except BadPosition as error:
+            raise click.BadParameter(f"{error.message}; give an offset, or the position of an answer.") from error
+    if offset < -1:
+        raise click.BadParameter(f"{offset} is not an offset: they begin at 0, and -1 is before the first.")
+    return offset
 
 
 KeyTexts = list[dict[str, str]]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from floodmark.dataset import Dataset
+    from floodmark.ledger.position import Position
     from floodmark.provenance.tree import TextNode
     from floodmark.provenance.why import RecordSelector
 
@@ -51,39 +52,48 @@ def tail(call: Invocation, name: str, number: int) -> None:
 @verb("changes")
 @click.argument("name")
 @click.option(
-    "--since", metavar="N", type=click.IntRange(min=-1), help="Records after offset N. Default: from the oldest record."
+    "--since",
+    metavar="N|POSITION",
+    callback=arguments.parse_since,
+    help="Records after offset N, or after a position. Default: from the oldest record.",
 )
 @click.option(
     "--until", metavar="N", type=click.IntRange(min=0), help="Records up to offset N, inclusive. Default: all."
 )
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most N records, the oldest first.")
-def changes(call: Invocation, name: str, since: int | None, until: int | None, limit: int | None) -> None:
+def changes(call: Invocation, name: str, since: int | Position | None, until: int | None, limit: int | None) -> None:
     """Show the records after an offset.
 
     Records are in offset order, with their offset, op and system_time.
 
     \b
     floodmark changes trips --since 999
-    floodmark changes trips --since 999 --limit 500 --json | jq .until
+    floodmark changes trips --since 999 --limit 500 --json | jq -r .position
 
-    The JSON document has the last offset it covers as `until`: use it as the next --since.
+    The JSON document has the last offset it covers as `until`, and the same with the dataset's id as `position`. Use
+    the position as the next --since: it is refused if the dataset was dropped and created again. An offset beyond the
+    end is refused too.
     """
     from floodmark.cli import row_output
+    from floodmark.ledger.position import first_after
 
     dataset = call.lake()[name]
-    last = -1 if dataset.last_offset is None else dataset.last_offset
-    start = last - dataset.snapshot().records if since is None else since
+    snapshot = dataset.snapshot()
+    last = snapshot.next_offset - 1
+    start = last - snapshot.records if since is None else first_after(snapshot, dataset.name, since) - 1
     wanted = last if until is None else min(until, last)
     end = max(start, wanted if limit is None else min(wanted, start + limit))
     if end == start:
         if call.as_json:
-            output.emit(dataset=dataset.name, since=start, until=end, more=last > end, records=[])
+            at = str(dataset.position(end))
+            output.emit(dataset=dataset.name, since=start, until=end, position=at, more=last > end, records=[])
         call.note(f"{dataset.name}: no records after offset {start}" + (f" up to {until}" if last > end else ""))
         return
     table = dataset.changes_arrow(since=start, until=end)
     if call.as_json:
         rows = row_output.row_objects(table)
-        output.emit(dataset=dataset.name, since=start, until=end, more=last > end, records=rows)
+        at = str(dataset.position(end))
+        output.emit(dataset=dataset.name, since=start, until=end, position=at, more=last > end, records=rows)
     elif limit is None:
         row_output.print_first_rows(call, table, "record")
     else:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pyroaring import BitMap
 
 from floodmark.columns.catalog import ColumnDefinition, ColumnObjects
-from floodmark.derive.positions import StoredPosition
 from floodmark.errors import BadColumn, ObjectNotFound
+from floodmark.ledger.position import Position
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
 from floodmark.storage.row_sets import pack, unpack
@@ -84,7 +84,7 @@ class ColumnManifest:
     field_id: int
     identity: str
     fragments: tuple[Fragment, ...] = ()
-    read: StoredPosition | None = None  # the newest record when values were last computed
+    read: Position | None = None  # the newest record when values were last computed
     digest: str | None = field(default=None, compare=False)  # of the stored manifest that this is, or is derived from
 
     def fragment(self, number: int) -> Fragment:
@@ -130,7 +130,7 @@ def decode(data: bytes, key: str = "") -> ColumnManifest:
     for number, segments, errors in found.facts["fragments"]:
         done, kept, hidden = (unpack(found.section(f"{number}.{name}")) for name in _BITMAPS)
         fragments.append(Fragment(number, tuple(ColumnSegment(*s) for s in segments), done, kept, hidden, errors))
-    read = found.facts["read"] and StoredPosition(*found.facts["read"])
+    read = found.facts["read"] and Position(*found.facts["read"])
     return ColumnManifest(found.facts["field_id"], found.facts["identity"], tuple(fragments), read, digest_of(data))
 
 

@@ -23,8 +23,9 @@ from floodmark.columns.column_file import SegmentFile, open_segment
 from floodmark.columns.manifest import ColumnManifest, ColumnSegment, load
 from floodmark.columns.plan import FragmentWindow
 from floodmark.derive.inputs import InputSnapshot
-from floodmark.derive.positions import StoredPosition, check_on_chain
+from floodmark.derive.positions import check_on_chain
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.position import Position
 from floodmark.ledger.scan import Scan, Where
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.selection import Selection, end_as_of
@@ -59,10 +60,10 @@ class ColumnSnapshot:
             check_on_chain(f"column {column.name!r}", [found.read], [self], remedy)
 
     @property
-    def read(self) -> StoredPosition | None:
+    def read(self) -> Position | None:
         """The position of the newest record, None when there are no records."""
         block = self.snapshot.block_of(self.end - 1)
-        return None if block is None else StoredPosition(self.dataset_id, self.end - 1, block)
+        return None if block is None else Position(self.dataset_id, self.end - 1, block)
 
     def identity(self, column: ColumnDefinition) -> str:
         return identity(self.catalog, self.dataset_id, column)

@@ -18,6 +18,7 @@ from floodmark.chain.events import Nanos
 from floodmark.chain.ids import SHA3_256, DatasetId, Multihash
 from floodmark.chain.state import InputPosition
 from floodmark.errors import FloodmarkError
+from floodmark.ledger.position import Position
 
 if TYPE_CHECKING:
     from floodmark.ledger.snapshot import Snapshot
@@ -32,19 +33,6 @@ class InputDiverged(FloodmarkError):
     input: str
     dataset_id: str
     offset: int
-
-
-@dataclass(frozen=True)
-class StoredPosition:
-    """How far a dataset was read: up to and including the record at `offset`, which is in `block`."""
-
-    dataset_id: str
-    offset: int
-    block: str
-
-    def is_on(self, chain: Snapshot) -> bool:
-        """Whether the chain of the dataset has this block at this record."""
-        return chain.block_of(self.offset) == self.block
 
 
 class PositionInput(Protocol):
@@ -64,14 +52,12 @@ def blocks_at(offsets: Mapping[str, int], inputs: Iterable[PositionInput]) -> di
     return {dataset_id: block for dataset_id, block in blocks.items() if block is not None}
 
 
-def bind_blocks(offsets: Mapping[str, int], blocks: Mapping[str, str]) -> list[StoredPosition]:
+def bind_blocks(offsets: Mapping[str, int], blocks: Mapping[str, str]) -> list[Position]:
     """Combine offsets and blocks to positions; offsets without a block are left out."""
-    return [StoredPosition(name, offset, blocks[name]) for name, offset in offsets.items() if name in blocks]
+    return [Position(name, offset, blocks[name]) for name, offset in offsets.items() if name in blocks]
 
 
-def check_on_chain(
-    reader: str, positions: Iterable[StoredPosition], inputs: Iterable[PositionInput], remedy: str
-) -> None:
+def check_on_chain(reader: str, positions: Iterable[Position], inputs: Iterable[PositionInput], remedy: str) -> None:
     """Raise `InputDiverged` if an input no longer has the records that `reader` has read."""
     chains = {one.dataset_id: one for one in inputs}
     for position in positions:

@@ -20,6 +20,7 @@ from floodmark.ledger.commit import Commit, describe_commit
 from floodmark.ledger.create import commit_events, evolution_events, watermark_events
 from floodmark.ledger.data_input import Incoming
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.position import Position
 from floodmark.ledger.scan import Scan, checked_columns
 from floodmark.ledger.schema import Layout, fields_from
 from floodmark.ledger.selection import Selection, parse_time, select_interval
@@ -115,7 +116,7 @@ class Ledger:
         layout = self.layout(snapshot)
         return Scan(snapshot.objects, layout, selection, checked_columns(layout, columns, self.name))
 
-    def changes(self, since: int | None, until: int | None) -> Scan:
+    def changes(self, since: int | Position | None, until: int | Position | None) -> Scan:
         """The records with offsets after `since`, up to and with `until`, with system columns."""
         snapshot = self.snapshot()
         return self.scan(snapshot, select_interval(snapshot, self.name, since, until), self.columns(snapshot))

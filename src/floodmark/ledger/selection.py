@@ -5,7 +5,6 @@ Nothing here reads anything except blocks.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from floodmark.chain.walk import read_block, walk_back
 from floodmark.errors import BadAsOf, BadHash, RecordsPurged
 from floodmark.ledger.commit import ends_transaction, to_nanos
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.position import Position, first_after, offset_of
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.arrays import I64
 
@@ -141,10 +141,13 @@ def slice_files(objects: DatasetObjects, slices: pa.Table) -> tuple[DataFile, ..
     )
 
 
-def select_interval(snapshot: Snapshot, name: str, since: int | None, until: int | None) -> Selection:
-    """Select the existing records with offsets in (since, until]."""
-    start = 0 if since is None else max(_offset(since, "since") + 1, 0)
-    end = snapshot.next_offset if until is None else min(_offset(until, "until") + 1, snapshot.next_offset)
+def select_interval(
+    snapshot: Snapshot, name: str, since: int | Position | None, until: int | Position | None
+) -> Selection:
+    """Select the existing records with offsets in (since, until]. Raises `BadPosition` if `since` is not among them."""
+    start = first_after(snapshot, name, since)
+    last = offset_of(snapshot, name, until, "until")
+    end = snapshot.next_offset if last is None else min(last + 1, snapshot.next_offset)
     if start < min(snapshot.purged_before, end):
         raise RecordsPurged(
             f"records {start} to {min(snapshot.purged_before, end) - 1} of {name!r} are purged",
@@ -152,16 +155,6 @@ def select_interval(snapshot: Snapshot, name: str, since: int | None, until: int
             purged_before=snapshot.purged_before,
         )
     return select(snapshot, start, end)
-
-
-def _offset(given: Any, what: str) -> int:
-    """An offset as a plain int. Floats are refused: with NaN, for example, records would be lost silently."""
-    try:
-        if not isinstance(given, bool):
-            return operator.index(given)
-    except TypeError:
-        pass
-    raise TypeError(f"{what}={given!r} is not an offset: give an integer")
 
 
 def readable_offsets(snapshot: Snapshot, name: str, as_of: AsOf) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.errors import BadOption, UnknownColumns
+from floodmark.ledger.position import Position
 from floodmark.ledger.types import spark_schema
 
 _WHERE = ("lake", "path")
@@ -34,8 +35,8 @@ class DatasetAddress:
 class RecordInterval:
     """Records with offsets in (since, until]; None means no limit."""
 
-    since: int | None = None
-    until: int | None = None
+    since: int | Position | None = None
+    until: int | Position | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class SourceOptions:
         self._check_known(dict.fromkeys((*_WHERE, *_ROWS, *_STREAM)), "reading")
 
     def _changes(self) -> RecordInterval | None:
-        since, until = self._number("since"), self._number("until")
+        since, until = self._position("since"), self._position("until")
         reads_changes = self._flag("changes", since is not None or until is not None)
         if not reads_changes and (since is not None or until is not None):
             raise BadOption(
@@ -165,6 +166,10 @@ class SourceOptions:
             hint = 'give the offset of the first record to read, "earliest" or "latest"'
             raise BadOption(f"startingOffset={text!r} is not an offset", hint=hint, option="startingOffset")
         return number
+
+    def _position(self, name: str) -> int | Position | None:
+        text = self._given.get(name)
+        return Position.parse(text) if text is not None and "/" in text else self._number(name)
 
     def _number(self, name: str) -> int | None:
         text = self._given.get(name.lower())

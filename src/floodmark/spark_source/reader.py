@@ -11,6 +11,7 @@ import pyarrow as pa
 from floodmark.dataset import Dataset
 from floodmark.errors import BadOption, RecordsPurged, StreamLost
 from floodmark.lake import Lake
+from floodmark.ledger.position import BEFORE_ALL
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import select_interval
 from floodmark.ledger.spark_read import reading_tasks, task_batches
@@ -145,9 +146,6 @@ class FollowedDataset:
                 f'.option("startingOffset", "{snapshot.purged_before}")',
                 purged_before=snapshot.purged_before,
             )
-
-
-BEFORE_ALL = -1
 
 
 @dataclass(frozen=True)

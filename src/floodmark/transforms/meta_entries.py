@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from floodmark.chain.ids import Multihash
 from floodmark.derive.notes import StoredNote
-from floodmark.derive.positions import StoredPosition, bind_blocks
+from floodmark.derive.positions import bind_blocks
 from floodmark.errors import BadMeta, ObjectNotFound
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.position import Position
 from floodmark.storage.arrays import Hashes
 from floodmark.storage.sorted_runs import Columns, RunFile, RunFiles, RunSpec, entry_count, merge, write_run
 from floodmark.storage.tiers import RetiredFiles, Tiers
@@ -240,11 +241,11 @@ class MetaManifest:
     retired: RetiredFiles = field(default=(), repr=False)
 
     @property
-    def read(self) -> list[StoredPosition]:
+    def read(self) -> list[Position]:
         """The newest records that results refer to. If one was replaced in its input, the history diverged."""
         return [
             *bind_blocks(self.positions, self.blocks),
-            *(StoredPosition(name, *seen) for name, seen in self.seen.items()),
+            *(Position(name, *seen) for name, seen in self.seen.items()),
         ]
 
     @property
