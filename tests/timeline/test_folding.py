@@ -18,7 +18,7 @@ from floodmark.timeline.commit import RootChange, publish
 from floodmark.timeline.manifest import TimelineObjects
 from floodmark.timeline.pieces import PieceOrigin
 from floodmark.timeline.root import LastUpdate
-from floodmark.timeline.writer import WriterStep
+from floodmark.timeline.writer import WriterState
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, DAY, NAME, World, world
@@ -244,18 +244,18 @@ class Meanwhile:
     """Lets somebody else do something while a fold has its files written, the first time that it does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-        self._act, self._real = act, WriterStep.write_partitions
+        self._act, self._real = act, WriterState.write_partitions
         self.waited = False
         self._threads: list[threading.Thread] = []
         meanwhile = self
 
-        def carry_out(step: WriterStep, *args: Any) -> Any:
-            done = meanwhile._real(step, *args)
+        def carry_out(state: WriterState, *args: Any) -> Any:
+            done = meanwhile._real(state, *args)
             if args[1] == PieceOrigin.FOLDED and not meanwhile._threads:
                 meanwhile._run()
             return done
 
-        monkeypatch.setattr(WriterStep, "write_partitions", carry_out)
+        monkeypatch.setattr(WriterState, "write_partitions", carry_out)
 
     def _run(self) -> None:
         thread = threading.Thread(target=self._act)

@@ -11,7 +11,7 @@ import pytest
 from floodmark.errors import LostRace, StorageError
 from floodmark.timeline import root as roots
 from floodmark.timeline import update as purging
-from floodmark.timeline.writer import WriterStep
+from floodmark.timeline.writer import WriterState
 from timeline.laid_worlds import SETTINGS, Laid
 
 
@@ -195,7 +195,7 @@ def test_what_was_written_is_counted(laid):
 def test_pieces_of_any_size_are_rewritten(laid, monkeypatch):
     both_days(laid, laid.day(0, laid.merged(laid.slice(0), laid.slice(1))))
     laid.purge(10)
-    monkeypatch.setattr(WriterStep, "most", 1)
+    monkeypatch.setattr(WriterState, "most", 1)
     laid.drop_purged()
     check(laid, 10)
 

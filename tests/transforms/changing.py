@@ -232,12 +232,12 @@ class World:
 
     def _processed(self, found: Changelist, choice: Choice) -> None:
         input_snapshots, now = self.input_snapshots(), self.contents()
-        heads = {p.dataset_id: p.head for p in input_snapshots}
+        heads = {p.dataset_id: p.last_offset for p in input_snapshots}
         for high, low in zip(found.hashes.high.tolist(), found.hashes.low.tolist(), strict=True):
             self.known.done[(high, low)] = heads
         kept, left = [], []
         for key in rows_of(found.keys):
-            self.seen[key] = {n: p.head for n, p in enumerate(input_snapshots)}
+            self.seen[key] = {n: p.last_offset for n, p in enumerate(input_snapshots)}
             if key in now:
                 self.before[key] = now[key]
             else:

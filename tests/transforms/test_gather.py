@@ -69,7 +69,7 @@ def _units(made: World, since: int, *, unit_rows: int = 1 << 17) -> list[RangeUn
 def test_a_map_run_reads_the_rows_that_are_there_of_the_records_since(lake: Lake, room: Path) -> None:
     made = _map_world(lake, room)
     lake["a"].write(_rows(id=[1, 2, 3, 4], v=[0, 0, 0, 0]))
-    position = made.input_snapshots()[0].head
+    position = made.input_snapshots()[0].last_offset
     lake["a"].write(_rows(id=[2, 5], v=[1, 1]))
     lake["a"].write(_rows(id=[2], v=[2]))
     chunks = _read(made, _units(made, position))

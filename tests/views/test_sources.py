@@ -29,7 +29,7 @@ def test_renamed_source_is_found_though_another_has_its_name_now(lake: Lake):
     lake.create("s").write(pa.table({"other": [1]}))
     assert datasets_of(lake, "v", known)["s"].name == "old"
     [input_snapshot] = take_input_snapshots(lake, "v", known)
-    assert (input_snapshot.alias, input_snapshot.name, input_snapshot.head) == ("s", "old", 1)
+    assert (input_snapshot.alias, input_snapshot.name, input_snapshot.last_offset) == ("s", "old", 1)
 
 
 def test_dropped_source_is_said_to_be_gone(lake: Lake):
@@ -47,7 +47,7 @@ def test_source_without_computed_columns_is_pinned_at_its_head(lake: Lake):
     )
     head = lake["s"].head
     lake["s"].write(pa.table({"id": [3], "g": [9]}))
-    assert (input_snapshot.block, input_snapshot.head, input_snapshot.waiting) == (head, 1, 0)
+    assert (input_snapshot.block, input_snapshot.last_offset, input_snapshot.waiting) == (head, 1, 0)
     assert input_snapshot.generations == {}
 
 

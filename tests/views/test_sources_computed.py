@@ -51,18 +51,18 @@ def test_records_are_there_once_they_are_computed(world: World):
     before = world.dataset.head
     world.write([5, 6, 7])
     source = take_input(world, known)
-    assert (source.head, source.waiting, source.block) == (4, 3, before)
+    assert (source.last_offset, source.waiting, source.block) == (4, 3, before)
     assert as_rows(small_rows(world.lake, known, {})[0]) == [(n, 10 * n) for n in range(5)]
     world.backfill_only()
     source = take_input(world, known)
-    assert (source.head, source.waiting, source.block) == (7, 0, world.dataset.head)
+    assert (source.last_offset, source.waiting, source.block) == (7, 0, world.dataset.head)
     assert as_rows(small_rows(world.lake, known, {"d": 4})[0]) == [(n, 10 * n) for n in (5, 6, 7)]
 
 
 def test_half_of_a_backfill_is_not_seen(world: World):
     world.write([5, 6, 7])
     world.backfill_only(where="id < 7")
-    assert take_input(world, by_v(world, "a")).head == 4
+    assert take_input(world, by_v(world, "a")).last_offset == 4
 
 
 def test_rows_that_were_corrected_meanwhile_are_read_as_they_were(world: World):
@@ -80,7 +80,7 @@ def test_rows_that_were_corrected_meanwhile_are_read_as_they_were(world: World):
 def test_computed_columns_that_are_not_used_hold_nothing_up(world: World):
     world.write([5])
     source = take_input(world, by_v(world))
-    assert (source.head, source.waiting, source.generations) == (5, 0, {})
+    assert (source.last_offset, source.waiting, source.generations) == (5, 0, {})
 
 
 def test_values_stay_the_same_ones_when_more_are_added(world: World):
@@ -94,10 +94,10 @@ def test_another_function_hides_everything_until_it_is_computed_and_then_has_oth
     before = take_input(world, by_v(world, "a")).generations
     world.alter(HUNDREDFOLD)
     source = take_input(world, by_v(world, "a"))
-    assert (source.head, source.waiting, source.block) == (-1, 5, None)
+    assert (source.last_offset, source.waiting, source.block) == (-1, 5, None)
     world.backfill_only()
     source = take_input(world, by_v(world, "a"))
-    assert source.head == 4
+    assert source.last_offset == 4
     assert source.generations.keys() == before.keys()
     assert source.generations != before
 

@@ -97,7 +97,7 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 @dataclass(frozen=True)
 class TableColumn:
-    """The head of a column. Numbers are aligned to the right."""
+    """The header of a column. Numbers are aligned to the right."""
 
     name: str
     is_number: bool = False
@@ -105,20 +105,20 @@ class TableColumn:
 
 def print_table(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> None:
     """Print a table. No value is cut off: a table that is too wide for the terminal has a line per field."""
-    heads = [escape_control_characters(c.name) for c in columns]
+    headers = [escape_control_characters(c.name) for c in columns]
     cells = [[None if cell is None else escape_control_characters(cell) for cell in row] for row in rows]
-    widths = _widths(heads, cells)
+    widths = _widths(headers, cells)
     if not sys.stdout.isatty():
-        _print_plain(columns, heads, cells, widths)
+        _print_plain(columns, headers, cells, widths)
         return
     from rich.console import Console
 
     console = Console(file=sys.stdout, highlight=False)
     # rich puts one space left and right of each column, and one between columns
     if sum(widths) + 3 * len(widths) - 1 <= console.width:
-        _print_drawn(console, columns, heads, cells)
+        _print_drawn(console, columns, headers, cells)
     else:
-        _print_long(console, heads, cells)
+        _print_long(console, headers, cells)
 
 
 def escape_control_characters(text: str) -> str:
@@ -126,10 +126,10 @@ def escape_control_characters(text: str) -> str:
     return _CONTROL.sub(lambda m: _SHORT.get(m[0], f"\\u{ord(m[0]):04x}"), text)
 
 
-def _widths(heads: Sequence[str], cells: Sequence[TableRow]) -> list[int]:
+def _widths(headers: Sequence[str], cells: Sequence[TableRow]) -> list[int]:
     from rich.cells import cell_len
 
-    widths = [cell_len(head) for head in heads]
+    widths = [cell_len(header) for header in headers]
     for row in cells:
         widths = [max(width, cell_len(_shown(cell))) for width, cell in zip(widths, row, strict=True)]
     return widths
@@ -140,11 +140,11 @@ def _shown(cell: Cell) -> str:
 
 
 def _print_plain(
-    columns: Sequence[TableColumn], heads: TableRow, cells: Sequence[TableRow], widths: Sequence[int]
+    columns: Sequence[TableColumn], headers: TableRow, cells: Sequence[TableRow], widths: Sequence[int]
 ) -> None:
     from rich.cells import cell_len
 
-    for row in (heads, *cells):
+    for row in (headers, *cells):
         padded = []
         for column, cell, width in zip(columns, row, widths, strict=True):
             text = _shown(cell)
@@ -154,7 +154,7 @@ def _print_plain(
 
 
 def _print_drawn(
-    console: object, columns: Sequence[TableColumn], heads: Sequence[str], cells: Sequence[TableRow]
+    console: object, columns: Sequence[TableColumn], headers: Sequence[str], cells: Sequence[TableRow]
 ) -> None:
     from rich import box
     from rich.console import Console
@@ -163,25 +163,25 @@ def _print_drawn(
 
     assert isinstance(console, Console)
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=True)
-    for column, head in zip(columns, heads, strict=True):
-        table.add_column(Text(head), justify="right" if column.is_number else "left", no_wrap=True)
+    for column, header in zip(columns, headers, strict=True):
+        table.add_column(Text(header), justify="right" if column.is_number else "left", no_wrap=True)
     for row in cells:
         table.add_row(*(Text(NULL, style="dim") if cell is None else Text(cell) for cell in row))
     console.print(table)
 
 
-def _print_long(console: object, heads: Sequence[str], cells: Sequence[TableRow]) -> None:
+def _print_long(console: object, headers: Sequence[str], cells: Sequence[TableRow]) -> None:
     from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text
 
     assert isinstance(console, Console)
-    width = max(cell_len(head) for head in heads)
+    width = max(cell_len(header) for header in headers)
     for i, row in enumerate(cells):
         if i:
             console.print()
-        for head, cell in zip(heads, row, strict=True):
-            name = Text(head + " " * (width - cell_len(head) + 2), style="bold")
+        for header, cell in zip(headers, row, strict=True):
+            name = Text(header + " " * (width - cell_len(header) + 2), style="bold")
             name.append(_shown(cell), style="dim" if cell is None else "not bold")
             console.print(name, soft_wrap=True)
 

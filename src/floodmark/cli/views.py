@@ -128,7 +128,7 @@ class ViewState:
         if isinstance(view_snapshot, OutdatedView):
             return cls(0, 0, "the columns of its inputs changed")
         waiting = sum(source.waiting for source in view_snapshot.sources)
-        behind = sum(head - view_snapshot.positions[one] for one, head in view_snapshot.heads.items())
+        behind = sum(head - view_snapshot.positions[one] for one, head in view_snapshot.last_offsets.items())
         return cls(behind, waiting, _state_text(view_snapshot, waiting))
 
 

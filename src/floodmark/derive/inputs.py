@@ -99,7 +99,7 @@ class InputSnapshot:
         return self.end == self.snapshot.next_offset
 
     @property
-    def head(self) -> int:
+    def last_offset(self) -> int:
         """The offset of the newest record, -1 when there is none."""
         return self.end - 1
 

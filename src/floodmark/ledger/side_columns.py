@@ -98,11 +98,11 @@ def _chunks(column: ColumnArray) -> list[pa.Array]:
 
 def _cut(offsets: range, most: int) -> Iterator[range]:
     """Cut a range into at most `most` ranges of similar length, at offsets where value files usually end."""
-    step = -(-len(offsets) // most)
-    step = -(-step // _CUT) * _CUT
+    stride = -(-len(offsets) // most)
+    stride = -(-stride // _CUT) * _CUT
     start = offsets.start
     while start < offsets.stop:
-        end = min((start // _CUT) * _CUT + step, offsets.stop)
+        end = min((start // _CUT) * _CUT + stride, offsets.stop)
         yield range(start, end)
         start = end
 

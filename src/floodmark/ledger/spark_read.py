@@ -126,9 +126,9 @@ def _cut(part: Selection, most: int) -> Iterator[Selection]:
     if len(part.files) > 1 or count < 2 or file.absent:
         yield part
         return
-    step = -(-file.rows // count // ROW_GROUP_ROWS) * ROW_GROUP_ROWS
-    for start in range(file.start, file.end, step):
-        low, high = max(start, part.start), min(start + step, part.end)
+    stride = -(-file.rows // count // ROW_GROUP_ROWS) * ROW_GROUP_ROWS
+    for start in range(file.start, file.end, stride):
+        low, high = max(start, part.start), min(start + stride, part.end)
         if low < high:
             yield part.of(part.files, low, high)
 

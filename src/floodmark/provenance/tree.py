@@ -236,14 +236,14 @@ _GOES_ON = str.maketrans("├└─", "│  ")
 class TextNode:
     """A node of a tree: its first line, its further lines, and its children."""
 
-    head: str
+    text: str
     more: tuple[str, ...] = ()
     below: tuple[TextNode, ...] = field(default=())
 
 
 def render_lines(tree: TextNode) -> Iterator[str]:
     """The tree, line by line."""
-    yield tree.head
+    yield tree.text
     yield from _below(tree, "")
 
 
@@ -253,7 +253,7 @@ def _below(tree: TextNode, indent: str) -> Iterator[str]:
         yield f"{indent}{bar}{line}"
     for number, node in enumerate(tree.below):
         is_last = number == len(tree.below) - 1
-        yield f"{indent}{'└─ ' if is_last else '├─ '}{node.head}"
+        yield f"{indent}{'└─ ' if is_last else '├─ '}{node.text}"
         yield from _below(node, indent + ("   " if is_last else "│  "))
 
 
@@ -290,17 +290,17 @@ def _computed(columns: Sequence[ComputedValue]) -> list[str]:
 
 def _input(given: InputRows) -> TextNode:
     if given.by is None:
-        head = f"all {_rows(given.rows)} of {given.dataset}" if given.rows else f"all rows of {given.dataset}"
+        text = f"all {_rows(given.rows)} of {given.dataset}" if given.rows else f"all rows of {given.dataset}"
     else:
         count = "rows" if given.missing is not None and not given.rows else _rows(given.rows)
-        head = f"{count} of {given.dataset} with {_pairs(given.by)}"
-    head += f", as of record {given.position}" if given.position >= 0 else ", which had no records"
+        text = f"{count} of {given.dataset} with {_pairs(given.by)}"
+    text += f", as of record {given.position}" if given.position >= 0 else ", which had no records"
     more = [] if given.missing is None else [f"not all is known: {given.missing}"]
     below = [build_why_tree(one) for one in given.records]
     below += [build_why_tree(one) for one in given.gone]
     if given.by is not None and (left := given.rows - len(given.records)) > 0:
         below.append(TextNode(f"… {left:,} more"))
-    return TextNode(head, tuple(more), tuple(below))
+    return TextNode(text, tuple(more), tuple(below))
 
 
 def build_forward_tree(found: ForwardProvenance) -> TextNode:

@@ -204,8 +204,8 @@ def merge_kills(parts: Sequence[Kills], limit: int) -> Iterator[Kills]:
     """Merge kills into chunks of about `limit`, in ascending order."""
     cuts: list[int] = []
     if sum(map(len, parts)) > limit:
-        step = max(1, limit // _SAMPLE)
-        cuts = np.sort(np.concatenate([p.offset[::_SAMPLE] for p in parts]))[step::step].tolist()
+        stride = max(1, limit // _SAMPLE)
+        cuts = np.sort(np.concatenate([p.offset[::_SAMPLE] for p in parts]))[stride::stride].tolist()
     low = [0] * len(parts)
     for cut in [*cuts, None]:
         high = [len(p) if cut is None else int(np.searchsorted(p.offset, cut)) for p in parts]

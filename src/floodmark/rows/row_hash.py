@@ -187,8 +187,8 @@ class _List(_Cells):
         counts = np.diff(np.append(np.maximum(begins, start), start + size))
         position = (np.arange(start + 1, start + size + 1) - np.repeat(begins, counts)).astype(np.uint64)
         spare = self.buffers.array("spare", size)
-        for half, step in ((high, _STEP1), (low, _STEP2)):
-            half += position * step
+        for half, increment in ((high, _STEP1), (low, _STEP2)):
+            half += position * increment
             mix(half, spare)
         return high, low
 

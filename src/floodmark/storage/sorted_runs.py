@@ -543,6 +543,6 @@ def _cut_points(
     fences = [files.ask(file, lambda run: run.fences) for file in runs]
     fences += [[entries[name][::PAGE_ROWS] for name in order] for entries in above]
     all_columns = [np.concatenate(columns) for columns in zip(*fences, strict=True)]
-    step = max(1, most // PAGE_ROWS)
-    at = stable_order(all_columns)[step::step]
+    stride = max(1, most // PAGE_ROWS)
+    at = stable_order(all_columns)[stride::stride]
     return [column[at] for column in all_columns]

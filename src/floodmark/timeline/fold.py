@@ -26,7 +26,7 @@ from floodmark.timeline.pieces import Partition, Piece, PieceOrigin, live_mask
 from floodmark.timeline.root import LastUpdate, Root
 from floodmark.timeline.update import advance
 from floodmark.timeline.verify import damaged_files
-from floodmark.timeline.writer import RootCache, TimelineWriter, WriterStep, WrittenPartitions
+from floodmark.timeline.writer import RootCache, TimelineWriter, WriterState, WrittenPartitions
 
 EMPTY_REPORT = FoldReport(read=0, files=0, rows=0, bytes=0, dead=0)
 
@@ -47,7 +47,7 @@ def fold(writer: TimelineWriter, partition: str | None = None) -> FoldReport:
     with writer.unless_dropped():
         damaged = _find_damaged(writer, requested)
         with writer.turn() as held:
-            held.attempt(lambda step: _update_or_rebuild(step, damaged))
+            held.attempt(lambda state: _update_or_rebuild(state, damaged))
         writer.attempt(folding.first_round)
         with writer.turn() as held:  # no other writer can swap the root first
             held.attempt(folding.next_round)
@@ -75,20 +75,20 @@ def _partitions(writer: TimelineWriter, root: Root, requested: int | None) -> li
     return list(roots.partitions_at(writer.objects, root, [requested]).values())
 
 
-def _update_or_rebuild(step: WriterStep, damaged: Mapping[str, str]) -> bool | None:
+def _update_or_rebuild(state: WriterState, damaged: Mapping[str, str]) -> bool | None:
     """Update the timeline to the ledger's head; rebuild it if it names a damaged file."""
-    named = own_files(roots.partitions(step.objects, step.root)) if damaged else set()
+    named = own_files(roots.partitions(state.objects, state.root)) if damaged else set()
     for file in sorted(damaged.keys() & named):
-        _log.warning("%s %s; rebuilding the timeline of %s", file, damaged[file], step.writer.name)
-        step = replace(step, root=step.root.emptied())
-    return advance(step, [])
+        _log.warning("%s %s; rebuilding the timeline of %s", file, damaged[file], state.writer.name)
+        state = replace(state, root=state.root.emptied())
+    return advance(state, [])
 
 
-def _rebuild_if_abandoned(step: WriterStep) -> bool:
+def _rebuild_if_abandoned(state: WriterState) -> bool:
     """Rebuild the timeline if the root of this round is unusable; returns whether it did."""
     done: list[LastUpdate] = []
-    if step.root.abandoned:
-        with step.writer.turn() as held:
+    if state.root.abandoned:
+        with state.writer.turn() as held:
             held.attempt(lambda now: advance(replace(now, root=now.root.emptied()), done))
     return bool(done)
 
@@ -113,63 +113,63 @@ class _FoldState:
     done: FoldReport = EMPTY_REPORT
     again: list[int] = field(default_factory=list)
 
-    def first_round(self, step: WriterStep) -> bool | None:
+    def first_round(self, state: WriterState) -> bool | None:
         """Fold every partition that needs it. The next round handles what other writers change meanwhile."""
-        if _rebuild_if_abandoned(step):
+        if _rebuild_if_abandoned(state):
             return None
-        there = _partitions(step.writer, step.root, self.requested)
+        there = _partitions(state.writer, state.root, self.requested)
         if self.requested is not None and not there:
-            _refuse_unknown(step, self.requested)
-        self._fold(step, there)
+            _refuse_unknown(state, self.requested)
+        self._fold(state, there)
         return True
 
-    def next_round(self, step: WriterStep) -> bool | None:
+    def next_round(self, state: WriterState) -> bool | None:
         """Check folded partitions again: other writers may have changed them, or dead rows left small pieces."""
-        if _rebuild_if_abandoned(step):
+        if _rebuild_if_abandoned(state):
             return None
-        there = roots.partitions_at(step.objects, step.root, self.again)
-        self._fold(step, list(there.values()))
+        there = roots.partitions_at(state.objects, state.root, self.again)
+        self._fold(state, list(there.values()))
         return None if self.again else True
 
-    def _fold(self, step: WriterStep, partitions: Sequence[Partition]) -> None:
+    def _fold(self, state: WriterState, partitions: Sequence[Partition]) -> None:
         self.again = []
-        for some in _portions(step, partitions):
-            carried_out = step.write_partitions(
-                [each.arranged for each in some], PieceOrigin.FOLDED, step.root.next_run
+        for some in _portions(state, partitions):
+            carried_out = state.write_partitions(
+                [each.arranged for each in some], PieceOrigin.FOLDED, state.root.next_run
             )
-            with step.writer.turn() as held:
-                held.attempt(lambda now: _replace_partitions(now, step, some, carried_out))  # noqa: B023  called at once
+            with state.writer.turn() as held:
+                held.attempt(lambda now: _replace_partitions(now, state, some, carried_out))  # noqa: B023  called at once
             self.done = add_reports(self.done, _report(carried_out))
             self.again += [each.before.start for each in some]
 
 
-def _refuse_unknown(step: WriterStep, requested: int) -> None:
+def _refuse_unknown(state: WriterState, requested: int) -> None:
     """Raise `BadRange` with the nearest partitions. An empty timeline has nothing to fold, so it raises nothing."""
-    starts = [p.start for p in roots.partitions(step.objects, step.root)]
+    starts = [p.start for p in roots.partitions(state.objects, state.root)]
     if not starts:
         return
-    unit, at = step.writer.settings.partition_by, bisect_left(starts, requested)
+    unit, at = state.writer.settings.partition_by, bisect_left(starts, requested)
     label = timeline_settings.partition_label(requested, unit)
     near = tuple(timeline_settings.partition_label(start, unit) for start in starts[max(0, at - 1) : at + 1])
     raise BadRange(
-        f"the timeline of {step.writer.name!r} has no partition {label}",
+        f"the timeline of {state.writer.name!r} has no partition {label}",
         hint=f"give an existing partition; the nearest: {' and '.join(near)}",
         partition=label,
         near=near,
     )
 
 
-def _portions(step: WriterStep, partitions: Sequence[Partition]) -> Iterator[list[_PlannedFold]]:
+def _portions(state: WriterState, partitions: Sequence[Partition]) -> Iterator[list[_PlannedFold]]:
     """The partitions that need a fold, in portions: after an error, only the current portion is lost."""
     some: list[_PlannedFold] = []
     rows = 0
     for partition in partitions:
-        counted = _with_exact_dead(step, partition)
-        arranged = arrangement.arrange_fold(counted, step.most, step.files.places)
+        counted = _with_exact_dead(state, partition)
+        arranged = arrangement.arrange_fold(counted, state.most, state.files.places)
         if arranged is not None:
             some.append(_PlannedFold(partition, arranged))
         elif counted != partition:  # only the counts changed
-            some.append(_PlannedFold(partition, Arrangement(counted, counted.settled, counted.waiting, step.most)))
+            some.append(_PlannedFold(partition, Arrangement(counted, counted.settled, counted.waiting, state.most)))
         else:
             continue
         rows += some[-1].rows
@@ -180,22 +180,22 @@ def _portions(step: WriterStep, partitions: Sequence[Partition]) -> Iterator[lis
         yield some
 
 
-def _with_exact_dead(step: WriterStep, partition: Partition) -> Partition:
+def _with_exact_dead(state: WriterState, partition: Partition) -> Partition:
     """The partition with exact counts of dead rows: updates estimate them from event times."""
-    return replace(partition, settled=tuple(replace(p, dead=_dead_rows(step, p)) for p in partition.settled))
+    return replace(partition, settled=tuple(replace(p, dead=_dead_rows(state, p)) for p in partition.settled))
 
 
-def _dead_rows(step: WriterStep, piece: Piece) -> int:
-    purged = step.snapshot.purged_before
-    low, high = np.searchsorted(step.dead, [piece.offset_min, piece.offset_max + 1]).tolist()
+def _dead_rows(state: WriterState, piece: Piece) -> int:
+    purged = state.snapshot.purged_before
+    low, high = np.searchsorted(state.dead, [piece.offset_min, piece.offset_max + 1]).tolist()
     if low == high and piece.offset_min >= purged:
         return 0
-    live = live_mask(step.files.places(piece)[1], step.dead[low:high], purged)
+    live = live_mask(state.files.places(piece)[1], state.dead[low:high], purged)
     return 0 if live is None else int(len(live) - np.count_nonzero(live))
 
 
 def _replace_partitions(
-    now: WriterStep, then: WriterStep, some: Sequence[_PlannedFold], done: WrittenPartitions
+    now: WriterState, then: WriterState, some: Sequence[_PlannedFold], done: WrittenPartitions
 ) -> bool | None:
     """Replace partitions by their folded versions; None if another writer swapped the root first.
 

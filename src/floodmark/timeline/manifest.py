@@ -252,8 +252,8 @@ def _to_differences(columns: Sequence[I64]) -> list[I64]:
 
 def _from_differences(columns: Sequence[I64]) -> list[I64]:
     """The inverse of `_to_differences`."""
-    file, group, lo, below, rows, step, offset, lasting, last_offset, low, span, size, how, since, dead = columns
-    time, high = np.cumsum(step), low + span
+    file, group, lo, below, rows, time_delta, offset, lasting, last_offset, low, span, size, how, since, dead = columns
+    time, high = np.cumsum(time_delta), low + span
     return [
         *(file, group, lo, rows - below, rows),
         *(time, offset + low, lasting + time, high - last_offset),

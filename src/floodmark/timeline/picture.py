@@ -289,9 +289,9 @@ def render(drawing: Drawing) -> str:
     """The text of an SVG file."""
     size = f'width="{drawing.width}" height="{drawing.height}"'
     box = f'viewBox="0 0 {drawing.width} {drawing.height}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} font-family="system-ui, sans-serif">'
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} font-family="system-ui, sans-serif">'
     paper = f'<rect {size} fill="{PAPER}"/>'
-    return "\n".join([head, paper, *(_element(shape) for shape in drawing.shapes), "</svg>", ""])
+    return "\n".join([opening, paper, *(_element(shape) for shape in drawing.shapes), "</svg>", ""])
 
 
 def _element(shape: Rectangle | TextLine) -> str:

@@ -73,11 +73,11 @@ class Axis:
         """The round times on the axis and their formats. The finest scale that may fit comes first."""
         scales = []
         most = max(1, self.cells // (self.letter * (len("2026") + _ROOM)) + 1)
-        for step in _STEPS:
-            origin = _MONDAY if step == 7 * _DAY else 0
-            first = -(-(self.lo - origin) // step) * step + origin
-            if first < self.hi and (self.hi - 1 - first) // step < most:
-                scales.append((list(range(first, self.hi, step)), self._form(step)))
+        for interval in _STEPS:
+            origin = _MONDAY if interval == 7 * _DAY else 0
+            first = -(-(self.lo - origin) // interval) * interval + origin
+            if first < self.hi and (self.hi - 1 - first) // interval < most:
+                scales.append((list(range(first, self.hi, interval)), self._form(interval)))
         for months in _MONTHS:
             ends = np.array([self.lo - 1, self.hi - 1], "M8[us]").astype("M8[M]").astype(np.int64)
             low, high = (int(end) for end in ends)
@@ -87,12 +87,12 @@ class Axis:
                 scales.append((starts.tolist(), "year" if months == _MONTHS[-1] else "month"))
         return scales
 
-    def _form(self, step: int) -> str:
-        if step < _SECOND:
+    def _form(self, interval: int) -> str:
+        if interval < _SECOND:
             return "us"
-        if step < _MINUTE:
+        if interval < _MINUTE:
             return "second"
-        if step < _DAY:
+        if interval < _DAY:
             return "minute" if self.hi - self.lo <= _DAY else "day and minute"
         return "day"
 

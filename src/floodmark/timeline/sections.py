@@ -128,8 +128,8 @@ def _sample_rows(over: Sequence[Piece], most: int, read: ReadTimePoints) -> _Dis
     rows, size = sum(p.rows for p in over), sum(p.size for p in over)
     if rows <= most and size <= MOST_BYTES:
         return None
-    step = math.ceil(rows / LOOKED_AT_ROWS)
-    places = _concat_sorted([read(piece) for piece in over[::step]])
+    stride = math.ceil(rows / LOOKED_AT_ROWS)
+    places = _concat_sorted([read(piece) for piece in over[::stride]])
     count = max(len(places[0]), 1)
     return _Distribution(places, rows / count, size / count)
 

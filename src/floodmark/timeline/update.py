@@ -22,7 +22,7 @@ from floodmark.timeline.manifest import files_with_purged, last_name
 from floodmark.timeline.merge import MergeResult, PieceMergeTask, RowGroupShape
 from floodmark.timeline.pieces import Partition, Piece, PieceOrigin, WaitingRun
 from floodmark.timeline.root import LastUpdate
-from floodmark.timeline.writer import TimelineWriter, WriterStep, log_failures
+from floodmark.timeline.writer import TimelineWriter, WriterState, log_failures
 
 _BEHIND = "%s was written, but its timeline is behind (%s); the next write or update_timeline() updates it"
 
@@ -31,7 +31,7 @@ def update(writer: TimelineWriter) -> LastUpdate | None:
     """Update a timeline to the ledger's head. Returns None, and writes nothing, if it is up to date."""
     done: list[LastUpdate] = []
     with writer.unless_dropped(), writer.turn() as held:
-        held.attempt(lambda step: advance(step, done))
+        held.attempt(lambda state: advance(state, done))
     return _sum_updates(done)
 
 
@@ -41,70 +41,70 @@ def follow(writer: TimelineWriter) -> None:
         update(writer)
 
 
-def advance(step: WriterStep, done: list[LastUpdate]) -> bool | None:
+def advance(state: WriterState, done: list[LastUpdate]) -> bool | None:
     """Update to the ledger's head, one swap of the root per portion; None if another writer swapped the root first.
 
     If a purge stopped before it reached the timeline, it is completed first. Each change is added to `done`.
     """
-    following: WriterStep | None
-    if step.root.purged_before < step.snapshot.purged_before:
-        following = drop_purged_pieces(step)
+    following: WriterState | None
+    if state.root.purged_before < state.snapshot.purged_before:
+        following = drop_purged_pieces(state)
         if following is None:
             return None
-        step = following
-        done += _last_update(step)
-        delete_copies(step)
-    while (intake := _take_in(step)) is not None:
-        following = step.published(_change(step, intake))
+        state = following
+        done += _last_update(state)
+        delete_copies(state)
+    while (intake := _take_in(state)) is not None:
+        following = state.published(_change(state, intake))
         if following is None:
             return None
-        step = following
-        done += _last_update(step)
+        state = following
+        done += _last_update(state)
     return True
 
 
-def _last_update(step: WriterStep) -> list[LastUpdate]:
-    return [] if step.root.last is None else [step.root.last]
+def _last_update(state: WriterState) -> list[LastUpdate]:
+    return [] if state.root.last is None else [state.root.last]
 
 
-def _take_in(step: WriterStep) -> TimelineIntake | None:
-    writer = step.writer
-    if step.root.applied >= step.snapshot.next_offset:
+def _take_in(state: WriterState) -> TimelineIntake | None:
+    writer = state.writer
+    if state.root.applied >= state.snapshot.next_offset:
         return None
     return take_next_slices(
         writer.name,
-        step.snapshot,
-        step.layout,
+        state.snapshot,
+        state.layout,
         writer.settings,
-        step.root.applied,
-        step.dead_within,
+        state.root.applied,
+        state.dead_within,
         writer.runtime,
-        step.version,
+        state.version,
     )
 
 
-def _change(step: WriterStep, intake: TimelineIntake) -> RootChange:
+def _change(state: WriterState, intake: TimelineIntake) -> RootChange:
     """The change for the partitions that new records belong to or remove rows from."""
-    unit = step.writer.settings.partition_by
+    unit = state.writer.settings.partition_by
     killed_in = timeline_settings.partition_starts(intake.killed_times, unit)
     starts = sorted({*intake.partitions, *intake.arrivals, *np.unique(killed_in).tolist()})
-    there = roots.partitions_at(step.writer.objects, step.root, starts)
+    there = roots.partitions_at(state.writer.objects, state.root, starts)
     arranged: list[Arrangement] = []
-    next_run = step.root.next_run
+    next_run = state.root.next_run
     for start in starts:
         new = intake.partitions.get(start, [])
         if start not in there and not new:
             continue
         arrival = intake.arrivals.get(start, Arrival())
         partition = _add_arrival(there.get(start, Partition(start)), arrival)
-        arranged.append(_arrange(step, partition, new, intake.killed_times[killed_in == start], next_run))
+        arranged.append(_arrange(state, partition, new, intake.killed_times[killed_in == start], next_run))
         next_run += len(new)
-    done = step.write_partitions(arranged, PieceOrigin.MERGED, next_run)
+    done = state.write_partitions(arranged, PieceOrigin.MERGED, next_run)
     kept = tuple(p for p in done.partitions if p.settled)
     last = LastUpdate(
         kind="update",
         rows=intake.rows,
-        late_rows=_late_rows(intake, kept, step.version),
+        late_rows=_late_rows(intake, kept, state.version),
         bytes_in=intake.bytes_in,
         bytes_written=intake.bytes_written + done.bytes,
         merged_rows=done.rows,
@@ -114,7 +114,7 @@ def _change(step: WriterStep, intake: TimelineIntake) -> RootChange:
     return RootChange(
         applied=intake.end,
         block=intake.block,
-        settings_digest=step.writer.settings.digest,
+        settings_digest=state.writer.settings.digest,
         partitions=kept,
         last=last,
         next_run=done.next_run,
@@ -132,12 +132,12 @@ def _add_arrival(partition: Partition, arrival: Arrival) -> Partition:
 
 
 def _arrange(
-    step: WriterStep, partition: Partition, new: list[tuple[Piece, ...]], killed: I64, next_run: int
+    state: WriterState, partition: Partition, new: list[tuple[Piece, ...]], killed: I64, next_run: int
 ) -> Arrangement:
-    places = step.files.places
-    if step.writer.settings.late_merge == "always":
-        return arrangement.arrange_always(partition, new, killed, step.most, places)
-    return arrangement.arrange_auto(partition, new, killed, step.most, next_run, places)
+    places = state.files.places
+    if state.writer.settings.late_merge == "always":
+        return arrangement.arrange_always(partition, new, killed, state.most, places)
+    return arrangement.arrange_auto(partition, new, killed, state.most, next_run, places)
 
 
 def _late_rows(intake: TimelineIntake, partitions: Sequence[Partition], version: int) -> int:
@@ -181,40 +181,40 @@ def drop_purged(writer: TimelineWriter) -> None:
         delete_copies(held.attempt(drop_purged_pieces))
 
 
-def drop_purged_pieces(step: WriterStep) -> WriterStep | None:
-    """The next step, from a root that names no file with purged records; None if another writer swapped the root first.
+def drop_purged_pieces(state: WriterState) -> WriterState | None:
+    """The next state, from a root that names no file with purged records; None if another writer was first.
 
     Changes that began from the old root fail their swap and start again.
     """
-    change = _purge_change(step)
-    return step if change is None else step.published(change)
+    change = _purge_change(state)
+    return state if change is None else state.published(change)
 
 
-def _purge_change(step: WriterStep) -> RootChange | None:
+def _purge_change(state: WriterState) -> RootChange | None:
     """The change that removes purged records from the root; None if there are none."""
-    before, root = step.snapshot.purged_before, step.root
-    partitions = roots.partitions(step.objects, root)
+    before, root = state.snapshot.purged_before, state.root
+    partitions = roots.partitions(state.objects, root)
     own = own_files(partitions)
-    doomed = frozenset(files_with_purged(step.objects, sorted(own), before))
-    most = _TASK_ROW_GROUPS * step.most
+    doomed = frozenset(files_with_purged(state.objects, sorted(own), before))
+    most = _TASK_ROW_GROUPS * state.most
     plans = [plan for p in partitions if (plan := _plan(p, doomed, before, most)) is not None]
     if not plans and root.purged_before >= before:
         return None
-    merges = [_task(step, sources) for plan in plans for sources in plan.rewritten]
-    results = iter(step.merged(merges))
+    merges = [_task(state, sources) for plan in plans for sources in plan.rewritten]
+    results = iter(state.merged(merges))
     changed = [_apply(plan, [next(results) for _ in plan.rewritten]) for plan in plans]
     kept = tuple(p for p in changed if p.settled)
     last = LastUpdate(
         kind="purge",
         bytes_written=sum(c.bytes_written - p.partition.bytes_written for c, p in zip(changed, plans, strict=True)),
-        merged_rows=sum(p.rows for c in changed for p in c.pieces if p.since == step.version),
+        merged_rows=sum(p.rows for c in changed for p in c.pieces if p.since == state.version),
         partitions=len(changed),
         pieces=sum(len(c.pieces) for c in changed),
     )
     return RootChange(
         applied=root.applied,
         block=root.block,
-        settings_digest=step.writer.settings.digest,
+        settings_digest=state.writer.settings.digest,
         partitions=kept,
         last=last,
         next_run=root.next_run,
@@ -223,9 +223,9 @@ def _purge_change(step: WriterStep) -> RootChange | None:
     )
 
 
-def _task(step: WriterStep, pieces: tuple[Piece, ...]) -> PieceMergeTask:
-    return step.task(
-        MergeJob(pieces), min(PieceOrigin.FOLDED, max(p.how for p in pieces)), RowGroupShape.SPLIT, step.most
+def _task(state: WriterState, pieces: tuple[Piece, ...]) -> PieceMergeTask:
+    return state.task(
+        MergeJob(pieces), min(PieceOrigin.FOLDED, max(p.how for p in pieces)), RowGroupShape.SPLIT, state.most
     )
 
 
@@ -301,11 +301,11 @@ def _with_results(parts: _Parts, merged: Iterable[MergeResult]) -> tuple[Piece, 
     return tuple(found)
 
 
-def delete_copies(step: WriterStep) -> None:
+def delete_copies(state: WriterState) -> None:
     """Delete the files with purged records that the root does not name, without a grace period."""
-    objects = step.objects
-    named = own_files(roots.partitions(objects, step.root))
+    objects = state.objects
+    named = own_files(roots.partitions(objects, state.root))
     loose = [file for info in objects.files() if (file := objects.file(info.key)) not in named]
-    for file in files_with_purged(objects, loose, step.snapshot.purged_before):
+    for file in files_with_purged(objects, loose, state.snapshot.purged_before):
         objects.store.delete(objects.key(file))
         objects.store.delete(objects.replaced_key(last_name(file)))

@@ -98,38 +98,40 @@ class TimelineWriter:
                     remove(self.objects.dataset)
             raise
 
-    def attempt(self, change: Callable[[WriterStep], T | None]) -> T:
+    def attempt(self, change: Callable[[WriterState], T | None]) -> T:
         """Apply a change to the root; repeat it if it returns None: another writer swapped the root first."""
         return run_derivation(_Attempts(self, change), tries=MAX_RACES)
 
 
 @dataclass
-class _Attempts(Derivation["WriterStep", T]):
+class _Attempts(Derivation["WriterState", T]):
     """A change of the root under the turn that the caller holds, or without one."""
 
     writer: TimelineWriter
-    change: Callable[[WriterStep], T | None]
+    change: Callable[[WriterState], T | None]
     begin: Root | None = None
 
     replaced = ()
 
-    def take_snapshot(self) -> WriterStep:
+    def take_snapshot(self) -> WriterState:
         writer = self.writer
         root, self.begin = self.begin or writer.kept.load(writer.objects), None
         snapshot = writer.snapshot()
-        return WriterStep(_LedgerState(writer, snapshot), roots.root_or_emptied(root, snapshot, writer.settings.digest))
+        return WriterState(
+            _LedgerState(writer, snapshot), roots.root_or_emptied(root, snapshot, writer.settings.digest)
+        )
 
-    def attempt(self, state: WriterStep) -> T:
+    def attempt(self, state: WriterState) -> T:
         done = self.change(state)
         if done is None:  # a lost race: the loop tries again, and raises this error only after the last attempt
             name = self.writer.name
             raise CommitConflict(f"other writers changed the timeline of {name} {MAX_RACES} times", hint="try again")
         return done
 
-    def inputs_moved(self, state: WriterStep) -> bool:
+    def inputs_moved(self, state: WriterState) -> bool:
         return self.writer.snapshot().purged_before > state.snapshot.purged_before  # a purge removed slices
 
-    def repair(self, state: WriterStep, error: Unreadable) -> bool:
+    def repair(self, state: WriterState, error: Unreadable) -> bool:
         """Rebuild a damaged timeline from an empty root."""
         if state.root.applied == 0 or (isinstance(error, UnreadablePiece) and not is_own(error.file)):
             return False  # a slice of the ledger is damaged: rebuilding the timeline would not help
@@ -155,7 +157,7 @@ class _LedgerState:
 
 
 @dataclass(frozen=True)
-class WriterStep:
+class WriterState:
     """One change of the root in progress: the root it starts from, and the ledger as of one snapshot."""
 
     look: _LedgerState
@@ -240,8 +242,8 @@ class WriterStep:
         late = [self.task(work, how, RowGroupShape.CHUNKS, max(1, self.most // 4)) for work in arranged.late_jobs]
         return settled + late
 
-    def published(self, change: RootChange) -> WriterStep | None:
-        """Publish a change: the next step, or None if another writer swapped the root first."""
+    def published(self, change: RootChange) -> WriterState | None:
+        """Publish a change: the next state, or None if another writer swapped the root first."""
         after = publish(self.objects, self.root, change)
         if self.objects.dataset.read_head() is None:  # a drop may have removed all objects before this root was stored
             raise UnknownDataset(

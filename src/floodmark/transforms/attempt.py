@@ -49,7 +49,7 @@ class RunAttempt:
 
     @cached_property
     def info(self) -> RunInfo:
-        return RunInfo(self.tally.run, self.lake.runtime.clock() // _MS, self.step_snapshot.heads)
+        return RunInfo(self.tally.run, self.lake.runtime.clock() // _MS, self.step_snapshot.last_offsets)
 
     @cached_property
     def publisher(self) -> Publisher:

@@ -82,10 +82,10 @@ class Publisher:
         tables = [table for s in stored if (table := s.failed_table()) is not None]
         failures = pa.concat_tables([empty_failed_keys(step_snapshot.keys), *tables])
         prepare = self.meta.fresh if self.replaces_all else self.meta.after
-        heads = blocks_at(step_snapshot.heads, step_snapshot.inputs)
+        heads = blocks_at(step_snapshot.last_offsets, step_snapshot.inputs)
         read = ReadBlocks(
             blocks_at(positions, step_snapshot.inputs),
-            {name: (step_snapshot.heads[name], at) for name, at in heads.items()},
+            {name: (step_snapshot.last_offsets[name], at) for name, at in heads.items()},
         )
         given = (self.run, processed, failures, positions, step_snapshot.version)
         draft = prepare(*given, name=step_snapshot.step.name, seconds=seconds, read=read)

@@ -216,7 +216,7 @@ class _Call:
         results = self._call()
         rows = [_rows(result) for result in results]
         commits = []
-        heads = {given.dataset_id: given.head for given in self.step_snapshot.inputs}
+        heads = {given.dataset_id: given.last_offset for given in self.step_snapshot.inputs}
         # The first output is committed last: after a crash before, the others are ahead of it, never behind.
         for number in range(len(results) - 1, -1, -1):
             seconds = round(time.monotonic() - self.began, 3)
@@ -342,7 +342,7 @@ def _inputs(step_snapshot: WholeStepSnapshot) -> tuple[InputStatus, ...]:
 def _report(
     step_snapshot: WholeStepSnapshot, run: str, rows: int, commits: Sequence[Commit], began: float
 ) -> RunReport:
-    positions = {given.name: given.head for given in step_snapshot.inputs} if commits else {}
+    positions = {given.name: given.last_offset for given in step_snapshot.inputs} if commits else {}
     return RunReport(
         step=step_snapshot.step.name,
         run=run,

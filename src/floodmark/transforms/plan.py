@@ -126,8 +126,8 @@ def _input(step_snapshot: StepSnapshot, given: InputSnapshot, keys: int, version
     elif records == 0:
         reads = "nothing"
     else:
-        reads = f"{records:,} records, {start} to {given.head}"
-    return InputPlan(given.name, previous, given.head, records, keys, reads)
+        reads = f"{records:,} records, {start} to {given.last_offset}"
+    return InputPlan(given.name, previous, given.last_offset, records, keys, reads)
 
 
 # Status and tables
@@ -204,4 +204,4 @@ def input_status(given: InputSnapshot, positions: Mapping[str, int]) -> InputSta
     """How far a step with these positions has read an input."""
     position = positions[given.dataset_id]
     behind = max(0, given.end - max(position + 1, given.purged_before))
-    return InputStatus(given.name, position, given.head, behind)
+    return InputStatus(given.name, position, given.last_offset, behind)

@@ -73,9 +73,9 @@ class StepSnapshot:
         return {given.name: offsets.get(given.dataset_id, NO_POSITION) for given in self.inputs}
 
     @property
-    def heads(self) -> dict[str, int]:
+    def last_offsets(self) -> dict[str, int]:
         """By dataset id the newest record of each input, -1 for none."""
-        return {given.dataset_id: given.head for given in self.inputs}
+        return {given.dataset_id: given.last_offset for given in self.inputs}
 
     @property
     def positions(self) -> dict[str, int]:
@@ -131,7 +131,7 @@ class StepSnapshot:
         """Whether a run would commit nothing, as far as the positions show. Reads no data."""
         if self.shape is None:
             return True
-        if self.stale is not None or self.heads != self.positions:
+        if self.stale is not None or self.last_offsets != self.positions:
             return False
         if self.meta.version is not None and self.watermark != self.primary.state.watermark:
             return False

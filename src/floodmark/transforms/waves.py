@@ -155,7 +155,7 @@ class Waves:
                 wave, rows_in_wave = [], 0
             wave.append(unit)
             rows_in_wave += unit.rows
-        yield Wave(wave, step_snapshot.heads, is_complete=True, checked=checked)
+        yield Wave(wave, step_snapshot.last_offsets, is_complete=True, checked=checked)
 
     def _known(self, gone: Sequence[KeysUnit]) -> list[KeysUnit]:
         """Gone keys that were processed before or have rows in an output. Others have nothing to remove."""
@@ -176,6 +176,8 @@ class Waves:
                 found.keys.slice(start, end - start), self.shape, step_snapshot.inputs, self.runner, room
             )
             pending = dict(zip(self.shape.ids, found.first_pending(end), strict=True))
-            positions = self.since if keeps_positions else advance_positions(self.since, step_snapshot.heads, pending)
+            positions = (
+                self.since if keeps_positions else advance_positions(self.since, step_snapshot.last_offsets, pending)
+            )
             is_complete = not keeps_positions and end == len(found) == found.found
             yield Wave(units, positions, is_complete)

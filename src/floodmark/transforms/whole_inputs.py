@@ -104,7 +104,7 @@ class WholeStepSnapshot:
         for number in range(len(self.outputs)):
             positions = self.positions(number)
             for given in self.inputs:
-                if positions[given.dataset_id] != given.head:
+                if positions[given.dataset_id] != given.last_offset:
                     return f"{given.name!r} has new records"
         return None
 

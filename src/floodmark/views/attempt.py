@@ -95,7 +95,7 @@ class RefreshAttempt:
         if self.view_snapshot.stale is not None:
             return self.view_snapshot.stale
         for source in self.view_snapshot.moved:
-            new, rows = source.head - self.view_snapshot.positions[source.dataset_id], source.given.live_rows
+            new, rows = source.last_offset - self.view_snapshot.positions[source.dataset_id], source.given.live_rows
             if new > max(FEW_RECORDS, MAX_NEW_FRACTION * rows):
                 return f"most rows of {source.name!r} are new"
         return None
@@ -205,8 +205,8 @@ class RefreshAttempt:
         view_snapshot, runtime = self.view_snapshot, self.lake.runtime
         return ViewNote(
             version=view_snapshot.version,
-            positions=view_snapshot.heads,
-            blocks=blocks_at(view_snapshot.heads, [source.given for source in view_snapshot.sources]),
+            positions=view_snapshot.last_offsets,
+            blocks=blocks_at(view_snapshot.last_offsets, [source.given for source in view_snapshot.sources]),
             purged=view_snapshot.purged,
             generations=view_snapshot.generations,
             errors=failed.name,
@@ -238,12 +238,12 @@ class RefreshAttempt:
             failed=0 if computed is None else computed.failed,
             waiting=sum(source.waiting for source in view_snapshot.sources),
             commits=1,
-            positions=view_snapshot.named(view_snapshot.heads),
+            positions=view_snapshot.named(view_snapshot.last_offsets),
         )
 
 
 def _new_records(view_snapshot: ViewSnapshot, source: ViewInputSnapshot) -> int:
-    return source.head - max(view_snapshot.positions[source.dataset_id], source.purged_before - 1)
+    return source.last_offset - max(view_snapshot.positions[source.dataset_id], source.purged_before - 1)
 
 
 @contextmanager

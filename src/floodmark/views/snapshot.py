@@ -61,9 +61,9 @@ class ViewSnapshot:
         return {s.given.dataset_id: known.get(s.given.dataset_id, NO_POSITION) for s in self.sources}
 
     @property
-    def heads(self) -> dict[str, int]:
+    def last_offsets(self) -> dict[str, int]:
         """By dataset id, the newest readable record: records that lack computed columns are not readable yet."""
-        return {s.given.dataset_id: s.head for s in self.sources}
+        return {s.given.dataset_id: s.last_offset for s in self.sources}
 
     @property
     def purged(self) -> dict[str, int]:
@@ -110,7 +110,7 @@ class ViewSnapshot:
     @property
     def moved(self) -> list[ViewInputSnapshot]:
         """The inputs with new records."""
-        return [s for s in self.sources if s.head > self.positions[s.given.dataset_id]]
+        return [s for s in self.sources if s.last_offset > self.positions[s.given.dataset_id]]
 
     def check_positions(self) -> None:
         """Raise an error if an input no longer has the records that the view was computed from."""
@@ -125,7 +125,7 @@ class ViewSnapshot:
 
         The view keeps its rows until they are available again.
         """
-        return any(s.head < self.positions[s.given.dataset_id] for s in self.sources)
+        return any(s.last_offset < self.positions[s.given.dataset_id] for s in self.sources)
 
     @property
     def is_filled_replacement(self) -> bool:

@@ -56,9 +56,9 @@ class ViewInputSnapshot:
         return self.given.dataset_id
 
     @property
-    def head(self) -> int:
+    def last_offset(self) -> int:
         """The offset of the newest record that can be read; -1 if there is none."""
-        return self.given.head
+        return self.given.last_offset
 
     @property
     def purged_before(self) -> int:
@@ -75,7 +75,7 @@ class ViewInputSnapshot:
         snapshot = self.given.snapshot
         if self.given.is_newest:
             return snapshot.head
-        position = find_block(self.head, snapshot.all_slices, snapshot.head, snapshot.state.last_offset)
+        position = find_block(self.last_offset, snapshot.all_slices, snapshot.head, snapshot.state.last_offset)
         return None if position is None else position.block
 
     @property
