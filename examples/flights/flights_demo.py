@@ -199,7 +199,7 @@ class Demo:
         stats = flights.timeline_stats()
         last, held = stats.last, sum(one.bytes for one in stats.partitions)
         start = time.perf_counter()
-        day = flights.timeline_batches("2013-01-16T05:00", "2013-01-17T05:00").read_all()
+        day = flights.timeline_batches("2013-01-16T05:00Z", "2013-01-17T05:00Z").read_all()
         seconds = time.perf_counter() - start
         with self.published as published:
             wanted = published.sql("select count(*) from flights where month = 1 and day = 16").fetchall()[0][0]

@@ -83,7 +83,7 @@ def main() -> None:
 
     # 5. The timeline: a late row is read in its place.
     live.write(rows(12, "ada", 1, hour=9))
-    morning = live.timeline_batches("2026-11-01T00:00", "2026-11-01T10:30", columns=["id"]).read_all()
+    morning = live.timeline_batches("2026-11-01T00:00Z", "2026-11-01T10:30Z", columns=["id"]).read_all()
     assert morning["id"].to_pylist() == [1, 12, 2, 3]
     print(f"morning of the first day: {morning['id'].to_pylist()}, 12 came last")
 

@@ -37,7 +37,7 @@ from floodmark.rows.rows import Rows, SideColumnsLoader
 from floodmark.timeline import read as ordered_by_time
 from floodmark.timeline.fold import EMPTY_REPORT, add_reports
 from floodmark.timeline.root import LastUpdate, Root
-from floodmark.timeline.sections import Moment, parse_range
+from floodmark.timeline.sections import Moment
 from floodmark.timeline.timeline import Timeline, TimelinePieces, TimelineStats
 
 if TYPE_CHECKING:
@@ -207,7 +207,10 @@ class Dataset:
         return commit
 
     def advance_watermark(self, to: datetime | date | str) -> Commit | None:
-        """Declare the data complete up to a time; None if the watermark already has that time."""
+        """Declare the data complete up to a time; None if the watermark already has that time.
+
+        The time must have a time zone, unless the event time column has none. A date is midnight in UTC.
+        """
         return self.parts.ledger.advance_watermark(to)
 
     def evolve(self, added: pa.Schema | Mapping[str, Any]) -> pa.Schema:
@@ -220,6 +223,8 @@ class Dataset:
 
     def purge(self, before: int | str | date | datetime) -> PurgeReport:
         """Permanently remove old slices: those whose records are all before an offset or an event time.
+
+        The time must have a time zone, unless the event time column has none. A date is midnight in UTC.
 
         The chain and the offsets stay. Only whole slices are removed, so some older records may remain. Values computed
         from the removed records are removed too.
@@ -235,7 +240,8 @@ class Dataset:
     def read(self, *, as_of: AsOf = None, system: bool = False, columns: Sequence[str] | None = None) -> DataFrame:
         """The data columns, or the given `columns`, as a Spark frame.
 
-        `system=True` adds offset, op and system_time. `as_of` reads the past: an offset, a block hash or a time.
+        `system=True` adds offset, op and system_time. `as_of` reads the past: an offset, a block hash or a time, which
+        must have a time zone.
         """
         scan = self.parts.ledger.retry_if_replaced(self.parts.rows.scan, as_of, columns)
         if system:
@@ -349,7 +355,8 @@ class Dataset:
     def timeline(self, start: Moment = None, end: Moment = None, *, columns: Sequence[str] | None = None) -> DataFrame:
         """The current rows with event times in [start, end) as a Spark frame in event-time order.
 
-        Times are text, dates or datetimes, in UTC if they have no time zone. `columns` may include system columns.
+        Times are text or datetimes with a time zone, or dates (midnight in UTC). A time without a zone fits only an
+        event time column without one. `columns` may include system columns.
         """
         reading = self.parts.timeline.reading(start, end, columns)
         frame: DataFrame = ordered_by_time.spark_frame(reading, self._spark())
@@ -367,7 +374,8 @@ class Dataset:
 
     def timeline_pieces(self, start: Moment = None, end: Moment = None) -> TimelinePieces:
         """The partitions of a time range and the position of each of their pieces."""
-        return self.parts.timeline.snapshot().pieces(parse_range(start, end))
+        timeline = self.parts.timeline.snapshot()
+        return timeline.pieces(timeline.range(start, end))
 
     def timeline_stats(self) -> TimelineStats:
         """Statistics per partition: rows, pieces, row groups, waiting rows, dead rows, and bytes written."""

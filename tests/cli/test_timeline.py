@@ -53,12 +53,12 @@ def test_rows_come_in_event_time_order(run, ticks):
 
 
 def test_range_holds_its_start_and_not_its_end(run, ticks):
-    assert ids(run("timeline", ticks, "2026-11-01T02:00", "2026-11-01T04:00", "--json")) == [120, 150, 180]
-    assert ids(run("timeline", ticks, "2026-11-02T22:00", "--json")) == [46 * 60, 47 * 60]
+    assert ids(run("timeline", ticks, "2026-11-01T02:00Z", "2026-11-01T04:00Z", "--json")) == [120, 150, 180]
+    assert ids(run("timeline", ticks, "2026-11-02T22:00Z", "--json")) == [46 * 60, 47 * 60]
 
 
 def test_text_has_a_line_per_row(run, ticks):
-    lines = run("timeline", ticks, "2026-11-01", "2026-11-01T03:00").lines
+    lines = run("timeline", ticks, "2026-11-01", "2026-11-01T03:00Z").lines
     assert lines[0].split() == ["id", "at"]
     assert len(lines) == 1 + 4
     assert "2026-11-01 02:30:00+00:00" in lines[-1]
@@ -118,7 +118,7 @@ def test_pieces_of_a_range_are_drawn_alone(run, ticks):
 
 def test_pieces_outside_of_the_range_are_not_drawn(run, ticks):
     all_day = run("timeline", ticks, "2026-11-01", "2026-11-02", "--output", "day.svg", "--json").json["pieces"]
-    found = run("timeline", ticks, "2026-11-01T00:00", "2026-11-01T02:00", "--output", "hours.svg", "--json").json
+    found = run("timeline", ticks, "2026-11-01T00:00Z", "2026-11-01T02:00Z", "--output", "hours.svg", "--json").json
     assert 1 <= found["pieces"] < all_day
 
 

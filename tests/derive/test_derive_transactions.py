@@ -14,8 +14,8 @@ from floodmark.chain.ids import Multihash
 from floodmark.derive.commit import CommitMoves, KeyResults, commit_whole_result, evolve_layout
 from floodmark.engine.progress import SilentProgress
 from floodmark.errors import BadPrimaryKey, CommitConflict, DuplicateKeys, ReadOnlyDataset, UnfitResult
-from floodmark.ledger.commit import to_nanos
 from floodmark.ledger.data_input import TableData
+from floodmark.ledger.moments import to_nanos
 from ledger.worlds import START, blocks, keys, untouched
 from limits import set_limit
 

@@ -90,7 +90,14 @@ def test_watermark_never_goes_back(dataset):
 
 
 @pytest.mark.parametrize(
-    "given", ["2026-04-01", "2026-04-01T00:00:00Z", "2026-04-01T02:00:00+02:00", date(2026, 4, 1), datetime(2026, 4, 1)]
+    "given",
+    [
+        "2026-04-01",
+        "2026-04-01T00:00:00Z",
+        "2026-04-01T02:00:00+02:00",
+        date(2026, 4, 1),
+        datetime(2026, 4, 1, tzinfo=UTC),
+    ],
 )
 def test_watermark_can_be_given_as_text_or_date(dataset, given):
     dataset.advance_watermark(given)

@@ -89,13 +89,6 @@ def test_given_time_is_still_known_when_the_commit_is_found_again(twin, clock):
     assert (again, again.now) == (first, START)
 
 
-def test_time_without_a_zone_is_utc(twin, clock, caplog):
-    clock.tick(90)
-    commit = twin.store_chunk([{"id": 1, "x": "a"}], now=START.replace(tzinfo=None))
-    assert "which is 90" in warned(caplog)[0]
-    assert commit.now == START
-
-
 def test_now_in_the_future_moves_no_system_time(twin, clock, caplog):
     commit = twin.store_chunk([{"id": 1, "x": "a"}], now=START + timedelta(days=1))
     assert (commit.system_time, commit.now) == (START, START + timedelta(days=1))

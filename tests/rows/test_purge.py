@@ -46,10 +46,10 @@ def test_slices_that_lie_wholly_before_an_offset_go(dataset, before, first):
 @pytest.mark.parametrize(
     ("before", "first"),
     [
-        ("2026-03-01T00:02:00", 0),
-        ("2026-03-01T00:02:01", 3),
+        ("2026-03-01T00:02:00Z", 0),
+        ("2026-03-01T00:02:01Z", 3),
         (datetime(2026, 3, 1, 0, 11, tzinfo=UTC), 3),
-        (datetime(2026, 3, 1, 0, 12), 5),
+        (datetime(2026, 3, 1, 0, 12, tzinfo=UTC), 5),
         ("2026-03-01T02:12:00+02:00", 5),
         (date(2026, 3, 2), 10),
         (START, 0),

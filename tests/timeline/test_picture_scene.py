@@ -121,7 +121,7 @@ def test_partitions_that_were_touched_are_shown_before_the_newest():
 
 
 def test_a_range_shows_only_its_pieces_on_its_axis():
-    wanted = parse_range("2026-11-01T06:00", "2026-11-01T12:00")
+    wanted = parse_range("2026-11-01T06:00Z", "2026-11-01T12:00Z")
     days = [
         day("2026-11-01", even(24), [[piece(0, HOUR)], [piece(7 * HOUR, 8 * HOUR - 1)]]),
         day("2026-11-02", even(1)),

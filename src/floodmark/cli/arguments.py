@@ -302,10 +302,10 @@ def _parse_value(text: str, field: pa.Field) -> Any:
 
 
 def _parse_time(text: str, timestamp: Any) -> datetime:
-    """A time for a column. If the column has a zone, a time without one is UTC."""
+    """A time for a column: with a zone if the column has one, else without."""
     moment = datetime.fromisoformat(text)
-    if timestamp.tz is None and moment.tzinfo is not None:
-        raise ValueError("times of the column have no zone")
+    if (timestamp.tz is None) != (moment.tzinfo is None):
+        raise ValueError("the time must have a zone if the column has one, else none")
     return moment
 
 

@@ -66,7 +66,7 @@ def fold(call: Invocation, name: str, partition: str | None) -> None:
     "--before",
     required=True,
     metavar="OFFSET|TIME",
-    help="An offset (a number), or an event time: 2026-11-15, 2026-11-15T12:00:00Z (UTC if it has no zone).",
+    help="An offset (a number), or an event time: a date in UTC, or a time with a zone such as 2026-11-15T12:00Z.",
 )
 def purge(call: Invocation, name: str, before: str) -> None:
     """Delete old records permanently.

@@ -68,13 +68,14 @@ def timeline(
 
     \b
     floodmark timeline ticks 2026-11-01 2026-11-03
-    floodmark timeline ticks 2026-11-01T09:30 2026-11-01T09:35 --columns at,price
+    floodmark timeline ticks 2026-11-01T09:30Z 2026-11-01T09:35Z --columns at,price
     floodmark timeline ticks --limit 100 --json | jq '.rows[]'
     floodmark timeline ticks --pieces
     floodmark timeline ticks 2026-11-01 2026-11-02 --output day.svg
 
-    The range includes FROM and excludes TO; times without a zone are UTC. Rows with the same time are in order of
-    arrival. The dataset must have been created with --partition-by.
+    The range includes FROM and excludes TO. Dates are days in UTC; times need a zone, such as Z or +02:00, unless the
+    event time column has none. Rows with the same time are in order of arrival. The dataset must have been created with
+    --partition-by.
 
     In the picture a box is a piece: sorted rows of one row group. Late rows are above the pieces that they will be
     merged with. New and merged pieces are from the last update. In the partitions that it touched, it reused the other
@@ -189,11 +190,10 @@ def _write_svg(call: Invocation, dataset: Dataset, start: str | None, end: str |
 def _scene(dataset: Dataset, start: str | None, end: str | None, size: PictureSize) -> tuple[Scene, str, int]:
     """The scene to draw, the unit of the partitions, and the number of records that are not in them yet."""
     from floodmark.timeline.scene import compose
-    from floodmark.timeline.sections import parse_range
 
     found = dataset.timeline_pieces(start, end)
     unit = found.settings.partition_by
-    scene = compose(found.partitions, unit, found.root.version, size, parse_range(start, end))
+    scene = compose(found.partitions, unit, found.root.version, size, found.range)
     last = dataset.last_offset
     return scene, unit, max(0, (0 if last is None else last + 1) - found.root.applied)
 

@@ -84,14 +84,6 @@ def to_datetime(nanos: Nanos) -> datetime:
     return _EPOCH + timedelta(microseconds=nanos // 1000)
 
 
-def to_nanos(moment: datetime) -> Nanos:
-    """A datetime as nanoseconds since the epoch. Without a time zone it counts as UTC."""
-    if moment != moment:
-        raise ValueError("NaT is not a point in time")
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(microseconds=1) * 1000
-
-
 def plan_blocks(
     state: ChainState, events: Iterable[MetadataEvent], system_time: Nanos
 ) -> tuple[list[PlannedBlock], ChainState]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import date, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,6 @@ from floodmark.chain.events import (
     AddPushSource,
     DatasetKind,
     MetadataEvent,
-    Nanos,
     Seed,
     SetDataSchema,
     SetTransform,
@@ -34,6 +34,7 @@ from floodmark.ledger.append import first_layout
 from floodmark.ledger.commit import PlannedBlock, empty_event, plan_blocks, publish, to_datetime
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout, check_column_name, declare_vocab, derive_layout, fields_from, vocabulary
+from floodmark.ledger.selection import parse_time
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, to_attachments, to_derived_attachments, to_merge
 from floodmark.storage.parquet import Vocabulary
@@ -228,8 +229,10 @@ def refuse_derivative(snapshot: Snapshot, name: str, reason: str, hint: str) -> 
         raise ReadOnlyDataset(f"dataset {name!r} is derived from other datasets: {reason}", hint=hint)
 
 
-def watermark_events(name: str, time: Nanos, snapshot: Snapshot) -> Sequence[MetadataEvent]:
+def watermark_events(name: str, to: datetime | date | str, snapshot: Snapshot) -> Sequence[MetadataEvent]:
     """The events that move the watermark to a time; none if it is there already."""
+    is_plain = snapshot.layout is not None and not snapshot.layout.event_time_has_zone
+    time = parse_time(name, to, in_plain_column=is_plain)
     refuse_derivative(
         snapshot,
         name,

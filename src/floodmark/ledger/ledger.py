@@ -23,7 +23,7 @@ from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.position import Position
 from floodmark.ledger.scan import Scan, checked_columns
 from floodmark.ledger.schema import Layout, fields_from
-from floodmark.ledger.selection import Selection, parse_time, select_interval
+from floodmark.ledger.selection import Selection, select_interval
 from floodmark.ledger.slice_index import SegmentCache
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.verify import VerifyReport, verify
@@ -90,7 +90,7 @@ class Ledger:
 
     def advance_watermark(self, to: datetime | date | str) -> Commit | None:
         """Record that the data is complete up to a time; None if the watermark is already at that time."""
-        build = partial(watermark_events, self.name, parse_time(self.name, to))
+        build = partial(watermark_events, self.name, to)
         planned, self.latest = commit_events(self.name, self.snapshot, build, self.runtime)
         return describe_commit(planned, None) if planned else None
 

@@ -242,9 +242,10 @@ class Scan:
             if where is not None:
                 check_filter(where, self.full_schema)  # raise now, not when the stream is read
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
-            raise BadQuery(
-                f"the filter {where} does not work: {error}", hint="give SQL text or a pyarrow.compute expression"
-            ) from error
+            is_zone = "timestamp without timezone" in str(error)
+            zone = "give times a zone if the column has one, as datetime(…, tzinfo=UTC), else none"
+            hint = zone if is_zone else "give SQL text or a pyarrow.compute expression"
+            raise BadQuery(f"the filter {where} does not work: {error}", hint=hint) from error
         if self.selection.is_empty:
             return pa.RecordBatchReader.from_batches(self.schema, [])
         return self._guarded(self.batches(where), lambda scan: scan.batches(where))
@@ -390,7 +391,8 @@ _MISFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError)
 
 def check_filter(where: pc.Expression, schema: pa.Schema) -> None:
     """Raise Arrow's error if a filter does not work on these columns."""
-    schema.empty_table().filter(where)
+    # One row of nulls: Arrow does not compare the types for a table without rows.
+    pa.table([pa.nulls(1, field.type) for field in schema], schema.names).filter(where)
 
 
 def filter_fits(where: pc.Expression, schema: pa.Schema) -> bool:

@@ -51,6 +51,14 @@ class Layout:
         return pa.schema([f for f in self.data if f.name not in self.hidden]) if self.hidden else self.data
 
     @property
+    def event_time_has_zone(self) -> bool:
+        """Whether event times are moments. Without a zone they are clock times, stored as if in UTC."""
+        if self.event_time is None:
+            return True
+        declared = self.data.field(self.event_time).type
+        return isinstance(declared, pa.TimestampType) and declared.tz is not None
+
+    @property
     def slice_schema(self) -> pa.Schema:
         """The columns of a slice, in the order of the file."""
         return pa.schema([*system_fields(self.vocab), *self.payload_schema])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cached_property
@@ -21,7 +20,8 @@ from floodmark.chain.events import AddData, DatasetKind, ExecuteTransform, last_
 from floodmark.chain.ids import SHA3_256, Multihash
 from floodmark.chain.walk import read_block, walk_back
 from floodmark.errors import BadAsOf, BadHash, RecordsPurged
-from floodmark.ledger.commit import ends_transaction, to_nanos
+from floodmark.ledger.commit import ends_transaction
+from floodmark.ledger.moments import MissingZone, parse_moment, to_nanos
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.position import Position, first_after, offset_of
 from floodmark.ledger.snapshot import Snapshot
@@ -203,8 +203,8 @@ def _point(snapshot: Snapshot, name: str, as_of: AsOf) -> int:
             return as_of + 1
         case Multihash():
             return _end_at_block(snapshot, name, as_of)
-        case datetime() if as_of == as_of:
-            return _end_at_time(snapshot, to_nanos(as_of))
+        case datetime():
+            return _end_at_time(snapshot, parse_time(name, as_of))
         case str():
             return _end_at_text(snapshot, name, as_of)
         case _:
@@ -220,11 +220,8 @@ def _end_at_text(snapshot: Snapshot, name: str, as_of: str) -> int:
         return end
     if as_of.isdigit():
         return _point(snapshot, name, int(as_of))
-    try:
-        return _end_at_time(snapshot, to_nanos(datetime.fromisoformat(as_of)))
-    except ValueError:
-        pass
-    raise _bad(name, as_of, "give an offset, a block's hash as the log shows it, or a time such as 2026-11-15T12:00Z")
+    hint = "give an offset, a block's hash as the log shows it, or a time such as 2026-11-15T12:00Z"
+    return _end_at_time(snapshot, parse_time(name, as_of, hint=hint))
 
 
 def _end_at_block(snapshot: Snapshot, name: str, block_hash: Multihash) -> int:
@@ -266,7 +263,8 @@ def purge_end(snapshot: Snapshot, name: str, before: int | str | date | datetime
         case int():
             is_kept = pc.greater(slices.column("end"), max(min(before, snapshot.next_offset), 0))
         case _:
-            micros = parse_time(name, before) // 1000
+            is_plain = snapshot.layout is not None and not snapshot.layout.event_time_has_zone
+            micros = parse_time(name, before, in_plain_column=is_plain) // 1000
             is_kept = pc.fill_null(pc.greater_equal(slices.column("event_max"), micros), True)
     position: Any = pc.index(is_kept, True)
     first_kept = position.as_py()
@@ -275,19 +273,21 @@ def purge_end(snapshot: Snapshot, name: str, before: int | str | date | datetime
     return int(slices.column("start")[first_kept].as_py())
 
 
-def parse_time(name: str, given: object) -> int:
+def parse_time(
+    name: str,
+    given: object,
+    *,
+    in_plain_column: bool = False,
+    hint: str = "give a time such as 2026-11-15 or 2026-11-15T12:00:00Z",
+) -> int:
     """A time, a date or text such as 2026-11-15T12:00:00Z as nanoseconds since the epoch."""
-    match given:
-        case date() if given != given:  # pandas' NaT is a date that does not equal itself
-            pass
-        case datetime():
-            return to_nanos(given)
-        case date():
-            return to_nanos(datetime(given.year, given.month, given.day))
-        case str():
-            with suppress(ValueError):
-                return to_nanos(datetime.fromisoformat(given))
-    raise _bad(name, given, "give a time such as 2026-11-15 or 2026-11-15T12:00:00Z")
+    try:
+        moment = parse_moment(given, in_plain_column=in_plain_column)
+    except MissingZone as error:
+        raise BadAsOf(f"{error.message} (dataset {name!r})", hint=error.hint) from error
+    if moment is None:
+        raise _bad(name, given, hint)
+    return to_nanos(moment)
 
 
 def _bad(name: str, as_of: object, hint: str) -> BadAsOf:

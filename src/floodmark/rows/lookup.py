@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from floodmark.errors import BadData, BadPrimaryKey, ReadOnlyDataset
 from floodmark.ledger.casting import cast_column, cast_columns
 from floodmark.ledger.data_input import SparkData, StreamData, TableData, recognise
+from floodmark.ledger.moments import typed_array
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, strategy_of
@@ -119,7 +120,7 @@ def _array(values: list[Any], column: str, layout: Layout) -> pa.Array:
     """Plain values in the column's type if they fit: 7 matches an int8, but '2026-11-16' does not match a date."""
     data_type = layout.data.field(column).type if column in layout.data.names else None
     try:
-        return pa.array(values, data_type)
+        return typed_array(values, data_type)
     except CAST_ERRORS:
         try:
             return pa.array(values)  # the later cast raises an error that names the values

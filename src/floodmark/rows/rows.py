@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from floodmark.chain.events import SourceState
 from floodmark.errors import BadIndex, UnreadableSlice
-from floodmark.ledger.commit import Commit, to_datetime, to_nanos
+from floodmark.ledger.commit import Commit, to_datetime
 from floodmark.ledger.data_input import Incoming, TableData
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.scan import Scan, checked_columns
-from floodmark.ledger.selection import NO_OFFSETS, AsOf, Selection, readable_offsets, select_interval
+from floodmark.ledger.selection import NO_OFFSETS, AsOf, Selection, parse_time, readable_offsets, select_interval
 from floodmark.ledger.side_columns import SideColumnSet, append_columns, check_side_names
 from floodmark.ledger.snapshot import Snapshot, load_snapshot
 from floodmark.ledger.strategy import strategy_of
@@ -105,10 +105,11 @@ class Rows:
             return None
         if not isinstance(now, datetime):
             raise TypeError(f"now={now!r} is not a time: give a datetime")
-        late = (self._ledger.runtime.clock() - to_nanos(now)) / 1e9
+        given = parse_time(self._ledger.name, now)
+        late = (self._ledger.runtime.clock() - given) / 1e9
         if late >= 1:
             _log.warning("store_chunk called with now=%s which is %.0fs in the past.", now.isoformat(), late)
-        return to_datetime(to_nanos(now)).isoformat()
+        return to_datetime(given).isoformat()
 
     # Which records are current
 

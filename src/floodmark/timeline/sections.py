@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from floodmark.errors import BadRange
+from floodmark.ledger.moments import MissingZone, parse_moment, to_nanos
 from floodmark.timeline.piece_cuts import ReadTimePoints
 from floodmark.timeline.pieces import MAX_POINT, MIN_POINT, Piece, TimePoint, TimePoints, rows_between, sort_positions
 
@@ -192,10 +192,8 @@ def _cut_points(span: Span, parts: int, seen: _Distribution, read: ReadTimePoint
 # Time ranges
 
 Moment = str | date | datetime | None
-"""A time, a date (midnight), or either as text. Without a time zone it is UTC. None means no limit."""
+"""A time with a zone, a date (midnight in UTC), or either as text. None means no limit."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _BEFORE_ALL = -1  # smaller than all offsets: comes before every record of the same time
 
 
@@ -223,10 +221,21 @@ class Range:
         return Range(max(self.first, place), self.end)
 
 
-def parse_range(start: Moment, end: Moment) -> Range:
+def parse_range(start: Moment, end: Moment, *, in_plain_column: bool = False) -> Range:
     """The range [start, end) as a user gives it."""
-    first = MIN_POINT if start is None else TimePoint(_micros(start, start, end), _BEFORE_ALL)
-    after = MAX_POINT if end is None else TimePoint(_micros(end, start, end), _BEFORE_ALL)
+
+    def micros(given: object) -> int:
+        try:
+            moment = parse_moment(given, in_plain_column=in_plain_column)
+        except MissingZone as error:
+            raise BadRange(error.message, hint=error.hint, start=start, end=end) from error
+        if moment is None:
+            hint = "give a time such as 2026-11-15 or 2026-11-15T12:00:00Z, a date or a datetime"
+            raise BadRange(f"{given!r} is not a time", hint=hint, start=start, end=end)
+        return to_nanos(moment) // 1000
+
+    first = MIN_POINT if start is None else TimePoint(micros(start), _BEFORE_ALL)
+    after = MAX_POINT if end is None else TimePoint(micros(end), _BEFORE_ALL)
     if first > after:
         raise BadRange(
             f"the range from {start} to {end} ends before it starts",
@@ -235,28 +244,3 @@ def parse_range(start: Moment, end: Moment) -> Range:
             end=end,
         )
     return Range(first, after)
-
-
-def _micros(given: object, start: Moment, end: Moment) -> int:
-    """A moment in microseconds since the epoch."""
-    match given:
-        case date() if given != given:  # pandas' NaT is a date that is not equal to itself
-            pass
-        case datetime():
-            return _since_epoch(given)
-        case date():
-            return _since_epoch(datetime(given.year, given.month, given.day))
-        case str():
-            with suppress(ValueError):
-                return _since_epoch(datetime.fromisoformat(given))
-    raise BadRange(
-        f"{given!r} is not a time",
-        hint="give a time such as 2026-11-15 or 2026-11-15T12:00:00Z, a date or a datetime",
-        start=start,
-        end=end,
-    )
-
-
-def _since_epoch(moment: datetime) -> int:
-    aware = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return (aware - _EPOCH) // _MICROSECOND

@@ -50,7 +50,8 @@ class Timeline:
 
     def reading(self, start: Moment, end: Moment, columns: Sequence[str] | None) -> TimelineScan:
         """The live rows with event times in [start, end), in event-time order."""
-        within, timeline = parse_range(start, end), self.snapshot()
+        timeline = self.snapshot()
+        within = timeline.range(start, end)
         return timeline.reading(within, *self._rows.columns(timeline.snapshot, columns))
 
     def root(self) -> Root:
@@ -166,9 +167,14 @@ class TimelineSnapshot:
         end = None if within.end == MAX_POINT else within.end.time
         return roots.partitions(self.objects, self.root, start, end)
 
+    def range(self, start: Moment, end: Moment) -> Range:
+        """The range as a user gives it. A time without a zone fits only event times without one."""
+        layout = self.snapshot.layout
+        return parse_range(start, end, in_plain_column=layout is not None and not layout.event_time_has_zone)
+
     def pieces(self, within: Range) -> TimelinePieces:
         """The pieces of the timeline in a range."""
-        return TimelinePieces(self.settings, self.root, tuple(self.partitions(within)))
+        return TimelinePieces(self.settings, self.root, within, tuple(self.partitions(within)))
 
     def stats(self) -> TimelineStats:
         """The statistics of the whole timeline."""
@@ -269,6 +275,7 @@ class TimelinePieces:
 
     settings: Settings
     root: Root
+    range: Range
     partitions: tuple[Partition, ...]
 
 

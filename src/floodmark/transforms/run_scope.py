@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from floodmark.derive.key_shape import InputShape, KeyShape, cast_exactly
 from floodmark.errors import BadStep
+from floodmark.ledger.moments import typed_array
 from floodmark.ledger.scan import check_filter
 from floodmark.rows.lookup import CAST_ERRORS, frame_table
 
@@ -146,7 +147,7 @@ def _rows(keys: Any) -> Sequence[Any]:
 
 def _array(values: Sequence[Any], data_type: pa.DataType | None, column: str) -> pa.Array:
     try:
-        return pa.array(values, data_type)
+        return typed_array(values, data_type)
     except CAST_ERRORS as error:
         raise BadStep(
             f"the keys given for {column!r} do not fit {data_type}: {error}", hint="give values of the column's type"
@@ -227,7 +228,7 @@ def _among(name: str, value: Any, keys: pa.Schema) -> pc.Expression:
             hint=f"the transform keys are {', '.join(keys.names)}",
         )
     try:
-        allowed = pa.array(_values(value), keys.field(name).type)
+        allowed = typed_array(_values(value), keys.field(name).type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise BadStep(
             f"the filter of {name!r} has values that do not fit {keys.field(name).type}: {error}",
