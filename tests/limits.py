@@ -17,6 +17,8 @@ LIMITS = {
     "catalog.marks": "floodmark.columns.catalog._MARKS",
     "catch_up.batch_rows": "floodmark.rows.key_index_loader._BATCH_ROWS",
     "catch_up.group_rows": "floodmark.rows.key_index_loader.GROUP_ROWS",
+    "changed.buffered_rows": "floodmark.derive.changed_keys._BUFFERED_ROWS",
+    "changed.task_rows": "floodmark.derive.changed_keys.TASK_ROWS",
     "chunks.chunk_rows": "floodmark.transforms.chunks.CHUNK_ROWS",
     "chunks.read_rows": "floodmark.transforms.chunks.READ_ROWS",
     "cloud.large_bytes": "floodmark.storage.cloud.LARGE_BYTES",

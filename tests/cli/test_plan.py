@@ -100,7 +100,8 @@ def test_json_has_the_plan_of_every_step(run, orders):
     answer = run("plan", "goods", "prices", "--json")
     goods, prices = answer.json["plans"]
     assert goods == {"step": "goods", "kind": "BatchGenerate", "plan": None}
+    reads = "3 records, 0 to 2"
     assert prices["plan"]["inputs"] == [
-        {"name": "orders", "previous": -1, "head": 2, "records": 3, "keys": 3, "reads": "3 records, 0 to 2"}
+        {"name": "orders", "previous": -1, "head": 2, "records": 3, "keys": 3, "reads": reads, "unchanged": 0}
     ]
     assert (prices["plan"]["kind"], prices["plan"]["changelist"], prices["plan"]["failed"]) == ("map", 2, 0)

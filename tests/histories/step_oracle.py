@@ -7,18 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import floodmark as fm
-from transforms.worlds import Case, Key, Row, World, in_order
+from transforms.worlds import Case, Key, Row, Source, World, in_order
 
 Content = tuple[Any, ...]
 """Everything that a key's result depends on, as values."""
 
 
 def input_rows(lake: fm.Lake, case: Case) -> list[list[Row]]:
-    """The current rows of every input."""
-    return [lake[s.name].to_arrow().to_pylist() if lake[s.name].schema is not None else [] for s in case.sources]
+    """The current rows of every input, in the columns that the step reads."""
+    return [
+        [s.read(row) for row in lake[s.name].to_arrow().to_pylist()] if lake[s.name].schema is not None else []
+        for s in case.sources
+    ]
+
+
+def input_records(lake: fm.Lake, source: Source) -> list[Row]:
+    """The records of an input that change what the step reads of it."""
+    records = lake[source.name].changes_arrow().to_pylist() if lake[source.name].schema is not None else []
+    if source.reads is None:
+        return records
+    same = set()
+    for old, new in pairwise(records):
+        if (old["op"], new["op"]) == (2, 3) and source.read(old) == source.read(new):
+            same |= {old["offset"], new["offset"]}
+    return [record for record in records if record["offset"] not in same]
 
 
 def universe(case: Case, inputs: Sequence[Sequence[Row]]) -> list[Key]:
@@ -90,10 +106,7 @@ class Memory:
     failed: dict[Key, bool] = field(default_factory=dict)  # how a key's last call ended
 
     def now(self, lake: fm.Lake) -> Now:
-        records = [
-            lake[s.name].changes_arrow().to_pylist() if lake[s.name].schema is not None else []
-            for s in self.case.sources
-        ]
+        records = [input_records(lake, source) for source in self.case.sources]
         return Now(self.case, input_rows(lake, self.case), records, heads(lake, self.case))
 
     def must(self, now: Now) -> set[Key]:

@@ -26,7 +26,9 @@ from transforms.worlds import (
     CASES,
     FACTORS,
     JOIN,
+    LOOKUP_READ,
     MAP,
+    MAP_READ,
     MOVING_GROUPS,
     ONE_TO_MANY,
     TWO_OUTPUTS,
@@ -40,6 +42,7 @@ from transforms.worlds import (
 
 KEYS = range(4)
 _PARTS = {"id", "ref", "i", "j", "n", "cat", "g"}
+SOME = [JOIN, MOVING_GROUPS, TWO_OUTPUTS, MAP_READ, LOOKUP_READ]
 _NULLABLE = {("moving_groups", "g"), ("appended", "g"), ("lookup", "cat")}
 
 
@@ -126,6 +129,18 @@ class Histories(Machine):
         for world in self.worlds:
             world.write(source.name, *found)
         self.past.look(self.worlds[0].lake)
+
+    @precondition(lambda self: any(source.reads is not None for source in self.case.sources))
+    @rule(which=st.integers(0, 2), at=st.integers(0, 20), count=st.integers(1, 3), value=st.integers(10, 99))
+    def change_what_is_not_read(self, which: int, at: int, count: int, value: int) -> None:
+        sources = [source for source in self.case.sources if source.reads is not None]
+        source = sources[which % len(sources)]
+        found = self.worlds[0].lake[source.name].to_arrow().to_pylist()
+        rows = sorted(found, key=str)[at % max(1, len(found)) :][:count]
+        if rows:
+            for world in self.worlds:
+                world.write(source.name, *[tuple({**row, "other": value}[c] for c in source.columns) for row in rows])
+            self.past.look(self.worlds[0].lake)
 
     @rule(which=st.integers(0, 2), at=st.integers(0, 20), count=st.integers(1, 2))
     def delete(self, which: int, at: int, count: int) -> None:
@@ -427,7 +442,9 @@ class Histories(Machine):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("case", CASES if IN_FULL else [JOIN, MOVING_GROUPS, TWO_OUTPUTS], ids=str)
+@pytest.mark.parametrize(
+    "case", CASES if IN_FULL else [JOIN, MOVING_GROUPS, TWO_OUTPUTS, MAP_READ, LOOKUP_READ], ids=str
+)
 def test_v2_is_v1_is_everything_from_scratch_whatever_happens(case: Case):
     with in_this_process():
         run_histories(Histories, ci=1, steps=9, case=case)

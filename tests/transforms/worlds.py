@@ -99,6 +99,11 @@ class Source:
     key: tuple[str, ...] | None
     part: Mapping[str, str]  # transform key → column
     required: bool = False
+    reads: tuple[str, ...] | None = None  # the columns that the step declares to read; None: all
+
+    def read(self, row: Row) -> Row:
+        """What the step reads of a row."""
+        return row if self.reads is None else {n: row[n] for n in dict.fromkeys([*self.part.values(), *self.reads])}
 
     @property
     def schema(self) -> pa.Schema:
@@ -190,7 +195,10 @@ class Case:
         inputs: list[Any] = []
         for source in self.sources:
             aliased = any(name != column for name, column in source.part.items())
-            spec: Any = fm.InputSpec(source.name, keys=dict(source.part)) if aliased else source.name
+            keys = dict(source.part) if aliased else None
+            spec: Any = source.name
+            if aliased or source.reads is not None:
+                spec = fm.InputSpec(source.name, keys=keys, columns=source.reads)
             inputs.append(fm.Required(spec) if source.required else spec)
         outputs: list[Any] = [
             o.name if set(o.key) == set(self.keys) else fm.OutputSpec(o.name, key=o.key) for o in self.outputs
@@ -314,6 +322,37 @@ ALIAS = Case(
 )
 TWO_OUTPUTS = Case("two_outputs", (A,), ("id",), (MAPPED, MANY), _two)
 
+# Inputs with a column that the step does not read
+MAP_READ = Case(
+    "map_read", (Source("a", {**A.columns, "other": INT}, ("id",), ID, reads=("v",)),), ("id",), (MAPPED,), _map
+)
+MOVING_READ = Case(
+    "moving_read",
+    (Source("a", {**MOVING.columns, "other": INT}, ("id",), {"g": "g"}, reads=("v",)),),
+    ("g",),
+    (GROUPED,),
+    _group,
+    given=True,
+)
+LOOKUP_READ = Case(
+    "lookup_read",
+    (
+        Source("a", {**OF_CATS.columns, "other": INT}, ("id",), OF_CATS.part, reads=("v",)),
+        Source("cats", {**CATS.columns, "other": INT}, ("cat",), CATS.part, reads=("y",)),
+    ),
+    ("id", "cat"),
+    (LOOKED_UP,),
+    _lookup,
+    given=True,
+)
+CROSS_READ = Case(
+    "cross_read",
+    (Source("a", {**SIDES[0].columns, "other": INT}, ("i",), {"i": "i"}, reads=("v",)), SIDES[1]),
+    ("i", "j"),
+    (CROSSED,),
+    _cross,
+)
+
 CASES = [
     MAP,
     ONE_TO_MANY,
@@ -329,6 +368,10 @@ CASES = [
     GROUP_JOIN,
     ALIAS,
     TWO_OUTPUTS,
+    MAP_READ,
+    MOVING_READ,
+    LOOKUP_READ,
+    CROSS_READ,
 ]
 
 

@@ -142,6 +142,11 @@ def _print_run_plan(plan: RunPlan) -> None:
             for one in plan.inputs
         ],
     )
+    for one in plan.inputs:
+        if one.unchanged:
+            click.echo(
+                f"{output.format_count(one.unchanged, 'key')} of {one.name}: unchanged in the columns read, skipped"
+            )
     if plan.kind is not None:
         click.echo(_KINDS[plan.kind])
     if plan.stale is None:  # a stale step processes all keys, without a search
@@ -169,6 +174,8 @@ def _print_datatable_plan(plan: DatatablePlan) -> None:
     columns = [TableColumn("input"), TableColumn("done up to", is_number=True), TableColumn("head", is_number=True)]
     columns += [TableColumn("new records", is_number=True)]
     print_table(columns, [[i.name, _offset(i.position), _offset(i.head), f"{i.behind:,}"] for i in plan.inputs])
+    if plan.unchanged:
+        click.echo(f"{output.format_count(plan.unchanged, 'key')}: unchanged in the columns read")
 
 
 def _print_poll_plan(plan: PollPlan) -> None:

@@ -72,10 +72,13 @@ def format_report(step: Step, report: RunReport) -> str:
         parts = [f"{output.format_count(report.keys, 'key')} processed"]
         parts += [f"{report.reused:,} of them reused"] if report.reused else []
         parts += [f"{report.failed:,} failed"] if report.failed else []
+        parts += [f"{report.unchanged:,} unchanged in the columns read"] if report.unchanged else []
     elif step.input_names:
         if report.nothing:
             return "nothing to do"
         parts = [f"computed from {', '.join(step.input_names)}"]
+        if not report.called:
+            parts = [f"{output.format_count(report.unchanged, 'key')} unchanged in the columns read, not called"]
     elif not report.called and not report.keys:
         return "nothing to do"
     else:

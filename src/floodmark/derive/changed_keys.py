@@ -1,9 +1,13 @@
-"""The distinct keys that have records in an interval of an input's offsets, with the first and last offset of each."""
+"""The distinct keys that have records in an interval of an input's offsets, with the first and last offset of each.
+
+A correction is a pair of records, -C and +C. If both have the same values in the columns that a step reads, the pair
+changes nothing for the step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -16,7 +20,9 @@ from floodmark.derive.key_shape import KeyShape
 from floodmark.engine.rounds import TaskRunner
 from floodmark.errors import RecordsPurged
 from floodmark.ledger.selection import DataFile, Selection
-from floodmark.storage.arrays import I64, Hashes, is_group_start, stable_order
+from floodmark.rows import row_hash
+from floodmark.rows.classify import CORRECT_FROM, CORRECT_TO
+from floodmark.storage.arrays import I64, Hashes, Mask, is_group_start, stable_order
 
 TASK_ROWS = 1 << 18
 """The number of records from which one task reads keys."""
@@ -126,6 +132,15 @@ def refuse_purged_input(input_snapshot: InputSnapshot, known: KnownKeys) -> None
 
 
 @dataclass(frozen=True)
+class InputChanges:
+    """The keys of an input's records, by whether a record changes what the step reads of the key."""
+
+    changed: ChangedKeys
+    unchanged: ChangedKeys
+    """Keys whose records after the position are all corrections of columns that the step does not read."""
+
+
+@dataclass(frozen=True)
 class ChangedKeysTask:
     """A task that reads the keys of a selection's records."""
 
@@ -136,6 +151,9 @@ class ChangedKeysTask:
     known: KnownKeys | None  # skip records that were already included when their key was processed
     where: pc.Expression | None = None
     position: int = -1
+    compared: tuple[str, ...] | None = None  # the columns in which corrections are compared; None: not compared
+    start: int = 0  # of the task's records, with `compared`: the selection has one more record on each side
+    end: int = 0
 
 
 def find_changed_keys(
@@ -152,47 +170,143 @@ def find_changed_keys(
 
     The first record of a key is its first one beyond `position`, if it has one there.
     """
+    return _find(input_snapshot, shape, number, since, runner, known, where, position, None).changed
+
+
+def find_changes(
+    input_snapshot: InputSnapshot,
+    shape: KeyShape,
+    number: int,
+    since: int,
+    runner: TaskRunner,
+    known: KnownKeys | None = None,
+    position: int = -1,
+) -> InputChanges:
+    """Like `find_changed_keys`, but corrections that differ only in columns that the step does not read do not count.
+
+    Such a correction counts if a run up to `position` cannot have read the row before it, because it was purged.
+    """
+    compared = shape.inputs[number].compared if position + 1 >= input_snapshot.purged_before else None
+    return _find(input_snapshot, shape, number, since, runner, known, None, position, compared)
+
+
+def _find(
+    input_snapshot: InputSnapshot,
+    shape: KeyShape,
+    number: int,
+    since: int,
+    runner: TaskRunner,
+    known: KnownKeys | None,
+    where: pc.Expression | None,
+    position: int,
+    compared: tuple[str, ...] | None,
+) -> InputChanges:
     schema = shape.part_schema(number)
     selection = input_snapshot.records(since + 1)
     if input_snapshot.layout is None or selection.is_empty:
-        return ChangedKeys.joined([], schema)
+        return InputChanges(ChangedKeys.joined([], schema), ChangedKeys.joined([], schema))
+    if compared is not None and not has_corrections(input_snapshot, selection):
+        compared = None
     checked = known if shape.inputs[number].is_full else None  # meta has whole keys only
-    tasks = [
-        ChangedKeysTask(input_snapshot.task_input, shape, number, piece, checked, where, position)
-        for piece in cut_selection(selection, TASK_ROWS)
-    ]
-    changed = ChangedKeys.joined(runner.run_reading(tasks, read_changed_keys, selection.end - selection.start), schema)
+    task = ChangedKeysTask(input_snapshot.task_input, shape, number, selection, checked, where, position, compared)
+    pieces = cut_selection(selection, TASK_ROWS)
+    tasks = [replace(task, selection=piece, start=piece.start, end=piece.end) for piece in pieces]
+    if compared is not None:
+        around = input_snapshot.records(since)  # a position may be between the two records of a correction
+        tasks = [replace(one, selection=_with_neighbours(around, one.start, one.end)) for one in tasks]
+    read = runner.run_reading(tasks, read_changed_keys, selection.end - selection.start)
+    changed = ChangedKeys.joined([part.changed for part in read], schema)
+    unchanged = ChangedKeys.joined([part.unchanged for part in read], schema)
+    if len(unchanged):
+        newly = changed.hashes.take(changed.last > position)
+        unchanged = unchanged.take(np.flatnonzero(~unchanged.hashes.among(newly)))
     first = np.where(changed.first >= _SETTLED, changed.first - _SETTLED, changed.first)
-    return ChangedKeys(changed.keys, changed.hashes, first, changed.last)
+    return InputChanges(ChangedKeys(changed.keys, changed.hashes, first, changed.last), unchanged)
 
 
-def read_changed_keys(task: ChangedKeysTask) -> ChangedKeys:
+def has_corrections(input_snapshot: InputSnapshot, selection: Selection) -> bool:
+    """Whether records of a selection may be corrections. The first record of each correction is dead."""
+    low, high = np.searchsorted(input_snapshot.dead, [selection.start, selection.end])
+    return bool(low < high)
+
+
+def _with_neighbours(around: Selection, start: int, end: int) -> Selection:
+    """The records [start, end) with the record before and the record after them, if there are such records."""
+    low, high = max(start - 1, around.start), min(end + 1, around.end)
+    first = int(np.searchsorted([file.end for file in around.files], low, side="right"))
+    last = int(np.searchsorted([file.start for file in around.files], high, side="left"))
+    return around.of(around.files[first:last], low, high)
+
+
+def read_changed_keys(task: ChangedKeysTask) -> InputChanges:
     """The distinct keys of a selection's records."""
-    parts: list[ChangedKeys] = []
+    changed: list[ChangedKeys] = []
+    unchanged: list[ChangedKeys] = []
     with task.given.raise_if_input_moved():
-        for keys, offsets in _key_batches(task):
-            parts.append(_reduce_keys(task, keys, offsets))
-    return ChangedKeys.joined(parts, task.shape.part_schema(task.number))
+        for keys, offsets, is_same in _key_batches(task):
+            if is_same is None or not is_same.any():
+                changed.append(_reduce_keys(task, keys, offsets))
+                continue
+            differ, same = np.flatnonzero(~is_same), np.flatnonzero(is_same & (offsets > task.position))
+            changed.append(_reduce_keys(task, keys.take(pa.array(differ)), offsets[differ]))
+            unchanged.append(_reduce_keys(task, keys.take(pa.array(same)), offsets[same]))
+    schema = task.shape.part_schema(task.number)
+    return InputChanges(ChangedKeys.joined(changed, schema), ChangedKeys.joined(unchanged, schema))
 
 
-def _key_batches(task: ChangedKeysTask) -> Iterator[tuple[pa.Table, I64]]:
-    """The keys and offsets of the records, batch by batch."""
+def _key_batches(task: ChangedKeysTask) -> Iterator[tuple[pa.Table, I64, Mask | None]]:
+    """The keys and offsets of the records, batch by batch; with `compared` also which records change no such column."""
     assert task.given.layout is not None
-    offset = task.given.layout.vocab.offset
-    scan = task.given.scan(task.selection, list(dict.fromkeys([offset, *task.shape.inputs[task.number].own])))
+    vocab = task.given.layout.vocab
+    names = [vocab.offset, *task.shape.inputs[task.number].own]
+    if task.compared is None:
+        for records in _record_batches(task, names):
+            yield task.shape.part_of(task.number, records), records.column(vocab.offset).to_numpy(), None
+        return
+    for records in _whole_corrections(_record_batches(task, [*names, vocab.op, *task.compared]), vocab.op):
+        offsets = records.column(vocab.offset).to_numpy()
+        is_same = _changes_nothing(records, offsets, records.column(vocab.op).to_numpy(), task.compared)
+        own = slice(*np.searchsorted(offsets, [task.start, task.end]).tolist())
+        mine = records.slice(own.start, own.stop - own.start)
+        yield task.shape.part_of(task.number, mine), offsets[own], is_same[own]
+
+
+def _record_batches(task: ChangedKeysTask, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """These columns of the records, many records at a time."""
+    scan = task.given.scan(task.selection, list(dict.fromkeys(columns)))
     buffered: list[pa.RecordBatch] = []
     with scan.readable():
         for batch in scan.batches(task.where):
             buffered.append(batch)
             if sum(b.num_rows for b in buffered) >= _BUFFERED_ROWS:
-                yield _keys(task, pa.Table.from_batches(buffered), offset)
+                yield pa.Table.from_batches(buffered)
                 buffered = []
     if buffered:
-        yield _keys(task, pa.Table.from_batches(buffered), offset)
+        yield pa.Table.from_batches(buffered)
 
 
-def _keys(task: ChangedKeysTask, records: pa.Table, offset: str) -> tuple[pa.Table, I64]:
-    return task.shape.part_of(task.number, records), records.column(offset).to_numpy()
+def _whole_corrections(batches: Iterator[pa.Table], op: str) -> Iterator[pa.Table]:
+    """The same records, cut so that no cut is between the two records of a correction."""
+    waiting: list[pa.Table] = []
+    for batch in batches:
+        records = pa.concat_tables([*waiting, batch])
+        is_cut = records.num_rows > 0 and records.column(op)[-1].as_py() == CORRECT_FROM
+        whole = records.num_rows - is_cut
+        yield records.slice(0, whole)
+        waiting = [records.slice(whole)] if is_cut else []
+    yield from waiting
+
+
+def _changes_nothing(records: pa.Table, offsets: I64, ops: I64, compared: Sequence[str]) -> Mask:
+    """Which records belong to a correction whose two records have the same values in these columns."""
+    is_same: Mask = np.zeros(len(offsets), np.bool_)
+    follows = (ops[:-1] == CORRECT_FROM) & (ops[1:] == CORRECT_TO) & (np.diff(offsets) == 1)
+    old = np.flatnonzero(follows)
+    if len(old):
+        before, after = (row_hash.hash_rows(records.take(pa.array(at)), compared) for at in (old, old + 1))
+        old = old[before.same(after)]
+        is_same[old] = is_same[old + 1] = True
+    return is_same
 
 
 def _reduce_keys(task: ChangedKeysTask, keys: pa.Table, offsets: I64) -> ChangedKeys:

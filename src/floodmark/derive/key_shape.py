@@ -38,6 +38,7 @@ class InputShape:
     columns: pa.Schema  # those handed to the function, in this order
     required: bool
     is_full: bool
+    compared: tuple[str, ...] | None = None  # the columns that the step declares to read; None: all
 
     @property
     def part(self) -> tuple[str, ...]:

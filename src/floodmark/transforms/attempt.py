@@ -81,6 +81,7 @@ class RunAttempt:
             resources.callback(room.clear)
             for planned in Waves(step_snapshot, self.wanted, self.info.process_ts, self.runner).run(room):
                 wave = replace(planned, units=[*waiting, *planned.units])
+                self.tally.set_unchanged(wave.unchanged)
                 computed = None
                 if wave.units:
                     if found is None:

@@ -8,7 +8,7 @@ Keys that the step's own filters do not keep are never in a changelist.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.derive.changed_keys import ChangedKeys, find_changed_keys, refuse_purged_input
+from floodmark.derive.changed_keys import ChangedKeys, find_changes, refuse_purged_input
 from floodmark.derive.inputs import InputSnapshot, KnownKeys
 from floodmark.derive.key_shape import KeyShape
 from floodmark.engine.rounds import TaskRunner
@@ -48,6 +48,7 @@ class Changelist:
     pending: PendingKeys
     left_out: tuple[int | None, ...]  # per input the first pending record of keys that filters and limits left out
     found: int  # how many keys there were before filters and limits
+    unchanged: tuple[int, ...] = ()  # per input the keys with new records that differ only in columns that are not read
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -109,9 +110,8 @@ def build_changelist(
     positions = _positions(shape, inputs, known)
     checked = known if known.keys and (version == 1 or known.is_ahead(shape.ids)) else None
     since = positions if version == 2 else [-1] * len(inputs)
-    changed = [
-        find_changed_keys(p, shape, n, since[n], runner, checked, position=positions[n]) for n, p in enumerate(inputs)
-    ]
+    found = [find_changes(p, shape, n, since[n], runner, checked, positions[n]) for n, p in enumerate(inputs)]
+    changed = [one.changed for one in found]
     sources = _sources(shape, inputs, outputs, changed, _failed(shape, known.failed()).table, runner)
     due = known.due(now_ms)
     pending = _keep_declared(
@@ -119,7 +119,9 @@ def build_changelist(
     )
     # Also before any key was processed: a run that found no keys moves positions, and version 1 reads older records.
     pending = pending.not_processed(known.processed_up_to(pending.hashes, shape.ids), positions)
-    return _choose(shape, drop_missing_keys(shape, inputs, outputs, pending, runner), choice)
+    chosen = _choose(shape, drop_missing_keys(shape, inputs, outputs, pending, runner), choice)
+    unchanged = tuple(_count_unchanged(shape, n, one.unchanged, pending, choice) for n, one in enumerate(found))
+    return replace(chosen, unchanged=unchanged)
 
 
 def build_stale_changelist(
@@ -207,6 +209,16 @@ def _keep_declared(shape: KeyShape, pending: PendingKeys, choice: Choice) -> Pen
     """The keys that the step's own filters keep."""
     kept = filter_positions(pending.keys, parse_filters(choice.declared, shape.keys))
     return pending if kept is None else pending.take(kept)
+
+
+def _count_unchanged(shape: KeyShape, number: int, unchanged: ChangedKeys, pending: PendingKeys, choice: Choice) -> int:
+    """The number of these keys that are not pending for another reason; of an input with a part of them, of parts."""
+    if len(unchanged) == 0 or not shape.inputs[number].is_full:
+        return len(unchanged)
+    keys = unchanged.keys.select(list(shape.names))
+    kept = filter_positions(keys, parse_filters(choice.declared, shape.keys))
+    others = ~unchanged.hashes.among(pending.hashes)
+    return int(np.count_nonzero(others if kept is None else others[kept]))
 
 
 def _sources(

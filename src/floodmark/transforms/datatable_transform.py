@@ -17,6 +17,7 @@ from floodmark.derive.commit import CommitMoves, KeyResults, commit_results, com
 from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.positions import blocks_at, find_chain_moves, minimum_watermark
 from floodmark.derive.run import Derivation, run_derivation, take_dataset_turn
+from floodmark.engine.rounds import TaskRunner
 from floodmark.errors import BadResult, BadStep, DatasetExists, FloodmarkError
 from floodmark.functions.frames import from_table, to_table
 from floodmark.functions.step_function import StepFunction
@@ -54,11 +55,15 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class DatatablePlan:
-    """What a run would do: call the function, or nothing."""
+    """What a run would do: call the function, or nothing.
+
+    `unchanged` counts keys whose new records differ only in columns that the function does not read.
+    """
 
     step: str
     why: str | None  # why the function would be called
     inputs: tuple[InputStatus, ...]
+    unchanged: int = 0
 
     @property
     def nothing(self) -> bool:
@@ -68,6 +73,8 @@ class DatatablePlan:
 
 class DatatableTransform(Step):
     """Calls a function with all current rows of its inputs, whenever one of them has new records.
+
+    An input that declares `columns=` counts only if one of these columns changed, or a row came or went.
 
     The function takes one frame per input and returns one per output: pandas, Arrow, Polars or a Spark DataFrame
     (`pyspark.sql.DataFrame`), by its annotations. Use Spark for data that does not fit into memory. The returned frame
@@ -121,7 +128,10 @@ class DatatableTransform(Step):
         """What `run` would do, and why. Does not call the function and writes nothing."""
         step_snapshot = snapshot_whole_step(self, self._in(lake))
         step_snapshot.check_positions()
-        return DatatablePlan(self.name, step_snapshot.why, _inputs(step_snapshot))
+        unread = step_snapshot.count_unread(TaskRunner(lake.runtime.session))
+        return DatatablePlan(
+            self.name, None if unread is not None else step_snapshot.why, _inputs(step_snapshot), unread or 0
+        )
 
     def status(self, lake: Any) -> StepStatus:
         """How far the step is behind its inputs, and its last run. Reads no data."""
@@ -198,7 +208,24 @@ class _Run(_WholeDerivation[RunReport]):
         return _create_missing(state, self.lake)
 
     def attempt(self, state: WholeStepSnapshot) -> RunReport:
+        unread = state.count_unread(TaskRunner(self.lake.runtime.session))
+        if unread is not None:
+            return self._passed(state, unread)
         return _Call(state, self.lake, self.began).go()
+
+    def _passed(self, state: WholeStepSnapshot, unchanged: int) -> RunReport:
+        """Move the positions over records that change nothing that the function reads."""
+        heads = {given.dataset_id: given.last_offset for given in state.inputs}
+        commits = []
+        for number in range(len(state.outputs) - 1, -1, -1):
+            output, note = state.outputs[number], state.notes[number]
+            assert note is not None
+            moved = replace(note, positions=heads, blocks=blocks_at(heads, state.inputs))
+            nothing = KeyResults((), ())
+            _, snapshot = output.existing
+            moves = _moves(state, snapshot, moved)
+            commits.append(_derive(commit_results, output.name, self.lake, snapshot, nothing, moves).commit)
+        return replace(_report(state, "", 0, commits, self.began), called=0, unchanged=unchanged)
 
 
 @dataclass
@@ -267,15 +294,7 @@ class _Call:
         is_empty = isinstance(result, TableData) and not result.table.num_rows
         if snapshot.layout is not None and not is_empty:
             definitions += evolve_layout(output.name, snapshot.layout, incoming_schema(result))[1]
-        moved = CommitMoves(
-            inputs=find_chain_moves(snapshot.state.inputs, note.positions, self.step_snapshot.inputs),
-            definitions=tuple(definitions),
-            checkpoint=note.checkpoint,
-            put=partial(note.put, snapshot.objects),
-            watermark=minimum_watermark(
-                [given.watermark for given in self.step_snapshot.inputs], snapshot.state.watermark
-            ),
-        )
+        moved = _moves(self.step_snapshot, snapshot, note, tuple(definitions))
         if is_empty and snapshot.layout is None:  # a frame without rows often has no types, and needs none
             written = _derive(commit_results, output.name, self.lake, snapshot, KeyResults((), ()), moved)
         else:
@@ -284,6 +303,21 @@ class _Call:
                 result = TableData(pa.schema(nullable).empty_table())
             written = _derive(commit_whole_result, output.name, self.lake, snapshot, result, moved)
         return written.commit
+
+
+def _moves(
+    step_snapshot: WholeStepSnapshot,
+    snapshot: Snapshot,
+    note: DatatableNote,
+    definitions: tuple[MetadataEvent, ...] = (),
+) -> CommitMoves:
+    return CommitMoves(
+        inputs=find_chain_moves(snapshot.state.inputs, note.positions, step_snapshot.inputs),
+        definitions=definitions,
+        checkpoint=note.checkpoint,
+        put=partial(note.put, snapshot.objects),
+        watermark=minimum_watermark([given.watermark for given in step_snapshot.inputs], snapshot.state.watermark),
+    )
 
 
 def _derive(

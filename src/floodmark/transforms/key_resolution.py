@@ -193,7 +193,8 @@ def _input(spec: InputSpec, given: InputSnapshot, part: Mapping[str, str], schem
         columns = pa.schema([_optional(given.layout.data.field(name)) for name in dict.fromkeys(names)])
     key, lookup = given.strategy.key, given.strategy.lookup
     is_full = len(part) == len(schema)
-    return InputShape(spec.name, given.dataset_id, dict(part), key, lookup, columns, spec.required, is_full)
+    compared = None if spec.columns is None else tuple(columns.names)
+    return InputShape(spec.name, given.dataset_id, dict(part), key, lookup, columns, spec.required, is_full, compared)
 
 
 def _optional(field: Any) -> pa.Field:

@@ -36,6 +36,8 @@ class InputPlan:
     """What a run would read of an input: the records after `previous` up to `head`, and the pending `keys` in them.
 
     `reads` describes the records that are read to find the keys. If everything is stale, `keys` counts all keys.
+    `unchanged` counts keys that the run skips, because their new records differ only in columns that the step does not
+    read (`InputSpec(columns=)`).
     """
 
     name: str
@@ -44,6 +46,7 @@ class InputPlan:
     records: int
     keys: int
     reads: str
+    unchanged: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,10 @@ def plan(step: BatchTransform, lake: LakeLike) -> RunPlan:
     known = 0 if step_snapshot.stale is not None else step_snapshot.meta.keys
     return RunPlan(
         step=step.name,
-        inputs=tuple(_input(step_snapshot, g, int(pending[n]), version) for n, g in enumerate(step_snapshot.inputs)),
+        inputs=tuple(
+            _input(step_snapshot, g, int(pending[n]), version, found.unchanged[n] if found.unchanged else 0)
+            for n, g in enumerate(step_snapshot.inputs)
+        ),
         keys=len(found),
         new=why.get("new", 0),
         changed=why.get("changed", 0) + why.get("stale", 0),
@@ -117,7 +123,7 @@ def _pending(step_snapshot: StepSnapshot, lake: LakeLike) -> Changelist | None:
     return Waves(step_snapshot, ChangedScope(), now_ms, TaskRunner(lake.runtime.session)).changelist
 
 
-def _input(step_snapshot: StepSnapshot, given: InputSnapshot, keys: int, version: int) -> InputPlan:
+def _input(step_snapshot: StepSnapshot, given: InputSnapshot, keys: int, version: int, unchanged: int = 0) -> InputPlan:
     previous = step_snapshot.positions[given.dataset_id]
     start = max(previous + 1, given.purged_before)
     records = max(0, given.end - start)
@@ -127,7 +133,7 @@ def _input(step_snapshot: StepSnapshot, given: InputSnapshot, keys: int, version
         reads = "nothing"
     else:
         reads = f"{records:,} records, {start} to {given.last_offset}"
-    return InputPlan(given.name, previous, given.last_offset, records, keys, reads)
+    return InputPlan(given.name, previous, given.last_offset, records, keys, reads, unchanged)
 
 
 # Status and tables

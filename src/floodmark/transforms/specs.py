@@ -46,7 +46,8 @@ class InputSpec:
     """A dataset that a step reads, by name or as an object.
 
     `keys` maps transform keys to columns of the dataset if the names differ: {"image_id": "id"}. `columns` are the
-    columns that the function needs; it always gets the transform keys, too. With `required`, keys without a row in this
+    columns that the function reads; it always gets the transform keys, too. Changes in other columns do not make a key
+    pending. With `required`, keys without a row in this
     dataset are not processed.
     """
 

@@ -187,9 +187,10 @@ class RunReport:
 
     `keys` is the number of processed keys, and `failed` of them have an error. The function was called for `called`
     keys (repeated calls count once), `reused` keys had stored results of an earlier run, and the other keys are gone
-    from the inputs. Steps without transform keys count rows as `keys`, and frames or calls as `called`. `new`,
-    `changed` and `retracted` count rows of all outputs. `positions` has the offset up to which each input is
-    processed, by its name; -1 for none.
+    from the inputs. `unchanged` keys were skipped: their new records differ only in columns that the step does not
+    read. Steps without transform keys count rows as `keys`, and frames or calls as `called`. `new`, `changed` and
+    `retracted` count rows of all outputs. `positions` has the offset up to which each input is processed, by its name;
+    -1 for none.
     """
 
     step: str
@@ -202,6 +203,7 @@ class RunReport:
     new: int = 0
     changed: int = 0
     retracted: int = 0
+    unchanged: int = 0
     positions: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -230,6 +232,11 @@ class RunTally:
 
     def add_keys(self, keys: int, failed: int, called: int, reused: int) -> None:
         self.counts.update(keys=keys, failed=failed, called=called, reused=reused)
+
+    def set_unchanged(self, keys: int) -> None:
+        """Count the keys that the newest plan skips, because no column that the step reads has changed."""
+        if keys:
+            self.counts["unchanged"] = keys
 
     def report(self, step: str, positions: Mapping[str, int]) -> RunReport:
         return RunReport(step, self.run, positions=positions, seconds=self.seconds, **self.counts)

@@ -17,6 +17,7 @@ from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.key_shape import KeyShape
 from floodmark.derive.positions import NO_POSITION, advance_positions
 from floodmark.engine.rounds import TaskRunner
+from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.transforms.changelist import (
     Changelist,
     Choice,
@@ -32,6 +33,7 @@ from floodmark.transforms.snapshot import StepSnapshot
 from floodmark.transforms.task import Unit
 from floodmark.transforms.work_planner import (
     UNIT_ROWS,
+    find_unchanged_rows,
     plan_inline_units,
     plan_key_units,
     plan_map_units,
@@ -48,6 +50,7 @@ class Wave:
     positions: dict[str, int]
     is_complete: bool  # whether nothing is left to do after it
     checked: TransformMeta | None = None  # filters out processed rows of ranges
+    unchanged: int = 0  # keys that are skipped, because no column that the step reads has changed
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class Waves:
             return False
         if self.step_snapshot.stale is not None:
             return True
+        if self.shape.inputs[0].compared is not None and self._most is not None:
+            return False  # a commit in between would pass records of keys whose rows come later
         return step.use_offset_optimization and not self.step_snapshot.has_due(self.now_ms)
 
     @property
@@ -138,12 +143,15 @@ class Waves:
         checked = step_snapshot.meta if is_ahead else None
         most = self._most
         rows = UNIT_ROWS if most is None else min(UNIT_ROWS, most)
+        unchanged = NO_OFFSETS
         if step_snapshot.stale is not None:
             units = plan_stale_map_units(only, self.shape, self.outputs, self.runner, rows)
             gone = [unit for unit in units if isinstance(unit, KeysUnit)]
         else:
             refuse_purged_input(only, step_snapshot.meta)
-            units = plan_map_units(only, self.shape, since, self.runner, checked, rows)
+            if since != NO_POSITION or checked is not None:  # else no key was processed before
+                unchanged = find_unchanged_rows(only, self.shape, since, self.runner, checked)
+            units = plan_map_units(only, self.shape, since, self.runner, checked, rows, unchanged)
             gone = self._known([unit for unit in units if isinstance(unit, KeysUnit)])
         ranges = [unit for unit in units if isinstance(unit, RangeUnit)]
         # Gone keys come first: they must be processed before a position passes their retractions.
@@ -155,7 +163,7 @@ class Waves:
                 wave, rows_in_wave = [], 0
             wave.append(unit)
             rows_in_wave += unit.rows
-        yield Wave(wave, step_snapshot.last_offsets, is_complete=True, checked=checked)
+        yield Wave(wave, step_snapshot.last_offsets, is_complete=True, checked=checked, unchanged=len(unchanged))
 
     def _known(self, gone: Sequence[KeysUnit]) -> list[KeysUnit]:
         """Gone keys that were processed before or have rows in an output. Others have nothing to remove."""
@@ -180,4 +188,4 @@ class Waves:
                 self.since if keeps_positions else advance_positions(self.since, step_snapshot.last_offsets, pending)
             )
             is_complete = not keeps_positions and end == len(found) == found.found
-            yield Wave(units, positions, is_complete)
+            yield Wave(units, positions, is_complete, unchanged=sum(found.unchanged))

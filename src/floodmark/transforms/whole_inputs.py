@@ -8,11 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from floodmark.chain.events import SetTransform, TransformInput, TransformSql
 from floodmark.derive import notes as notes_module
+from floodmark.derive.changed_keys import find_changes
 from floodmark.derive.inputs import InputSnapshot
+from floodmark.derive.key_shape import InputShape, KeyShape
 from floodmark.derive.notes import BadNote, CommitNote
 from floodmark.derive.positions import NO_POSITION, bind_blocks, check_on_chain
+from floodmark.engine.rounds import TaskRunner
 from floodmark.errors import BadMeta, BadStep, KeysChanged, OutputTaken
 from floodmark.transforms.outputs import StepOutput, find_outputs
 from floodmark.transforms.specs import snapshot_inputs
@@ -108,6 +113,27 @@ class WholeStepSnapshot:
                     return f"{given.name!r} has new records"
         return None
 
+    def count_unread(self, runner: TaskRunner) -> int | None:
+        """The number of keys with new records, if these records change only columns that the function does not read.
+
+        None if the function must be called: it reads all columns of an input, or one that changed.
+        """
+        if self.stale is not None or self.why is None:
+            return None
+        known = [self.positions(number) for number in range(len(self.outputs))]
+        count = 0
+        for spec, given in zip(self.step.inputs, self.inputs, strict=True):
+            since = min(positions[given.dataset_id] for positions in known)
+            if since == given.last_offset:
+                continue
+            if spec.columns is None or not given.strategy.key or since == NO_POSITION:
+                return None
+            found = find_changes(given, _shape(given, spec.columns), 0, since, runner, position=since)
+            if len(found.changed):
+                return None
+            count += len(found.unchanged)
+        return count
+
     @property
     def stale(self) -> str | None:
         """Why the function must be called even if no input has new records; None if it need not be."""
@@ -157,6 +183,18 @@ def resolve_output_key(
             output=output.name,
         )
     return tuple(shared)
+
+
+def _shape(given: InputSnapshot, columns: Sequence[str]) -> KeyShape:
+    """The input by its own key, with these columns to read."""
+    assert given.layout is not None
+    key = given.strategy.key
+    schema = pa.schema([given.layout.data.field(name) for name in key])
+    read = pa.schema([given.layout.data.field(name) for name in columns])
+    mine = InputShape(
+        given.name, given.dataset_id, {n: n for n in key}, key, key, read, False, True, compared=tuple(columns)
+    )
+    return KeyShape(schema, (mine,), "map")
 
 
 def _version(step: DatatableTransform, inputs: Sequence[InputSnapshot]) -> str:

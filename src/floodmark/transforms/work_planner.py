@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.derive.changed_keys import cut_selection, find_changed_keys
+from floodmark.derive.changed_keys import cut_selection, find_changed_keys, find_changes
 from floodmark.derive.inputs import InputSnapshot, KnownKeys
 from floodmark.derive.key_shape import KeyShape
 from floodmark.derive.row_search import choose_search, estimate_rows_per_key
 from floodmark.engine.rounds import TaskRunner
+from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.rows.classify import RETRACT
 from floodmark.rows.key_entries import NO_ROW
 from floodmark.rows.live_rows import without_dead_files
-from floodmark.storage.arrays import Mask, stable_order
+from floodmark.storage.arrays import I64, Mask, stable_order
 from floodmark.transforms.key_rows import sort_rows_by_bucket
 from floodmark.transforms.live_keys import KeySet, read_output_keys
 from floodmark.transforms.work_units import KEYS_PART, KeysUnit, RangeUnit, ScratchDir, TableFile
@@ -33,18 +35,27 @@ def plan_map_units(
     runner: TaskRunner,
     known: KnownKeys | None = None,
     unit_rows: int = UNIT_ROWS,
+    skipped: I64 = NO_OFFSETS,
 ) -> list[RangeUnit | KeysUnit]:
     """The current rows after `since` of a step's only input as ranges of records, then keys that are gone since then.
 
     Only the keys of retractions are read. Retractions that were seen when their key was processed are left out by
-    `known`; `read_chunks` does the same for rows.
+    `known`; `read_chunks` does the same for rows. The rows at the offsets `skipped` are left out.
     """
     if input_snapshot.layout is None or input_snapshot.end <= since + 1:
         return []
-    return [
-        *_ranges(input_snapshot, since, unit_rows),
-        *plan_inline_units(_gone_since(input_snapshot, shape, since, runner, known)),
-    ]
+    gone = _gone_since(input_snapshot, shape, since, runner, known)
+    return [*_ranges(input_snapshot, since, unit_rows, skipped), *plan_inline_units(gone)]
+
+
+def find_unchanged_rows(
+    input_snapshot: InputSnapshot, shape: KeyShape, since: int, runner: TaskRunner, known: KnownKeys | None = None
+) -> I64:
+    """The offsets of current rows after `since` that differ from the processed ones only in columns not read."""
+    if shape.inputs[0].compared is None:
+        return NO_OFFSETS
+    offsets: I64 = np.sort(find_changes(input_snapshot, shape, 0, since, runner, known, since).unchanged.last)
+    return offsets
 
 
 def plan_stale_map_units(
@@ -58,10 +69,13 @@ def plan_stale_map_units(
     return [*_ranges(input_snapshot, -1, unit_rows), *plan_vanished_units(shape, [input_snapshot], outputs, runner)]
 
 
-def _ranges(input_snapshot: InputSnapshot, since: int, unit_rows: int) -> list[RangeUnit]:
+def _ranges(input_snapshot: InputSnapshot, since: int, unit_rows: int, skipped: I64 = NO_OFFSETS) -> list[RangeUnit]:
     if input_snapshot.layout is None:
         return []
-    live = without_dead_files(input_snapshot.live_rows_since(since + 1))
+    live = input_snapshot.live_rows_since(since + 1)
+    if len(skipped):
+        live = replace(live, dead=np.union1d(live.dead, skipped))
+    live = without_dead_files(live)
     rows = max(1, min(unit_rows, int(UNIT_BYTES / max(input_snapshot.row_bytes, 1.0))))
     return [RangeUnit(part, part.start, part.end) for part in cut_selection(live, rows)]
 
