@@ -135,7 +135,7 @@ def _footer(file: pq.ParquetFile, group: int) -> str:
 
 
 def _hour() -> tuple[str, str]:
-    return "2026-11-02T13:00:00", "2026-11-02T14:00:00"
+    return "2026-11-02T13:00:00Z", "2026-11-02T14:00:00Z"
 
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ def timeline_problem(dataset: Dataset) -> str | None:
     right = current(dataset, records)
     if problem := difference(found(dataset), right):
         return f"the timeline is not the sorted ledger: {problem}"
-    day = "2026-11-01T05", "2026-11-02T03"
+    day = "2026-11-01T05Z", "2026-11-02T03Z"
     if right.num_rows and (problem := difference(found(dataset, *day), within(right, dataset, *day))):
         return f"a range is wrong: {problem}"
     return "; ".join(problems(dataset, records)) or None

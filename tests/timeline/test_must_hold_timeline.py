@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -135,7 +135,7 @@ def test_only_pieces_that_can_match_are_read():
         found(fresh, *ends)
         return (store.counts - before).bytes_read
 
-    whole, hour = bytes_read(), bytes_read("2026-11-02T10", "2026-11-02T11")
+    whole, hour = bytes_read(), bytes_read("2026-11-02T10Z", "2026-11-02T11Z")
     assert hour < whole / 4
 
 
@@ -204,7 +204,7 @@ def test_range_takes_text_dates_and_times_and_is_half_open(lake):
     for start, end in [
         ("2026-11-01", "2026-11-02"),
         (date(2026, 11, 1), date(2026, 11, 2)),
-        (datetime(2026, 11, 1), datetime(2026, 11, 2)),
+        (datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)),
     ]:
         assert found(dataset, start, end)["id"].to_pylist() == [0, 1]
     with pytest.raises(fm.FloodmarkError):
@@ -361,7 +361,7 @@ def test_equal_timestamps_keep_existing_rows_first_then_arrival_order(late_merge
         right += [100 * number + n for n in range(number + 3)]
         if fold and number % 4 == 3:
             dataset.fold()
-    assert found(dataset, "2026-11-01T00:07", "2026-11-01T00:08")["id"].to_pylist() == right
+    assert found(dataset, "2026-11-01T00:07Z", "2026-11-01T00:08Z")["id"].to_pylist() == right
     assert_right(dataset)
 
 
@@ -472,7 +472,7 @@ def test_lazy_timeline_reads_its_tail_from_the_ledger_sorted(lake):
     dataset.write(rows([100.5, 3.5, 7.5], 9000))
     assert dataset.timeline_stats().behind == 303
     assert files(dataset) == {}
-    assert_right(dataset, ("2026-11-01T00:03", "2026-11-01T01"))
+    assert_right(dataset, ("2026-11-01T00:03Z", "2026-11-01T01Z"))
     update = dataset.update_timeline()
     assert update is not None
     assert update.rows == 303
