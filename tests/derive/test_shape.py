@@ -90,8 +90,8 @@ def test_an_append_only_input_needs_transform_keys(lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("columns", "keys", "said"),
     [
-        ((["x"], ["y"]), ["x", "z"], "'b' has none"),
-        ((["x", "y"], ["y", "z"]), ["x", "y", "z"], "several inputs have 'y'"),
+        ((["x"], ["y"]), ["x", "z"], "no input has 'z'"),
+        ((["x", "y"], ["y", "z"]), ["x", "y", "z"], "'a' and 'b' have 'y', but neither"),
         ((["x"], ["y"]), ["x", "y", "z"], "no input has 'z'"),
         ((["x"], ["x"]), ["x", "x"], "twice"),
     ],
@@ -103,6 +103,24 @@ def test_keys_that_make_neither_a_join_nor_a_cross_join_are_refused(
         lake.create(name, key=mine[0], schema=dict.fromkeys(mine, "int64"))
     with pytest.raises(BadStep, match=said):
         _resolve(lake, "a", "b", keys=keys)
+
+
+def test_inputs_with_the_same_keys_are_joined_and_the_results_are_crossed(lake: Lake) -> None:
+    lake.create("item", key=["i"], schema={"i": "int64", "cat": "int64"})
+    lake.create("item2", key=["n"], schema={"i": "int64", "cat": "int64", "n": "int64"})
+    lake.create("cats", key=["cat"], schema={"cat": "int64"})
+    lake.create("pipeline", key=["p"], schema={"p": "int64"})
+    found = _shape(lake, "cats", "item", "item2", "pipeline", keys=["i", "cat", "p"])
+    assert (found.kind, found.sides) == ("cross", ((1, 2), (3,)))
+    assert [given.is_source for given in found.inputs] == [False, True, True, True]
+
+
+def test_an_input_without_transform_keys_is_passed_whole(lake: Lake) -> None:
+    lake.create("a", key=["id"], schema={"id": "int64"})
+    lake.create("words", key=["word"], schema={"word": "string"})
+    found = _shape(lake, "words", "a", keys=["id"])
+    assert (found.kind, found.sides, found.inputs[0].part) == ("keyed", ((1,),), ())
+    assert found.part_of(0, pa.table({"word": ["x", "y"]})).num_rows == 2
 
 
 def test_an_output_whose_key_lacks_a_transform_key_is_refused(lake: Lake) -> None:

@@ -208,7 +208,7 @@ def test_cross_join_is_cut_into_smaller_rectangles_until_the_bad_pair_stands_alo
         Side(a, np.arange(3), np.arange(3), np.repeat(np.arange(3), 4)),
         Side(b, np.arange(4), np.arange(4), np.tile(np.arange(4), 3)),
     )
-    chunk = Chunk(keys, hash_rows(keys, ["a", "b"]), sides, is_cross=True)
+    chunk = Chunk(keys, hash_rows(keys, ["a", "b"]), sides, axes=(0, 1))
 
     def product(one, other):
         made = one.merge(other, how="cross")

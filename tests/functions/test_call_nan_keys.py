@@ -102,7 +102,7 @@ def test_chunk_of_a_cross_join_is_cut_into_rectangles():
     )
     schema = pa.schema([("f", pa.float64()), ("o", pa.int64())])
     hashes = chunk_of(keys, ["f", "o"]).hashes
-    chunk = Chunk(keys, hashes, sides, is_cross=True)
+    chunk = Chunk(keys, hashes, sides, axes=(0, 1))
     called = call(lambda a, b: a.merge(b, how="cross"), chunk, output(None, key=("f", "o"), keys=schema))
     assert called.failed.num_rows == 0
     assert called.calls == 2

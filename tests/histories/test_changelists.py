@@ -116,6 +116,44 @@ def _cross_of_three(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
     return world(lake, folder, ["y", "x", "z"], "x", "y", "z"), steps
 
 
+def _join_of_a_cross(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "item", ["i"], None, i=INT, v=INT),
+        _upserts(lake, "item2", ["i2", "id"], ["i2"], i2=INT, id=INT, v=INT),
+        _upserts(lake, "pipeline", ["p"], None, p=INT, v=INT),
+    ]
+    return world(lake, folder, ["i", "p"], "item", InputSpec("item2", keys={"i": "i2"}), "pipeline"), steps
+
+
+def _cross_with_lookup(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "item", ["id"], None, id=INT, cat=INT, v=INT),
+        _upserts(lake, "cats", ["cat"], None, cat=INT, v=INT),
+        _upserts(lake, "pipeline", ["p"], None, p=INT, v=INT),
+        _upserts(lake, "other", ["p"], None, p=SHORT, v=INT),
+    ]
+    return world(lake, folder, ["id", "p", "cat"], "item", Required("cats"), "pipeline", Required("other")), steps
+
+
+def _auxiliary(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "a", ["id"], None, id=INT, v=INT),
+        _upserts(lake, "b", ["id", "j"], ["id"], id=INT, j=INT, v=INT),
+        _upserts(lake, "words", ["word"], None, word=INT, v=INT),
+    ]
+    return world(lake, folder, ["id"], "a", "b", "words"), steps
+
+
+def _auxiliary_of_a_cross(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "item", ["i"], None, i=INT, v=INT),
+        _upserts(lake, "pipeline", ["p"], None, p=INT, v=INT),
+        _appends(lake, "words", word=INT),
+        _upserts(lake, "must", ["word"], None, word=INT, v=INT),
+    ]
+    return world(lake, folder, ["i", "p"], "words", "item", "pipeline", Required("must")), steps
+
+
 KINDS = [
     _map,
     _aggregation,
@@ -127,6 +165,10 @@ KINDS = [
     _partial_required_by_prefix,
     _cross,
     _cross_of_three,
+    _join_of_a_cross,
+    _cross_with_lookup,
+    _auxiliary,
+    _auxiliary_of_a_cross,
 ]
 
 

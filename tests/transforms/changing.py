@@ -131,13 +131,9 @@ class World:
     def contents(self) -> dict[Key, Contents]:
         """The universe as it is defined, and the rows of each key."""
         rows = [[(row["offset"], self.part(n, row)) for row in self.current(n)] for n in range(len(self.specs))]
-        is_full = [self._is_full(n) for n in range(len(self.specs))]
-        if any(is_full):
-            keys = [p for n, mine in enumerate(rows) if is_full[n] for _, p in mine]
-        else:
-            keys = [{}]
-            for mine in rows:
-                keys = [{**k, **p} for k in keys for _, p in mine]
+        keys: list[dict[str, Any]] = [{}]
+        for side in self.sides():
+            keys = [{**k, **p} for k in keys for n in side for _, p in rows[n]]
         found: dict[Key, Contents] = {}
         for key in keys:
             mine = [(n, offset) for n, side in enumerate(rows) for offset, p in side if p.items() <= key.items()]
@@ -146,9 +142,16 @@ class World:
                 found[tuple(key[name] for name in self.names)] = frozenset(mine)
         return found
 
-    def _is_full(self, number: int) -> bool:
+    def _names(self, number: int) -> frozenset[str]:
+        """The transform keys that an input has."""
         schema = self.lake[self.specs[number].name].schema
-        return schema is not None and len(self.part(number, dict.fromkeys(schema.names))) == len(self.names)
+        return frozenset() if schema is None else frozenset(self.part(number, dict.fromkeys(schema.names)))
+
+    def sides(self) -> list[list[int]]:
+        """The inputs that have the same transform keys, if no other input has more of them."""
+        parts = [self._names(n) for n in range(len(self.specs))]
+        most = {part for part in parts if part and not any(part < other for other in parts)}
+        return [[n for n, mine in enumerate(parts) if mine == part] for part in most]
 
     def must(self) -> set[Key]:
         """Keys that have other rows than when they were processed."""
@@ -176,13 +179,15 @@ class World:
         records = [[(row["offset"], self.part(n, row)) for row in self.records(n)] for n in inputs]
         current = [[self.part(n, row) for row in self.current(n)] for n in inputs]
         since = [self.known.positions.get(given.dataset_id, -1) for given in self.input_snapshots()]
-        full = [n for n in inputs if self._is_full(n)]
+        sides = self.sides()
+        full = [n for n in inputs if len(self._names(n)) == len(self.names)]
         is_purged = any(given.purged_before for given in self.input_snapshots())
 
         def place(key: Key) -> tuple[Any, ...]:
             named, seen = dict(zip(self.names, key, strict=True)), self.seen.get(key, {})
             has = [any(part.items() <= named.items() for part in parts) for parts in current]
-            exists = any(has[n] for n in full) if full else all(has)
+            missing = [side for side in sides if not any(has[n] for n in side)]
+            exists = not missing
             exists |= is_purged and key in self.before
             distances = []
             for n, at in enumerate(since):
@@ -191,7 +196,7 @@ class World:
                 pending = [offset for offset in beyond if offset > done]
                 if pending and n in full:
                     distances.append(pending[0] - at)
-                elif pending and (exists or not (full or has[n])):
+                elif pending and (exists or any(n in side for side in missing)):
                     distances.append(max(beyond[0], done + 1) - at)
             return min(distances), [(value is None, value) for value in key]
 

@@ -12,14 +12,14 @@ from floodmark.rows.row_hash import hash_rows
 from floodmark.transforms.chunks import Chunk, Side, cut_product, rectangles
 
 
-def _chunk(parts: list[list[int]], owners: list[list[int]], *, is_cross: bool = False) -> Chunk:
+def _chunk(parts: list[list[int]], owners: list[list[int]], *, axes: tuple[int, ...] = ()) -> Chunk:
     """A chunk whose keys have these parts on each side, and rows of these parts with offsets 0, 1, …"""
     keys = pa.table({f"k{n}": pa.array(part, pa.int64()) for n, part in enumerate(parts)})
     sides = tuple(
         Side(pa.table({"part": pa.array(o, pa.int64())}), np.arange(len(o)), np.array(o, np.int64), np.array(p), seed=n)
         for n, (p, o) in enumerate(zip(parts, owners, strict=True))
     )
-    return Chunk(keys, hash_rows(keys, keys.column_names), sides, is_cross=is_cross)
+    return Chunk(keys, hash_rows(keys, keys.column_names), sides, axes=axes)
 
 
 def _leaves(chunk: Chunk) -> list[Chunk]:
@@ -51,7 +51,7 @@ def test_rows_of_two_inputs_with_the_same_offsets_have_different_signatures() ->
 
 def test_halves_of_a_rectangle_are_rectangles() -> None:
     pairs = list(product(range(3), range(2)))
-    chunk = _chunk([[x for x, _ in pairs], [y for _, y in pairs]], [[0, 1, 2], [0, 1, 1]], is_cross=True)
+    chunk = _chunk([[x for x, _ in pairs], [y for _, y in pairs]], [[0, 1, 2], [0, 1, 1]], axes=(0, 1))
     halves = chunk.halves()
     assert halves is not None
     for half in halves:
@@ -62,7 +62,7 @@ def test_halves_of_a_rectangle_are_rectangles() -> None:
 
 def test_chosen_keys_of_a_cross_join_are_covered_by_rectangles_that_hold_no_others() -> None:
     pairs = list(product(range(3), range(3)))
-    chunk = _chunk([[x for x, _ in pairs], [y for _, y in pairs]], [[0, 1, 2], [0, 1, 2]], is_cross=True)
+    chunk = _chunk([[x for x, _ in pairs], [y for _, y in pairs]], [[0, 1, 2], [0, 1, 2]], axes=(0, 1))
     wanted = [n for n, pair in enumerate(pairs) if pair != (1, 1)]
     parts = chunk.chosen(np.array(wanted))
     found = [tuple(row.values()) for part in parts for row in part.keys.to_pylist()]

@@ -146,15 +146,12 @@ class Case:
 
     def keys_in(self, inputs: Sequence[Sequence[Row]]) -> list[Key]:
         """The keys that these rows are about, whatever is required of them, in the order they come."""
-        full = [(s, rows) for s, rows in zip(self.sources, inputs, strict=True) if self.is_full(s)]
-        if full:
-            found = [tuple(s.key_of(row)[name] for name in self.keys) for s, rows in full for row in rows]
-            return list(dict.fromkeys(found))
-        sides = [
-            list({tuple(s.key_of(row).items()): None for row in rows})
-            for s, rows in zip(self.sources, inputs, strict=True)
-        ]
-        joined = [dict(pair for side in chosen for pair in side) for chosen in product(*sides)]
+        sides: dict[frozenset[str], dict[tuple[tuple[str, Any], ...], None]] = {}
+        for source, rows in zip(self.sources, inputs, strict=True):
+            if source.part and not any(set(source.part) < set(other.part) for other in self.sources):
+                side = sides.setdefault(frozenset(source.part), {})
+                side |= {tuple(sorted(source.key_of(row).items())): None for row in rows}
+        joined = [dict(pair for side in chosen for pair in side) for chosen in product(*sides.values())]
         return [tuple(both[name] for name in self.keys) for both in joined]
 
     def rows_of(self, key: Key, inputs: Sequence[Sequence[Row]]) -> tuple[list[Row], ...]:
@@ -277,6 +274,17 @@ def _two(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row],
     return (*_map(key, rows, factor), *_many(key, rows, factor))
 
 
+def _join_cross(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    a, b, [c] = rows
+    assert a or b, f"{key} has no row on one side"
+    return ([{"i": key[0], "j": key[1], "z": (_total(a, "v") + (c["w"] or 0)) * factor + _total(b, "y")}],)
+
+
+def _auxiliary(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    a, words = rows
+    return ([{"id": key[0], "z": _total(a, "v") * factor + _total(words, "y"), "sides": str(len(words))}],)
+
+
 INT, TEXT = "int64", "string"
 MAPPED = Output("out", {"id": INT, "w": INT}, ("id",))
 MANY = Output("many", {"id": INT, "n": INT, "w": INT}, ("id", "n"))
@@ -313,6 +321,20 @@ NOTES = Case(
     given=True,
 )
 CROSS = Case("cross", SIDES, ("i", "j"), (CROSSED,), _cross)
+JOIN_CROSS = Case(
+    "join_cross",
+    (
+        SIDES[0],
+        Source("b", {"i": INT, "y": INT}, ("i",), {"i": "i"}),
+        Source("c", {"j": INT, "w": INT}, ("j",), {"j": "j"}),
+    ),
+    ("i", "j"),
+    (CROSSED,),
+    _join_cross,
+)
+AUXILIARY = Case(
+    "auxiliary", (A, Source("words", {"n": INT, "y": INT}, ("n",), {})), ("id",), (JOINED,), _auxiliary, given=True
+)
 AGGREGATION = Case("aggregation", (MEMBERS,), ("g",), (GROUPED,), _group, given=True)
 MOVING_GROUPS = Case("moving_groups", (MOVING,), ("g",), (GROUPED,), _group, given=True)
 APPENDED = Case("appended", (EVENTS,), ("g",), (GROUPED,), _group, given=True)
@@ -362,6 +384,8 @@ CASES = [
     STAR,
     NOTES,
     CROSS,
+    JOIN_CROSS,
+    AUXILIARY,
     AGGREGATION,
     MOVING_GROUPS,
     APPENDED,

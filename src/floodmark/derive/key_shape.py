@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -37,12 +38,13 @@ class InputShape:
     lookup: tuple[str, ...]
     columns: pa.Schema  # those handed to the function, in this order
     required: bool
-    is_full: bool
+    is_full: bool  # whether it has all transform keys
     compared: tuple[str, ...] | None = None  # the columns that the step declares to read; None: all
+    is_source: bool = True  # whether its rows make keys exist; the rows of other inputs are only looked up
 
     @property
     def part(self) -> tuple[str, ...]:
-        """The transform keys that the input has."""
+        """The transform keys that the input has; none if every key gets all of its rows."""
         return tuple(self.keys)
 
     @property
@@ -59,6 +61,9 @@ class InputShape:
         if mine == set(self.key):
             return "key"
         return "prefix" if mine == set(self.lookup) else "scan"
+
+
+_CONSTANT = pa.table({"": pa.array([0], pa.int8())})  # no column of a dataset has the name ""
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,36 @@ class KeyShape:
         """The inputs' dataset ids."""
         return tuple(given.dataset_id for given in self.inputs)
 
+    @cached_property
+    def sides(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the inputs that make keys exist, by the transform keys that they have.
+
+        A key exists if each side has a row of it in at least one input. With several sides, the keys are a cross join.
+        """
+        found: dict[frozenset[str], list[int]] = {}
+        for number, given in enumerate(self.inputs):
+            if given.is_source:
+                found.setdefault(frozenset(given.part), []).append(number)
+        return tuple(tuple(numbers) for numbers in found.values())
+
+    def side_of(self, number: int) -> int | None:
+        """The side whose transform keys include those of an input; None if it has no transform keys."""
+        part = set(self.inputs[number].part)
+        fitting = (at for at, side in enumerate(self.sides) if part <= set(self.inputs[side[0]].part))
+        return next(fitting) if part else None
+
     def part_schema(self, number: int) -> pa.Schema:
-        return pa.schema([self.keys.field(name) for name in self.inputs[number].part])
+        """The transform keys that an input has. If it has none, all its rows have one part, which is a constant."""
+        part = self.inputs[number].part
+        return pa.schema([self.keys.field(name) for name in part]) if part else _CONSTANT.schema
 
     def part_of(self, number: int, rows: pa.Table | pa.RecordBatch) -> pa.Table:
         """The transform keys in rows of an input, with the names and types of the transform keys."""
         given = self.inputs[number]
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         schema = self.part_schema(number)
+        if not given.part:
+            return _CONSTANT.take(pa.array(np.zeros(table.num_rows, np.int64)))
         columns = [
             cast_exactly(table.column(column), schema.field(name), given.name) for name, column in given.keys.items()
         ]
@@ -97,11 +124,14 @@ class KeyShape:
 
     def hash_part(self, number: int, keys: pa.Table) -> Hashes:
         """The hash of an input's part of each key."""
+        if not self.inputs[number].part:
+            return Hashes(np.ones(keys.num_rows, np.uint64), np.ones(keys.num_rows, np.uint64))
         return row_hash.hash_rows(keys, self.inputs[number].part)
 
     def hash_file_order(self, number: int, keys: pa.Table) -> Hashes:
-        """The hashes that order rows in a file: of the input's part in a cross join, where many keys share a part."""
-        return self.hash_part(number, keys) if self.kind == "cross" else self.hash_keys(keys)
+        """The hashes that order rows in a file: of the input's part if many keys share a part, as in a cross join."""
+        by_part = self.kind == "cross" or not self.inputs[number].part
+        return self.hash_part(number, keys) if by_part else self.hash_keys(keys)
 
     def own_hashes(self, number: int, keys: pa.Table, layout: pa.Schema) -> tuple[Hashes, Hashes | None, Mask]:
         """Hash keys as the input's key index does: the whole key, the declared prefix, and a mask of possible keys.
@@ -114,6 +144,11 @@ class KeyShape:
         whole = row_hash.hash_rows(table, given.own)
         has_prefix = given.search_method == "key" and given.lookup != given.key
         return whole, row_hash.hash_rows(table, given.lookup) if has_prefix else None, fits
+
+
+def mark_sources(parts: Sequence[Collection[str]]) -> list[bool]:
+    """Which inputs make keys exist, by the transform keys that each has: those that no other input has more of."""
+    return [bool(mine) and not any(set(mine) < set(other) for other in parts) for mine in parts]
 
 
 def common_type(name: str, known: Sequence[tuple[str, pa.DataType]]) -> pa.DataType:

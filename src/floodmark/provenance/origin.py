@@ -148,10 +148,10 @@ def _with_position(link: InputLink, noted: RunProvenance | SecondaryNote | None)
     return link
 
 
-def _pairs(declared: StepDeclaration | None, number: int, keys: tuple[str, ...]) -> ColumnPairs:
+def _pairs(declared: StepDeclaration | None, number: int, keys: tuple[str, ...]) -> ColumnPairs | None:
     if declared is None:
         return tuple((name, name) for name in keys)
-    return tuple(declared.inputs[number]["keys"].items())
+    return tuple(declared.inputs[number]["keys"].items()) or None
 
 
 def _of_view(output: OpenedDataset, transaction: Transaction, known: Origin, note: snapshot.ViewNote) -> Origin:
@@ -192,7 +192,7 @@ def list_column_pairs(output: OpenedDataset, dataset_id: str) -> set[ColumnPairs
     declared = StepDeclaration.all_of(output.snapshot.objects)
     if declared:
         every = [one for version in declared for one in version.inputs]
-        return {tuple(one["keys"].items()) for one in every if one["dataset"] == dataset_id}
+        return {tuple(one["keys"].items()) or None for one in every if one["dataset"] == dataset_id}
     by_name: ColumnPairs = tuple((name, name) for name in strategy_of(output.snapshot.state).lookup)
     return {by_name, None}
 

@@ -25,11 +25,12 @@ from floodmark.engine.rounds import TaskRunner
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.provenance.comparison import Comparison, MetaContradiction, NotReplayable
 from floodmark.provenance.origin import NO_POSITIONS, InputLink, Origin, explain_missing, origin_of
-from floodmark.provenance.replay_steps import KeysReplay, StepReplay, find_all_keys, find_input_layout
+from floodmark.provenance.replay_steps import KeysReplay, StepReplay, find_input_layout
 from floodmark.provenance.transactions import OpenedDataset, Transaction
 from floodmark.rows import row_hash
 from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transforms.commit import RunProvenance
+from floodmark.transforms.existing_keys import find_existing_keys
 from floodmark.transforms.failed_keys import failed_hashes
 from floodmark.transforms.live_keys import KeySet, read_output_keys
 from floodmark.transforms.meta import TransformMeta
@@ -178,7 +179,7 @@ class _Claims:
         """All keys that the inputs had at the positions, and at the later positions that runs read."""
         ahead = self.pins[(self.pins > np.array(self.positions)).any(axis=1)]
         moments = {self.positions, _positions_of(self.links), *map(tuple, ahead.tolist())}
-        found = [find_all_keys(shape, _inputs_at(inputs, moment), self.runner) for moment in sorted(moments)]
+        found = [find_existing_keys(shape, _inputs_at(inputs, moment), self.runner) for moment in sorted(moments)]
         return KeySet.joined(found, shape.keys)
 
     def _having_rows(self, shape: KeyShape) -> KeySet:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.derive.inputs import InputSnapshot
-from floodmark.derive.key_shape import InputShape, KeyShape
+from floodmark.derive.key_shape import InputShape, KeyShape, mark_sources
 from floodmark.derive.row_search import SearchLimits, find_rows
 from floodmark.engine.rounds import TaskRunner
 from floodmark.engine.session import Session
@@ -37,9 +37,7 @@ from floodmark.transforms.batch_transform import BatchTransform
 from floodmark.transforms.chunks import read_chunks
 from floodmark.transforms.commit import StepDeclaration, unpack_hashes
 from floodmark.transforms.datatable_transform import DatatableTransform
-from floodmark.transforms.existing_keys import keep_required_keys, product
 from floodmark.transforms.failed_keys import failed_column
-from floodmark.transforms.live_keys import KeySet, read_live_parts
 from floodmark.transforms.run_scope import canonical_filters, parse_filters
 from floodmark.transforms.step import Step
 from floodmark.transforms.work_planner import plan_key_units
@@ -134,14 +132,6 @@ def read_all_rows_after(output: OpenedDataset, transaction: Transaction, layout:
     ).to_table()
 
 
-def find_all_keys(shape: KeyShape, inputs: Sequence[InputSnapshot], runner: TaskRunner) -> KeySet:
-    """All keys of the inputs that should be processed, including keys that failed."""
-    if shape.kind == "cross":
-        return product(shape, [read_live_parts(given, shape, n, runner) for n, given in enumerate(inputs)])
-    full = [read_live_parts(given, shape, n, runner) for n, given in enumerate(inputs) if shape.inputs[n].is_full]
-    return keep_required_keys(shape, inputs, KeySet.joined(full, shape.keys), runner)
-
-
 def read_transaction_keys(output: OpenedDataset, transaction: Transaction, names: Sequence[str]) -> pa.Table:
     """The distinct values of a transaction's records in these columns."""
     records = output.records(np.arange(transaction.start, transaction.end)).select(list(names))
@@ -230,7 +220,10 @@ class KeysReplay:
     def shape(self, declared: StepDeclaration, keys: pa.Schema, inputs: Sequence[OpenedDataset]) -> KeyShape:
         plain = pa.schema([pa.field(f.name, f.type) for f in keys])
         found = []
-        for declaration, given, link in zip(declared.inputs, inputs, self.origin.links, strict=True):
+        sources = mark_sources([one["keys"] for one in declared.inputs])
+        for declaration, given, link, is_source in zip(
+            declared.inputs, inputs, self.origin.links, sources, strict=True
+        ):
             layout = find_input_layout(given, link)
             own_keys = declaration["keys"]
             keys_of_input = {name: own_keys[name] for name in declared.keys if name in own_keys}  # in that order
@@ -241,7 +234,8 @@ class KeysReplay:
             is_full = len(keys_of_input) == len(plain)
             # Without its key: the index only has rows of the current head, and these are older.
             required = declaration["required"]
-            found.append(InputShape(given.name, given.id, keys_of_input, (), (), columns, required, is_full))
+            mine = InputShape(given.name, given.id, keys_of_input, (), (), columns, required, is_full)
+            found.append(replace(mine, is_source=is_source))
         return KeyShape(plain, tuple(found), "cross" if declared.way == "cross" else "keyed")
 
     def _outputs(self, step: BatchTransform, keys: pa.Schema, number: int) -> tuple[OutputShape, ...]:

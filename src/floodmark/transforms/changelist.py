@@ -20,10 +20,9 @@ from floodmark.derive.changed_keys import ChangedKeys, find_changes, refuse_purg
 from floodmark.derive.inputs import InputSnapshot, KnownKeys
 from floodmark.derive.key_shape import KeyShape
 from floodmark.engine.rounds import TaskRunner
-from floodmark.rows import row_hash
 from floodmark.storage.arrays import I64, Hashes, integer_order, stable_order
 from floodmark.transforms import existing_keys
-from floodmark.transforms.existing_keys import drop_missing_keys, filter_positions, keep_required_keys
+from floodmark.transforms.existing_keys import drop_missing_keys, filter_positions, find_existing_keys
 from floodmark.transforms.failed_keys import failed_column, failed_keys
 from floodmark.transforms.live_keys import (
     NOT_PENDING,
@@ -32,7 +31,6 @@ from floodmark.transforms.live_keys import (
     PendingKeys,
     PendingSource,
     read_keys_with_parts,
-    read_live_parts,
     read_output_keys,
 )
 from floodmark.transforms.run_scope import Filters, parse_filters, parse_order
@@ -136,11 +134,7 @@ def build_stale_changelist(
 
     Keys that the step's own filters leave out are not included, because the function must not be called with them.
     """
-    if shape.kind == "cross":
-        present = existing_keys.product(shape, [read_live_parts(p, shape, n, runner) for n, p in enumerate(inputs)])
-    else:
-        full = [read_live_parts(p, shape, n, runner) for n, p in enumerate(inputs) if shape.inputs[n].is_full]
-        present = keep_required_keys(shape, inputs, KeySet.joined(full, shape.keys), runner)
+    present = find_existing_keys(shape, inputs, runner)
     keys = [present, *(read_output_keys(output, shape, None, runner) for output in outputs)]
     pending = PendingKeys.all_of(shape, KeySet.joined(keys, shape.keys), "stale")
     return _choose(shape, _keep_declared(shape, pending, choice), choice)
@@ -158,21 +152,20 @@ def build_requested_changelist(
     """The keys with these parts, from inputs and outputs, processed or not. `parts` has a table per input number."""
     found = []
     for number, part in parts.items():
-        names = shape.inputs[number].part
+        if len(part) == 0:
+            continue
         if shape.inputs[number].is_full:
             keys = part.select(list(shape.names))
             found.append(KeySet(keys, shape.hash_keys(keys)))
             continue
-        asked = KeyParts(part.select(list(names)), row_hash.hash_rows(part, names))
+        hashes = shape.hash_part(number, part)
+        asked = KeyParts.of(part, hashes)
         found += [read_output_keys(output, shape, asked, runner) for output in outputs]
         if shape.kind == "cross":
-            sides = [read_live_parts(p, shape, n, runner) for n, p in enumerate(inputs)]
-            mine = np.flatnonzero(sides[number].hashes.among(asked.hashes))
-            sides[number] = KeySet(sides[number].table.take(pa.array(mine)), sides[number].hashes.take(mine))
-            found.append(existing_keys.product(shape, sides))
+            sides = existing_keys.live_sides(shape, inputs, runner)
+            found.append(existing_keys.product(shape, existing_keys.keep_parts(shape, sides, number, hashes)))
         else:
-            full = [n for n, given in enumerate(shape.inputs) if given.is_full]
-            found += [read_keys_with_parts(inputs[n], shape, n, asked, runner) for n in full]
+            found += [read_keys_with_parts(inputs[n], shape, n, asked, runner) for n in shape.sides[0]]
     choice = Choice(declared=declared)
     pending = PendingKeys.all_of(shape, KeySet.joined(found, shape.keys), "asked")
     return _choose(shape, _keep_declared(shape, pending, choice), choice)
@@ -233,14 +226,16 @@ def _sources(
     if shape.kind == "cross":
         return existing_keys.cross_join_sources(shape, inputs, outputs, changed, failed, runner)
     sources = []
-    full = [number for number, given in enumerate(shape.inputs) if given.is_full]
+    [full] = shape.sides
     for number, (given, mine) in enumerate(zip(shape.inputs, changed, strict=True)):
+        if len(mine) == 0:
+            continue
         if given.is_full:
             sources.append(PendingSource(mine.keys, mine.hashes, number, mine.first, mine.last))
             continue
         # If a full input no longer has a key, that input changed, too: so the present keys are enough. But a purge
         # leaves no record, so keys of purged rows may be in outputs only.
-        parts = KeyParts(mine.keys, mine.hashes)
+        parts = KeyParts.of(mine.keys, mine.hashes)
         present = [read_keys_with_parts(inputs[n], shape, n, parts, runner) for n in full]
         if any(inputs[n].purged_before for n in full):
             present += [read_output_keys(output, shape, parts, runner) for output in outputs]

@@ -64,7 +64,7 @@ class Chunk:
     sides: tuple[Side, ...]
     gone: Hashes = field(default_factory=lambda: Hashes.joined([]))
     gone_keys: pa.Table | None = None
-    is_cross: bool = False
+    axes: tuple[int, ...] = ()  # in a cross join one input of each side: the parts of these inputs form a rectangle
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -93,27 +93,27 @@ class Chunk:
         """Some of the keys with their rows. In a cross join they must form a rectangle: see `chosen`."""
         keys = self.keys if len(positions) == len(self) else self.keys.take(pa.array(positions))
         sides = tuple(side.take(positions) for side in self.sides)
-        return Chunk(keys, self.hashes.take(positions), sides, is_cross=self.is_cross)
+        return Chunk(keys, self.hashes.take(positions), sides, axes=self.axes)
 
     def chosen(self, positions: I64) -> list[Chunk]:
         """Exactly these keys as chunks: one chunk, or several rectangles in a cross join."""
         if len(positions) == 0:
             return []
-        if not self.is_cross:
+        if not self.axes:
             return [self.take(positions)]
-        parts = [side.part[positions] for side in self.sides]
+        parts = [self.sides[number].part[positions] for number in self.axes]
         return [self.take(positions[mine]) for mine in rectangles(parts)]
 
     def halves(self) -> tuple[Chunk, Chunk] | None:
         """The keys and their rows in two chunks; None if there is one key. A rectangle is cut at its longest side."""
         if len(self) < 2:
             return None
-        if not self.is_cross:
+        if not self.axes:
             positions = np.arange(len(self))
             return self.take(positions[: len(self) // 2]), self.take(positions[len(self) // 2 :])
-        sizes = [len(np.unique(side.part)) for side in self.sides]
+        sizes = [len(np.unique(self.sides[number].part)) for number in self.axes]
         longest = int(np.argmax(sizes))
-        part = self.sides[longest].part
+        part = self.sides[self.axes[longest]].part
         is_first = part < np.unique(part)[sizes[longest] // 2]
         return self.take(np.flatnonzero(is_first)), self.take(np.flatnonzero(~is_first))
 
@@ -243,34 +243,37 @@ def _key_chunks(unit: KeysUnit, shape: KeyShape, inputs: Sequence[TaskInput], ch
     located = [locate_rows(unit, keys, shape, number, given) for number, given in enumerate(inputs)]
     counts = np.stack([side.counts for side in located], axis=1)
     exists = mask_existing(shape, counts)
-    groups = _groups(shape, located, np.flatnonzero(exists), counts.sum(axis=1), chunk_size)
-    for groups_read in _reads(groups, counts.sum(axis=1)):
+    is_shared = np.array([not given.part for given in shape.inputs])  # every key has all rows of these inputs
+    rows, shared = counts[:, ~is_shared].sum(axis=1), int(counts[:1, is_shared].sum())
+    groups = _groups(shape, located, np.flatnonzero(exists), rows, chunk_size)
+    for groups_read in _reads(groups, rows, shared):
         yield from _assemble(groups_read, keys, hashes, shape, located)
     gone = np.flatnonzero(~exists)
     if len(gone):
         no_keys = np.empty(0, np.int64)
         [empty] = _assemble([no_keys], keys, hashes, shape, located)
-        yield Chunk(empty.keys, empty.hashes, empty.sides, hashes.take(gone), keys.take(pa.array(gone)), empty.is_cross)
+        yield Chunk(empty.keys, empty.hashes, empty.sides, hashes.take(gone), keys.take(pa.array(gone)), empty.axes)
 
 
 def mask_existing(shape: KeyShape, counts: I64) -> Mask:
     """Which keys exist, so that the function is called with them, from their row counts in each input.
 
-    A key exists if an input with all transform keys has a row of it, and every required input, too. In a cross join it
-    needs rows in all inputs.
+    A key exists if each side has a row of it in one of its inputs, and every required input, too.
     """
     rows = counts > 0
-    is_full = np.array([given.is_full for given in shape.inputs])
-    required = np.array([given.required or shape.kind == "cross" for given in shape.inputs])
+    required = np.array([given.required for given in shape.inputs])
     exists: Mask = np.asarray(rows[:, required].all(axis=1))
-    return exists if shape.kind == "cross" else exists & rows[:, is_full].any(axis=1)
+    for side in shape.sides:
+        exists = exists & rows[:, list(side)].any(axis=1)
+    return exists
 
 
 def _groups(shape: KeyShape, located: Sequence[KeyRows], existing: I64, rows: I64, chunk_size: int) -> Iterator[I64]:
     """The keys of each chunk."""
     if shape.kind == "cross":
-        for mine in rectangles([side.part[existing] for side in located]) if len(existing) else ():
-            yield from _blocks(existing[mine], [side.part for side in located], chunk_size)
+        parts = [located[number].part for number in _axes(shape)]
+        for mine in rectangles([part[existing] for part in parts]) if len(existing) else ():
+            yield from _blocks(existing[mine], parts, chunk_size)
         return
     ends = np.cumsum(rows[existing])
     at = 0
@@ -280,6 +283,11 @@ def _groups(shape: KeyShape, located: Sequence[KeyRows], existing: I64, rows: I6
         end = min(at + chunk_size, max(limit, at + 1))
         yield existing[at:end]
         at = end
+
+
+def _axes(shape: KeyShape) -> tuple[int, ...]:
+    """One input of each side of a cross join."""
+    return tuple(side[0] for side in shape.sides) if shape.kind == "cross" else ()
 
 
 def _blocks(keys: I64, parts: Sequence[I64], chunk_size: int) -> Iterator[I64]:
@@ -295,12 +303,12 @@ def _blocks(keys: I64, parts: Sequence[I64], chunk_size: int) -> Iterator[I64]:
         yield grid[block].ravel()
 
 
-def _reads(groups: Iterator[I64], rows: I64) -> Iterator[list[I64]]:
-    """The keys of chunks whose rows are read together."""
+def _reads(groups: Iterator[I64], rows: I64, shared: int) -> Iterator[list[I64]]:
+    """The keys of chunks whose rows are read together. Each chunk also has the `shared` rows."""
     together: list[I64] = []
     count = 0
     for group in groups:
-        mine = int(rows[group].sum())
+        mine = int(rows[group].sum()) + shared
         if together and count + mine > READ_ROWS:
             yield together
             together, count = [], 0
@@ -324,7 +332,7 @@ def _assemble(
             mine.slice(some.start, some.stop - some.start),
             my_hashes.take(some),
             tuple(side[at] for side in sides),
-            is_cross=shape.kind == "cross",
+            axes=_axes(shape),
         )
 
 

@@ -15,7 +15,6 @@ from floodmark.derive.changed_keys import ChangedKeys, unique_keys
 from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.key_shape import KeyShape
 from floodmark.engine.rounds import TaskRunner
-from floodmark.rows import row_hash
 from floodmark.rows.key_entries import NO_ROW
 from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transforms.live_keys import (
@@ -41,7 +40,7 @@ def drop_missing_keys(
 
     A run that was killed between two outputs may have left output rows of keys that the meta does not have.
     """
-    if shape.kind == "cross":
+    if shape.kind == "cross" and not any(given.required for given in shape.inputs):
         return pending  # built from parts that exist, and from keys that outputs have
     new = np.flatnonzero(pending.is_new)
     gone = new[~_exists(shape, inputs, pending.take(new), runner)]
@@ -55,12 +54,13 @@ def drop_missing_keys(
 def _exists(shape: KeyShape, inputs: Sequence[InputSnapshot], pending: PendingKeys, runner: TaskRunner) -> Mask:
     """Which of the pending keys exist. Usually the last records of a key decide; only other keys are looked up."""
     seen = [_ends_live(given, pending.last[:, number]) for number, given in enumerate(inputs)]
-    exists = np.zeros(len(pending), np.bool_)
+    # A cross join is built from parts that exist.
+    exists = np.full(len(pending), shape.kind == "cross", np.bool_)
     for number, given in enumerate(shape.inputs):
         # A changed part makes only keys pending that a full input has now.
         exists |= seen[number] if given.is_full else pending.last[:, number] != NOT_PENDING
     for number, given in enumerate(shape.inputs):
-        if given.is_full:
+        if given.is_source and shape.kind != "cross":
             exists |= _look_up(shape, inputs, number, pending.keys, exists, seen[number], runner)
     for number, given in enumerate(shape.inputs):
         if given.required:
@@ -109,6 +109,8 @@ def has_part(shape: KeyShape, input_snapshot: InputSnapshot, number: int, keys: 
     given = shape.inputs[number]
     if input_snapshot.layout is None or keys.num_rows == 0:
         return np.zeros(keys.num_rows, np.bool_)
+    if not given.part:
+        return np.full(keys.num_rows, input_snapshot.live_rows > 0, np.bool_)
     if given.search_method == "scan" or input_snapshot.index is None:
         parts = keys.select(list(given.part))
         hashes = shape.hash_part(number, parts)
@@ -151,11 +153,35 @@ def filter_positions(keys: pa.Table, condition: pc.Expression | None) -> I64 | N
     return None if len(kept) == keys.num_rows else kept
 
 
+def find_existing_keys(shape: KeyShape, pinned: Sequence[InputSnapshot], runner: TaskRunner) -> KeySet:
+    """All keys that the inputs have now."""
+    return keep_required_keys(shape, pinned, product(shape, live_sides(shape, pinned, runner)), runner)
+
+
 # Cross joins
+
+
+def live_sides(shape: KeyShape, pinned: Sequence[InputSnapshot], runner: TaskRunner) -> list[KeySet]:
+    """The parts of keys that each side has now, in any of its inputs."""
+    return [
+        KeySet.joined([read_live_parts(pinned[n], shape, n, runner) for n in side], shape.part_schema(side[0]))
+        for side in shape.sides
+    ]
+
+
+def keep_parts(shape: KeyShape, sides: Sequence[KeySet], number: int, parts: Hashes) -> list[KeySet]:
+    """The sides, without the keys whose part for an input is not among these."""
+    kept, at = list(sides), shape.side_of(number)
+    if at is not None:
+        mine = np.flatnonzero(shape.hash_part(number, kept[at].table).among(parts))
+        kept[at] = KeySet(kept[at].table.take(pa.array(mine)), kept[at].hashes.take(mine))
+    return kept
 
 
 def product(shape: KeyShape, sides: Sequence[KeySet]) -> KeySet:
     """The product of these parts as keys; the last side changes fastest."""
+    if len(sides) == 1:
+        return sides[0]
     counts = [len(side) for side in sides]
     total = int(np.prod(counts, dtype=np.int64))
     columns = {}
@@ -164,7 +190,7 @@ def product(shape: KeyShape, sides: Sequence[KeySet]) -> KeySet:
     for number, side in enumerate(sides):
         after //= max(counts[number], 1)
         at = pa.array(at_all // max(after, 1) % max(counts[number], 1))
-        for name in shape.inputs[number].part:
+        for name in side.table.column_names:
             columns[name] = side.table.column(name).take(at)
     table = pa.table([columns[name] for name in shape.names], schema=shape.keys)
     return KeySet(table, shape.hash_keys(table))
@@ -184,19 +210,16 @@ def cross_join_sources(
     """
     if not any(len(mine) for mine in changed):
         return []
-    live = [read_live_parts(given, shape, number, runner) for number, given in enumerate(inputs)]
+    live = live_sides(shape, inputs, runner)
     pending = []
     for number, mine in enumerate(changed):
         if len(mine) == 0:
             continue
-        is_live = mine.hashes.among(live[number].hashes)
-        present, gone = mine.take(np.flatnonzero(is_live)), mine.take(np.flatnonzero(~is_live))
-        sides = [*live]
-        sides[number] = KeySet(present.keys, present.hashes)
-        pending.append(_source(shape, number, present, product(shape, sides)))
+        pending.append(_source(shape, number, mine, product(shape, keep_parts(shape, live, number, mine.hashes))))
+        lost = mine.take(_gone(shape, live, number, mine))
         # A part may have results with rows of another side that were purged since: no live part leads to them.
-        is_purged = any(other.purged_before for n, other in enumerate(inputs) if n != number)
-        lost = mine if is_purged else gone
+        if any(other.purged_before for n, other in enumerate(inputs) if n != number):
+            lost = mine
         if len(lost):
             pending.append(_source(shape, number, lost, _left_over(shape, lost, outputs, failed, runner)))
     return pending
@@ -206,12 +229,20 @@ def _left_over(
     shape: KeyShape, gone: ChangedKeys, outputs: Sequence[InputSnapshot], failed: pa.Table, runner: TaskRunner
 ) -> KeySet:
     """The keys with a lost part that have results or a failure."""
-    parts = KeyParts(gone.keys, gone.hashes)
+    parts = KeyParts.of(gone.keys, gone.hashes)
     found = [read_output_keys(output, shape, parts, runner) for output in outputs]
     if failed.num_rows:
-        tried = failed.filter(pa.array(row_hash.hash_rows(failed, parts.names).among(gone.hashes)))
+        tried = failed if parts is None else failed.filter(pa.array(parts.among(failed)))
         found.append(KeySet(tried, shape.hash_keys(tried)))
     return KeySet.joined(found, shape.keys)
+
+
+def _gone(shape: KeyShape, live: Sequence[KeySet], number: int, changed: ChangedKeys) -> I64:
+    """The changed parts that a side has no more. An input that is only looked up takes no key away."""
+    at = shape.side_of(number)
+    if at is None or not shape.inputs[number].is_source:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(~changed.hashes.among(live[at].hashes))
 
 
 def _source(shape: KeyShape, number: int, changed: ChangedKeys, keys: KeySet) -> PendingSource:

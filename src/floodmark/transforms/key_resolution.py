@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from floodmark.derive.inputs import InputSnapshot
-from floodmark.derive.key_shape import InputShape, KeyShape, OutputKeys, PlanKind, common_type
+from floodmark.derive.key_shape import InputShape, KeyShape, OutputKeys, PlanKind, common_type, mark_sources
 from floodmark.errors import BadStep
 from floodmark.transforms.specs import InputSpec
 
@@ -30,7 +31,8 @@ def resolve_shape(
     schema = _types(names, parts, input_snapshots, outputs)
     if schema is None:
         return None
-    inputs = tuple(_input(s, g, p, schema) for s, g, p in zip(specs, input_snapshots, parts, strict=True))
+    given = zip(specs, input_snapshots, parts, mark_sources(parts), strict=True)
+    inputs = tuple(_input(spec, snapshot, part, schema, m) for spec, snapshot, part, m in given)
     return KeyShape(schema, inputs, _kind(inputs))
 
 
@@ -135,24 +137,24 @@ def _column_names(given: InputSnapshot) -> str:
 
 
 def _check_parts(names: tuple[str, ...], parts: Sequence[Mapping[str, str]], inputs: Sequence[InputSnapshot]) -> None:
-    for given, part in zip(inputs, parts, strict=True):
-        if not part:
+    """Refuse transform keys that no input has, and inputs that share only some of their transform keys."""
+    missing = [name for name in names if not any(name in part for part in parts)]
+    if missing:
+        columns = "; ".join(f"{given.name!r} has {_column_names(given)}" for given in inputs)
+        raise BadStep(
+            f"the transform keys {', '.join(names)} do not fit the inputs: no input has {missing[0]!r}",
+            hint=f"{columns}: name its column with InputSpec(…, keys={{{missing[0]!r}: 'column'}})",
+        )
+    sides = {tuple(part): given.name for given, part, m in zip(inputs, parts, mark_sources(parts), strict=True) if m}
+    for one, other in itertools.combinations(sides, 2):
+        if shared := set(one) & set(other):
+            name = next(name for name in names if name in shared)
             raise BadStep(
-                f"input {given.name!r} has none of the transform keys {', '.join(names)}",
-                hint=f"it has {_column_names(given)}: give InputSpec({given.name!r}, keys={{{names[0]!r}: 'column'}})",
+                f"the transform keys {', '.join(names)} do not fit the inputs: {sides[one]!r} and {sides[other]!r} "
+                f"have {name!r}, but neither has all keys of the other",
+                hint="one input must have all transform keys (a join), or any two inputs must share all of their "
+                "transform keys or none (a cross join)",
             )
-    if any(len(part) == len(names) for part in parts):
-        return
-    counted = [name for part in parts for name in part]
-    twice = [name for name in names if counted.count(name) > 1]
-    missing = [name for name in names if name not in counted]
-    if not twice and not missing:
-        return
-    why = f"no input has {missing[0]!r}" if missing else f"several inputs have {twice[0]!r}, but no input has all keys"
-    raise BadStep(
-        f"the transform keys {', '.join(names)} do not fit the inputs: {why}",
-        hint="one input must have all transform keys (a join), or each key must be in exactly one input (a cross join)",
-    )
 
 
 def _types(
@@ -183,7 +185,9 @@ def _types(
     return pa.schema(fields)
 
 
-def _input(spec: InputSpec, given: InputSnapshot, part: Mapping[str, str], schema: pa.Schema) -> InputShape:
+def _input(
+    spec: InputSpec, given: InputSnapshot, part: Mapping[str, str], schema: pa.Schema, is_source: bool
+) -> InputShape:
     if given.layout is None:
         columns = pa.schema([pa.field(column, schema.field(name).type) for name, column in part.items()])
     else:
@@ -194,7 +198,9 @@ def _input(spec: InputSpec, given: InputSnapshot, part: Mapping[str, str], schem
     key, lookup = given.strategy.key, given.strategy.lookup
     is_full = len(part) == len(schema)
     compared = None if spec.columns is None else tuple(columns.names)
-    return InputShape(spec.name, given.dataset_id, dict(part), key, lookup, columns, spec.required, is_full, compared)
+    return InputShape(
+        spec.name, given.dataset_id, dict(part), key, lookup, columns, spec.required, is_full, compared, is_source
+    )
 
 
 def _optional(field: Any) -> pa.Field:

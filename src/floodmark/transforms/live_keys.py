@@ -44,9 +44,18 @@ class KeyParts:
     table: pa.Table
     hashes: Hashes
 
+    @staticmethod
+    def of(table: pa.Table, hashes: Hashes) -> KeyParts | None:
+        """These parts; None, which stands for all keys, if they are parts for an input without transform keys."""
+        return None if table.column_names == [""] else KeyParts(table, hashes)
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.table.column_names)
+
+    def among(self, keys: pa.Table) -> Mask:
+        """Which keys have one of these parts."""
+        return row_hash.hash_rows(keys, self.names).among(self.hashes)
 
 
 @dataclass(frozen=True)
@@ -74,10 +83,12 @@ def read_requested_parts(
 
 
 def read_keys_with_parts(
-    input_snapshot: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts, runner: TaskRunner
+    input_snapshot: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts | None, runner: TaskRunner
 ) -> KeySet:
-    """The keys of those current rows of a full input that have one of these parts."""
+    """The keys of those current rows of a full input that have one of these parts; of all rows for None."""
     given = shape.inputs[number]
+    if wanted is None:
+        return read_live_parts(input_snapshot, shape, number, runner)
     if input_snapshot.layout is None or len(wanted.hashes) == 0:
         return KeySet.joined([], shape.keys)
     own = [given.keys[name] for name in wanted.names]

@@ -38,6 +38,7 @@ class InputPlan:
     `reads` describes the records that are read to find the keys. If everything is stale, `keys` counts all keys.
     `unchanged` counts keys that the run skips, because their new records differ only in columns that the step does not
     read (`InputSpec(columns=)`).
+    An input without transform keys is passed whole to every call, so its changes make all keys pending.
     """
 
     name: str
@@ -82,7 +83,7 @@ def plan(step: BatchTransform, lake: LakeLike) -> RunPlan:
     version = 2 if step.use_offset_optimization else 1
     found = _pending(step_snapshot, lake)
     if found is None:
-        inputs = tuple(_input(step_snapshot, given, 0, version) for given in step_snapshot.inputs)
+        inputs = tuple(_input(step_snapshot, number, 0, version) for number in range(len(step_snapshot.inputs)))
         return RunPlan(step.name, inputs, 0, 0, 0, 0, None, version, step_snapshot.stale, None)
     why = {row["values"]: row["counts"] for row in pc.value_counts(found.pending.why).to_pylist()}
     pending = np.count_nonzero(found.pending.first != NOT_PENDING, axis=0)
@@ -92,8 +93,8 @@ def plan(step: BatchTransform, lake: LakeLike) -> RunPlan:
     return RunPlan(
         step=step.name,
         inputs=tuple(
-            _input(step_snapshot, g, int(pending[n]), version, found.unchanged[n] if found.unchanged else 0)
-            for n, g in enumerate(step_snapshot.inputs)
+            _input(step_snapshot, n, int(pending[n]), version, found.unchanged[n] if found.unchanged else 0)
+            for n in range(len(step_snapshot.inputs))
         ),
         keys=len(found),
         new=why.get("new", 0),
@@ -123,7 +124,8 @@ def _pending(step_snapshot: StepSnapshot, lake: LakeLike) -> Changelist | None:
     return Waves(step_snapshot, ChangedScope(), now_ms, TaskRunner(lake.runtime.session)).changelist
 
 
-def _input(step_snapshot: StepSnapshot, given: InputSnapshot, keys: int, version: int, unchanged: int = 0) -> InputPlan:
+def _input(step_snapshot: StepSnapshot, number: int, keys: int, version: int, unchanged: int = 0) -> InputPlan:
+    given = step_snapshot.inputs[number]
     previous = step_snapshot.positions[given.dataset_id]
     start = max(previous + 1, given.purged_before)
     records = max(0, given.end - start)
@@ -133,6 +135,8 @@ def _input(step_snapshot: StepSnapshot, given: InputSnapshot, keys: int, version
         reads = "nothing"
     else:
         reads = f"{records:,} records, {start} to {given.last_offset}"
+    if step_snapshot.shape is not None and not step_snapshot.shape.inputs[number].part:
+        reads += "; every call gets all rows"
     return InputPlan(given.name, previous, given.last_offset, records, keys, reads, unchanged)
 
 

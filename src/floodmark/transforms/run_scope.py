@@ -115,7 +115,7 @@ def parse_requested_part(shape: KeyShape, number: int, keys: Any) -> pa.Table:
                 hint=f"give {', '.join(given.own)}",
             )
         columns.append(cast_exactly(_chunked(table.column(column)), schema.field(name), given.name))
-    part = pa.table(columns, schema=schema)
+    part = pa.table(columns, schema=schema) if columns else shape.part_of(number, table)
     return part.take(pa.array(shape.hash_part(number, part).first_positions()))
 
 

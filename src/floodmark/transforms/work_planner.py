@@ -136,7 +136,7 @@ def plan_key_units(
         else:
             files = sort_rows_by_bucket(given, shape, number, keys, runner, room)
             sides.append(files)
-            each = sum(sum(file.rows) for file in files) / keys.num_rows
+            each = sum(sum(file.rows) for file in files) / keys.num_rows if shape.inputs[number].part else 0.0
         rows_each += each
         bytes_each += each * given.row_bytes
     ordered = _order(keys, shape, sides)
@@ -158,7 +158,7 @@ def plan_key_units(
 def _order(keys: pa.Table, shape: KeyShape, sides: Sequence[object]) -> pa.Table:
     """Order keys so that consecutive ones need the same files, and in a cross join form rectangles."""
     if shape.kind == "cross":
-        parts = [shape.hash_part(number, keys) for number in range(len(shape.inputs))]
+        parts = [shape.hash_part(side[0], keys) for side in shape.sides]
         order = np.lexsort([half for part in reversed(parts) for half in (part.low, part.high)])
     elif any(side is not None for side in sides):
         hashes = shape.hash_keys(keys)

@@ -1,0 +1,223 @@
+"""Key shapes of the seed's own tests (epoch8/datapipe), under their names: joins in cross joins, auxiliary inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import floodmark as fm
+from transforms.oracle import assert_right
+from transforms.worlds import AUXILIARY, JOIN_CROSS, World, in_this_process, make_world
+
+BOTH = pytest.mark.parametrize("offsets", [True, False], ids=["v2", "v1"])
+
+
+@pytest.fixture(autouse=True)
+def _here() -> Iterator[None]:
+    with in_this_process():
+        yield
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Callable[..., World]:
+    return lambda case, **options: make_world(case, tmp_path / case.name, **options)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> fm.Lake:
+    return fm.Lake(tmp_path / "lake")
+
+
+def _ids(prefix: str, numbers: range) -> list[str]:
+    return [f"{prefix}{n}" for n in numbers]
+
+
+# A join in a cross join
+
+
+@BOTH
+def test_check_full_step_idx_count_when_some_idxs_are_deleted(offsets, lake):
+    item = lake.create("item", key="item_id")
+    item2 = lake.create("item2", key="item_id")
+    pipeline = lake.create("pipeline", key="pipeline_id")
+
+    def pairs(item: pd.DataFrame, item2: pd.DataFrame, pipeline: pd.DataFrame) -> pd.DataFrame:
+        both = item.merge(item2, on="item_id")
+        return both[["item_id"]].merge(pipeline[["pipeline_id"]], how="cross")
+
+    step = fm.BatchTransform(
+        pairs,
+        ["item", "item2", "pipeline"],
+        ["output"],
+        transform_keys=["item_id", "pipeline_id"],
+        chunk_size=50,
+        use_offset_optimization=offsets,
+    )
+    item.write(pd.DataFrame({"item_id": _ids("i", range(10)), "a": range(10)}))
+    item2.write(pd.DataFrame({"item_id": _ids("i", range(100)), "b": range(100)}))
+    pipeline.write(pd.DataFrame({"pipeline_id": _ids("p", range(3)), "c": range(3)}))
+    for dataset in (item, item2):
+        dataset.delete(_ids("i", range(5)))
+    listed = step.changelist(lake).select(["item_id", "pipeline_id"]).to_pylist()
+    assert len(listed) == len({tuple(key.values()) for key in listed}) == 95 * 3
+    step.run(lake)
+    found = {tuple(row.values()) for row in lake["output"].to_arrow().select(["item_id", "pipeline_id"]).to_pylist()}
+    assert found == {(i, p) for i in _ids("i", range(5, 10)) for p in _ids("p", range(3))}
+    item.delete(["i7"])
+    report = step.run(lake)
+    assert (report.keys, report.retracted) == (3, 3)
+
+
+@BOTH
+def test_row_of_either_joined_input_makes_a_side_and_without_any_the_pairs_are_gone(offsets, world):
+    lake = world(JOIN_CROSS, use_offset_optimization=offsets)
+    lake.write("a", (1, 5))
+    lake.write("c", (1, 7), (2, 8))
+    assert lake.run().keys == 2
+    lake.write("b", (1, 3), (2, 4))
+    assert lake.changelist(True) == lake.changelist(False) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    lake.run()
+    assert_right(lake)
+    lake.delete("a", 1)
+    report = lake.run()
+    assert (report.keys, report.called, report.changed) == (2, 2, 2)
+    lake.delete("b", 1)
+    report = lake.run()
+    assert (report.keys, report.called, report.retracted) == (2, 0, 2)
+    assert_right(lake)
+
+
+def test_function_gets_whole_rectangles_of_pairs_with_all_rows_of_both_joined_inputs(world):
+    lake = world(JOIN_CROSS, chunk_size=4)
+    lake.write("a", *[(i, i) for i in range(6)])
+    lake.write("b", *[(i, i) for i in range(3, 9)])
+    lake.write("c", *[(j, j) for j in range(3)])
+    lake.run()
+    assert len(lake.calls.all()) < 27, "the pairs are not called one by one"
+    assert set(lake.calls.count().values()) == {1}
+    lake.write("c", (1, 10))
+    lake.write("a", (0, 10))
+    assert lake.run().keys == 9 + 3 - 1
+    assert set(lake.calls.count().values()) == {1}
+    assert_right(lake)
+
+
+# Auxiliary inputs
+
+
+@BOTH
+def test_aux_input(offsets, lake):
+    items1 = lake.create("items1", key="id")
+    items2 = lake.create("items2", key=["id", "id2"])
+    aux = lake.create("aux", key="aux_id")
+    items1.write(pd.DataFrame({"id": range(10), "a": range(10)}))
+    pairs = [(i, j) for j in range(10) for i in range(10)]
+    items2.write(pd.DataFrame({"id": [i for i, _ in pairs], "id2": [j for _, j in pairs], "a": range(100)}))
+    aux.write(pd.DataFrame({"aux_id": range(10), "a": range(10)}))
+
+    def first(items1: pd.DataFrame, items2: pd.DataFrame, aux: pd.DataFrame) -> pd.DataFrame:
+        assert len(aux) == 10
+        return items1
+
+    step = fm.BatchTransform(
+        first,
+        ["items1", "items2", "aux"],
+        ["out"],
+        transform_keys=["id"],
+        chunk_size=3,
+        use_offset_optimization=offsets,
+    )
+    assert sorted(step.changelist(lake)["id"].to_pylist()) == list(range(10))
+    plan = step.plan(lake).inputs[2]
+    assert plan.reads.endswith("; every call gets all rows")
+    assert step.run(lake).keys == 10
+    assert step.run(lake).nothing
+
+
+@BOTH
+def test_complex_pipeline(offsets, lake):
+    item = lake.create("item", key="item_id")
+    pipeline = lake.create("pipeline", key="pipeline_id")
+    prediction = lake.create("prediction", key=["item_id", "pipeline_id", "keypoint_name"])
+    keypoint = lake.create("keypoint", key=["keypoint_id", "keypoint_name"])
+    items, pipelines, keypoints = _ids("i", range(10)), _ids("p", range(3)), _ids("k", range(5))
+    item.write(pd.DataFrame({"item_id": items, "item__attribute": items}))
+    pipeline.write(pd.DataFrame({"pipeline_id": pipelines, "pipeline__attribute": pipelines}))
+    every = [(i, p, k) for i in items for p in pipelines for k in keypoints]
+    prediction.write(pd.DataFrame(every, columns=["item_id", "pipeline_id", "keypoint_name"]))
+    keypoint.write(pd.DataFrame({"keypoint_id": range(5), "keypoint_name": keypoints}))
+
+    def combine(item, pipeline, prediction, keypoint):
+        found = item.merge(prediction, on="item_id").merge(pipeline, on="pipeline_id")
+        found = found.merge(keypoint, on="keypoint_name")
+        return found.groupby(["item_id", "pipeline_id"], as_index=False).agg(keypoints=("keypoint_id", "nunique"))
+
+    step = fm.BatchTransform(
+        combine,
+        ["item", "pipeline", "prediction", "keypoint"],
+        ["output"],
+        transform_keys=["item_id", "pipeline_id"],
+        chunk_size=7,
+        use_offset_optimization=offsets,
+    )
+    assert step.run(lake).keys == 30
+    assert lake["output"].to_pandas()["keypoints"].tolist() == [5] * 30
+    keypoint.delete([{"keypoint_id": 4, "keypoint_name": "k4"}])
+    report = step.run(lake)
+    assert (report.keys, report.changed) == (30, 30)
+    assert lake["output"].to_pandas()["keypoints"].tolist() == [4] * 30
+
+
+@BOTH
+def test_change_of_an_auxiliary_input_processes_every_key_and_other_changes_only_theirs(offsets, world):
+    lake = world(AUXILIARY, use_offset_optimization=offsets, chunk_size=2)
+    lake.write("a", *[(i, i) for i in range(5)])
+    assert lake.run().keys == 5, "an auxiliary input may be empty"
+    lake.write("words", (1, 10), (2, 20))
+    assert lake.changelist(True) == lake.changelist(False) == [(i,) for i in range(5)]
+    lake.run()
+    assert_right(lake)
+    lake.write("a", (3, 30))
+    assert lake.changelist(True) == lake.changelist(False) == [(3,)]
+    lake.run()
+    assert_right(lake)
+    lake.delete("words", 1, 2)
+    assert lake.run().keys == 5
+    assert_right(lake)
+    assert lake.run().nothing
+
+
+def test_keys_of_an_auxiliary_input_stand_for_every_key(world):
+    lake = world(AUXILIARY)
+    lake.write("a", *[(i, i) for i in range(3)])
+    lake.write("words", (1, 10))
+    lake.run()
+    assert lake.step().run_changelist(lake.lake, {"words": [{"n": 1}]}).keys == 3
+
+
+def test_required_auxiliary_input_without_rows_leaves_no_key(lake):
+    lake.create("a", key="id").write(pd.DataFrame({"id": [1, 2]}))
+    words = lake.create("words", key="word", schema={"word": "string"})
+
+    def count(a: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
+        return a.assign(words=len(words))
+
+    step = fm.BatchTransform(count, ["a", fm.Required("words")], ["out"], transform_keys=["id"])
+    assert step.run(lake).keys == 0
+    words.write(pd.DataFrame({"word": ["x"]}))
+    assert step.run(lake).new == 2
+    words.delete(["x"])
+    report = step.run(lake)
+    assert (report.called, report.retracted) == (0, 2)
+
+
+def test_why_names_all_rows_of_an_auxiliary_input(world):
+    lake = world(AUXILIARY)
+    lake.write("a", (1, 1), (2, 2))
+    lake.write("words", (1, 10), (2, 20))
+    lake.run()
+    made = lake.lake.why("out", {"id": 1}).inputs
+    assert [(one.dataset, one.by, one.rows) for one in made] == [("a", {"id": 1}, 1), ("words", None, 2)]
