@@ -75,6 +75,7 @@ def test_json_has_every_count(run, orders):
         "kind": "step",
         "state": "done",
         "keys": 3,
+        "unchanged": 0,
         "failed": 1,
         "reused": 0,
         "commits": 1,

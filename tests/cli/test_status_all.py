@@ -71,6 +71,7 @@ def test_a_view_is_behind_by_the_records_it_has_not_seen(run, flow, spark):
     assert run("run").code == 0
     daily = found(run)["daily"]
     assert (daily["behind"], daily["keys"], daily["state"]) == (0, 1, "up to date")
+    assert daily["last_run"]["seconds"] > 0
     (flow / "data" / "b.csv").write_text("id,price,at\n3,1.5,2026-01-03T00:00:00Z\n")
     run("run", "ingest_orders")
     assert found(run)["daily"]["behind"] == 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, time
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 # Modules that other processes cannot import: a script, a notebook, an interactive session.
+F = TypeVar("F", bound=Callable[..., Any])
+
 _NOT_IMPORTABLE = ("", "__main__", "__mp_main__")
 
 
@@ -326,8 +328,12 @@ def _example_value(t: Any) -> str:
     return next((example for fits, example in examples.items() if fits(t)), "…")
 
 
-def split_column_names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns of a repeatable option; each value may have several, separated by commas."""
+def column_names_option(name: str, description: str, metavar: str = "COLUMN") -> Callable[[F], F]:
+    """An option that takes column names: it can be repeated, and each value may have several, separated by commas."""
+    return click.option(name, metavar=metavar, multiple=True, callback=_split_column_names, help=description)
+
+
+def _split_column_names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     columns = tuple(column for value in values for column in value.split(","))
     if not all(columns):
         raise click.BadParameter("a column name is empty.")

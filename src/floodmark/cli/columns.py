@@ -14,6 +14,7 @@ from floodmark.cli import arguments, exit_codes, output
 from floodmark.cli.command import Invocation, marker_folder, verb
 from floodmark.cli.exit_codes import Stopped
 from floodmark.cli.output import TableColumn, TableRow, escape_control_characters, print_table
+from floodmark.engine.progress import is_encodable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -354,11 +355,7 @@ ASCII_BAR_MARKS = BarMarks("#", "+", "o", ".", "|")
 
 def marks_for(encoding: str | None) -> BarMarks:
     """Block characters, or ASCII if the encoding has none."""
-    try:
-        "".join(vars(BLOCK_BAR_MARKS).values()).encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return ASCII_BAR_MARKS
-    return BLOCK_BAR_MARKS
+    return BLOCK_BAR_MARKS if is_encodable("".join(vars(BLOCK_BAR_MARKS).values()), encoding) else ASCII_BAR_MARKS
 
 
 def fragments_per_mark(parts: int, width: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from floodmark.cli import output
-from floodmark.cli.arguments import split_column_names
+from floodmark.cli.arguments import column_names_option
 from floodmark.cli.command import Invocation, verb
 from floodmark.cli.exit_codes import CommandError
 from floodmark.errors import BadOption, BadPrimaryKey, CommitConflict, UnknownDataset
@@ -37,32 +37,14 @@ LARGEST_ROW_GROUP_SIZE = 1 << 24
 @click.argument("name")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--event-time", metavar="COLUMN", help="The column with the time of the event, for a new dataset.")
-@click.option(
-    "--key",
-    metavar="COLUMN",
-    multiple=True,
-    callback=split_column_names,
-    help="A key column, for a new dataset. For several, repeat the option or use commas.",
-)
+@column_names_option("--key", "A key column, for a new dataset. For several, repeat the option or use commas.")
 @click.option(
     "--merge",
     type=click.Choice(MERGES),
     help="How rows are written, for a new dataset (see above). Default: upsert with a key, else append.",
 )
-@click.option(
-    "--compare",
-    metavar="COLUMN",
-    multiple=True,
-    callback=split_column_names,
-    help="With --merge snapshot: a column to compare for changes. Default: all.",
-)
-@click.option(
-    "--lookup",
-    metavar="COLUMN",
-    multiple=True,
-    callback=split_column_names,
-    help="Leading columns of the key by which rows are looked up. Default: the whole key.",
-)
+@column_names_option("--compare", "With --merge snapshot: a column to compare for changes. Default: all.")
+@column_names_option("--lookup", "Leading columns of the key by which rows are looked up. Default: the whole key.")
 @click.option(
     "--partition-by",
     type=click.Choice(UNITS),
@@ -84,12 +66,10 @@ LARGEST_ROW_GROUP_SIZE = 1 << 24
     type=click.Choice(MODES),
     help="With --partition-by: order rows at each write (eager) or on request (lazy). Default: eager.",
 )
-@click.option(
+@column_names_option(
     "--vocab",
+    "Another name for a system column (offset, op, system_time), for a new dataset whose files have that column.",
     metavar="COLUMN=NAME",
-    multiple=True,
-    callback=split_column_names,
-    help="Another name for a system column (offset, op, system_time), for a new dataset whose files have that column.",
 )
 @click.option(
     "--read",

@@ -189,6 +189,30 @@ def _print_long(console: object, headers: Sequence[str], cells: Sequence[TableRo
 _STEPS = [("minute", 60), ("hour", 3600), ("day", 86400), ("month", 30 * 86400), ("year", 365 * 86400)]
 
 
+def format_offset(offset: int) -> str:
+    """An offset; a dash for -1, which is no record."""
+    return "-" if offset < 0 else str(offset)
+
+
+def format_value(value: Any) -> str | None:
+    """A value as text for a cell; None for null."""
+    match value:
+        case None:
+            return None
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case float() if math.isfinite(value):
+            return repr(value)
+        case datetime():
+            return value.isoformat(sep=" ")
+        case list() | dict():
+            return dumps(value)
+        case _:
+            return str(jsonable(value))
+
+
 def format_count(count: int, noun: str) -> str:
     """``1 record``, ``2,000 records``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -10,7 +10,7 @@ import click
 from floodmark.cli import output, targets
 from floodmark.cli.command import Invocation, verb
 from floodmark.cli.exit_codes import FAILED
-from floodmark.cli.output import TableColumn, print_table
+from floodmark.cli.output import TableColumn, format_offset, format_value, print_table
 from floodmark.errors import FloodmarkError, UnknownDataset
 
 if TYPE_CHECKING:
@@ -138,7 +138,14 @@ def _print_run_plan(plan: RunPlan) -> None:
     print_table(
         _INPUTS,
         [
-            [one.name, _offset(one.previous), _offset(one.head), f"{one.records:,}", f"{one.keys:,}", one.reads]
+            [
+                one.name,
+                format_offset(one.previous),
+                format_offset(one.head),
+                f"{one.records:,}",
+                f"{one.keys:,}",
+                one.reads,
+            ]
             for one in plan.inputs
         ],
     )
@@ -173,7 +180,9 @@ def _print_datatable_plan(plan: DatatablePlan) -> None:
     click.echo(f"{plan.step}: {'nothing to do' if plan.why is None else f'computes everything, because {plan.why}'}")
     columns = [TableColumn("input"), TableColumn("done up to", is_number=True), TableColumn("head", is_number=True)]
     columns += [TableColumn("new records", is_number=True)]
-    print_table(columns, [[i.name, _offset(i.position), _offset(i.head), f"{i.behind:,}"] for i in plan.inputs])
+    print_table(
+        columns, [[i.name, format_offset(i.position), format_offset(i.head), f"{i.behind:,}"] for i in plan.inputs]
+    )
     if plan.unchanged:
         click.echo(f"{output.format_count(plan.unchanged, 'key')}: unchanged in the columns read")
 
@@ -190,7 +199,13 @@ def _print_refresh_plan(plan: RefreshPlan) -> None:
     waiting = any(source.waiting for source in plan.sources)
     columns += [TableColumn("waiting", is_number=True)] if waiting else []
     rows = [
-        [s.name, _offset(s.position), _offset(s.head), f"{s.behind:,}", *([f"{s.waiting:,}"] if waiting else [])]
+        [
+            s.name,
+            format_offset(s.position),
+            format_offset(s.head),
+            f"{s.behind:,}",
+            *([f"{s.waiting:,}"] if waiting else []),
+        ]
         for s in plan.sources
     ]
     print_table(columns, rows)
@@ -204,13 +219,9 @@ def _print_refresh_plan(plan: RefreshPlan) -> None:
 def _print_sample(plan: RefreshPlan) -> None:
     """Print some of the keys to compute. Hidden columns get the names of the columns they come from."""
     heads = [TableColumn(name.removeprefix("floodmark_key_").removeprefix("floodmark_")) for name in plan.sample[0]]
-    print_table(heads, [[_text(value) for value in key.values()] for key in plan.sample])
+    print_table(heads, [[format_value(value) for value in key.values()] for key in plan.sample])
     if left := (plan.keys or 0) - len(plan.sample):
         click.echo(f"… and {output.format_count(left, f'more {_NOUNS[plan.kind]}')}")
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else value if isinstance(value, str) else str(output.jsonable(value))
 
 
 def _refresh_text(plan: RefreshPlan) -> str:
@@ -223,10 +234,6 @@ def _refresh_text(plan: RefreshPlan) -> str:
     if not plan.keys:  # unknown until the query is analysed again, or only the watermark moved
         return f"to be refreshed: {plan.moved}"
     return f"{output.format_count(plan.keys, _NOUNS[plan.kind])} to be computed: {plan.moved}"
-
-
-def _offset(position: int) -> str:
-    return "-" if position < 0 else str(position)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from floodmark.cli import output
 from floodmark.cli.command import Invocation
-from floodmark.cli.output import Cell, TableColumn, format_count, print_table
+from floodmark.cli.output import TableColumn, format_count, print_table
 
 _BATCH = 4096
 
@@ -38,7 +36,7 @@ def print_first_rows(call: Invocation, table: pa.Table, noun: str) -> None:
 def print_rows(table: pa.Table) -> None:
     """Print all rows."""
     columns = [TableColumn(field.name, _is_number(field.type)) for field in table.schema]
-    print_table(columns, [[_cell(value) for value in row] for row in _rows(table)])
+    print_table(columns, [[output.format_value(value) for value in row] for row in _rows(table)])
 
 
 def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
@@ -61,24 +59,6 @@ def _value(scalar: pa.Scalar) -> Any:
         return scalar.as_py()
     except (OverflowError, ValueError):
         return str(scalar.cast(pa.string()))
-
-
-def _cell(value: Any) -> Cell:
-    match value:
-        case None:
-            return None
-        case str():
-            return value
-        case bool():
-            return "true" if value else "false"
-        case float() if math.isfinite(value):
-            return repr(value)
-        case datetime():
-            return value.isoformat(sep=" ")
-        case list() | dict():
-            return output.dumps(value)
-        case _:
-            return str(output.jsonable(value))
 
 
 def _is_number(data_type: pa.DataType) -> bool:

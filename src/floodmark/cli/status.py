@@ -15,7 +15,7 @@ import click
 from floodmark.cli import output, targets
 from floodmark.cli.command import Invocation, verb
 from floodmark.cli.exit_codes import FAILED, NoLake
-from floodmark.cli.output import TableColumn, TableRow, print_table
+from floodmark.cli.output import TableColumn, TableRow, format_offset, print_table
 from floodmark.errors import FloodmarkError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], fil
             call.note("the pipeline has no such steps" if labels else "the pipeline has no steps")
         if len(names) == 1 and found and (known := found[0].status) is not None and known.inputs:
             click.echo("")
-            cells = [[i.name, _offset(i.position), _offset(i.head), f"{i.behind:,}"] for i in known.inputs]
+            cells = [[i.name, format_offset(i.position), format_offset(i.head), f"{i.behind:,}"] for i in known.inputs]
             print_table(_INPUTS, cells)
         if datasets:
             click.echo("")
@@ -192,10 +192,6 @@ def _state_text(one: StepStatus) -> str:
     if not one.inputs:
         return "a source"
     return "behind" if one.behind else "up to date"
-
-
-def _offset(position: int) -> str:
-    return "-" if position < 0 else str(position)
 
 
 @verb("graph")

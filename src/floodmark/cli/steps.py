@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +10,7 @@ import click
 from floodmark.cli import output, step_output, targets
 from floodmark.cli.command import Invocation, verb
 from floodmark.cli.exit_codes import FAILED, CommandError
-from floodmark.cli.output import TableColumn, escape_control_characters, print_table
+from floodmark.cli.output import TableColumn, escape_control_characters, format_value, print_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +116,10 @@ def _print_table(found: list[dict[str, Any]]) -> None:
         TableColumn("attempts", is_number=True),
     ]
     columns += [TableColumn("since"), TableColumn("state")]
-    print_table(columns, [[*map(_text, one["key"].values()), _error_text(one), *_attempt_cells(one)] for one in found])
+    print_table(
+        columns,
+        [[*map(format_value, one["key"].values()), _error_text(one), *_attempt_cells(one)] for one in found],
+    )
 
 
 def _attempt_cells(one: dict[str, Any]) -> list[str]:
@@ -129,7 +131,7 @@ def _print_tracebacks(found: list[dict[str, Any]]) -> None:
     for number, one in enumerate(found):
         if number:
             click.echo("")
-        key = ", ".join(f"{name}={_text(value) or 'null'}" for name, value in one["key"].items())
+        key = ", ".join(f"{name}={format_value(value) or 'null'}" for name, value in one["key"].items())
         attempts, since, state = _attempt_cells(one)
         click.echo(
             escape_control_characters(
@@ -142,12 +144,6 @@ def _print_tracebacks(found: list[dict[str, Any]]) -> None:
 
 def _error_text(one: dict[str, Any]) -> str:
     return f"{one['type']}: {one['message']}" if one["message"] else one["type"]
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ")
-    return None if value is None else value if isinstance(value, str) else str(output.jsonable(value))
 
 
 @verb("retry")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from floodmark.cli import output as cli_output
-from floodmark.cli.arguments import split_column_names
+from floodmark.cli.arguments import column_names_option
 from floodmark.cli.command import Invocation, verb
 from floodmark.errors import NoTimeline
 
@@ -38,12 +38,8 @@ def _check_svg_name(_: click.Context, __: click.Parameter, value: Path | None) -
 @click.argument("name")
 @click.argument("start", metavar="[FROM", required=False)
 @click.argument("end", metavar="TO]", required=False)
-@click.option(
-    "--columns",
-    metavar="COLUMN",
-    multiple=True,
-    callback=split_column_names,
-    help="Only this column; also offset, op or system_time. For several, repeat the option or use commas.",
+@column_names_option(
+    "--columns", "Only this column; also offset, op or system_time. For several, repeat the option or use commas."
 )
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most N rows, the earliest first.")
 @click.option("--pieces", is_flag=True, help="Draw the pieces of the timeline; with --json, print their statistics.")

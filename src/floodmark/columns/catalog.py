@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from floodmark.columns.checkpoint_store import CheckpointStore
 from floodmark.errors import BadCatalog, CommitConflict, CommitUnknown, SwapUnknown, UnknownColumn
-from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.objects import DerivedObjects
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
 from floodmark.storage.pointer import Pointer, RacesLost
-from floodmark.storage.store import ObjectInfo, Store
+from floodmark.storage.store import ObjectInfo
 
 FRAGMENT_ROWS = 1 << 20
 FIRST_FIELD_ID = 1
@@ -278,18 +278,10 @@ def _parsed_type(text: str) -> pa.DataType:
 
 
 @dataclass(frozen=True)
-class ColumnObjects:
-    """The object keys of a dataset's computed columns. They are stored next to the chain, never in it."""
+class ColumnObjects(DerivedObjects):
+    """The object keys of a dataset's computed columns."""
 
-    dataset: DatasetObjects
-
-    @property
-    def store(self) -> Store:
-        return self.dataset.store
-
-    @property
-    def folder(self) -> str:
-        return f"{self.dataset.folder}/columns"
+    FOLDER = "columns"
 
     @property
     def catalog_key(self) -> str:
@@ -299,9 +291,6 @@ class ColumnObjects:
     @property
     def catalog(self) -> Pointer:
         return Pointer(self.store, self.catalog_key)
-
-    def manifest_key(self, digest: str) -> str:
-        return f"{self.folder}/manifests/{digest}"
 
     def file_key(self, digest: str) -> str:
         """The key of a segment file."""
@@ -318,15 +307,6 @@ class ColumnObjects:
     @property
     def checkpoints(self) -> CheckpointStore:
         return CheckpointStore(self.store, f"{self.folder}/checkpoints")
-
-    def put(self, key: str, data: bytes) -> None:
-        self.dataset.put_named(key, data)
-
-    def manifests(self) -> Iterator[ObjectInfo]:
-        return self.store.list(f"{self.folder}/manifests")
-
-    def files(self) -> Iterator[ObjectInfo]:
-        return self.store.list(f"{self.folder}/files")
 
     def errors(self) -> Iterator[ObjectInfo]:
         return self.store.list(f"{self.folder}/errors")

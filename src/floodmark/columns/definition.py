@@ -12,6 +12,7 @@ from floodmark.columns import catalog as catalogs
 from floodmark.columns import manifest as manifests
 from floodmark.columns.catalog import FIRST_FIELD_ID, Catalog, ColumnDefinition, ColumnObjects, FunctionRef
 from floodmark.columns.checkpoint_batch import ERROR, ROWADDR
+from floodmark.engine.progress import is_encodable
 from floodmark.errors import (
     BadColumn,
     BadName,
@@ -113,19 +114,11 @@ def check_name(name: object, reserved: Sequence[str] = ()) -> None:
         problem = f"checkpoints use a column {name.lower()!r}"
     elif name.lower() in [one.lower() for one in reserved]:
         problem = f"{name!r} belongs to the system columns"
-    elif not _is_unicode(name):
+    elif not is_encodable(name, "utf-8"):
         problem = f"{name!r} contains half a surrogate pair"
     else:
         return
     raise BadName(f"a computed column cannot have this name: {problem}", hint="choose another name", column=str(name))
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _had_errors(objects: ColumnObjects, column: ColumnDefinition) -> bool:

@@ -43,13 +43,13 @@ from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.staging import FEW_CORES, incoming_schema, thread_runner
 from floodmark.ledger.strategy import Strategy, strategy_of
 from floodmark.ledger.types import canonical_type
-from floodmark.rows.buckets import BUCKETS, FileBucket, ResultBucket, SortedFile, SortedHashes, bucket_of, write_sorted
+from floodmark.rows.buckets import BUCKETS, FileBucket, ResultBucket, SortedHashes, bucket_of, write_sorted
 from floodmark.rows.classify import Batch, check_key, hash_batch
 from floodmark.rows.fold import fold_if_due
 from floodmark.rows.key_index import KeyIndex
 from floodmark.rows.merge import UNPACKED_RATIO, BatchBuckets, BatchIntake, KeyedWrite, PreparedMerge
 from floodmark.storage.arrays import Hashes
-from floodmark.storage.scratch import explain_write_errors
+from floodmark.storage.scratch import SortedFile, explain_write_errors
 
 SLICE_BYTES = PART_BYTES
 """The approximate size of a slice of results, rows that the results repeat included."""

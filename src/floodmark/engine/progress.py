@@ -166,3 +166,12 @@ def duration(seconds: float) -> str:
 
 def _rounded(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+
+
+def is_encodable(text: str, encoding: str | None) -> bool:
+    """Whether an encoding, such as that of a terminal, has all characters of a text."""
+    try:
+        text.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from floodmark.engine.task import NotShippable, pickle_by_value
-from floodmark.errors import FloodmarkError
+from floodmark.errors import BadFunction, FloodmarkError
 
 _instances: dict[tuple[str, str, str], tuple[str, Callable[..., Any]]] = {}  # of this process, with their version
 _instances_lock = threading.Lock()
@@ -102,3 +102,40 @@ def default_function_name(function: object) -> str:
     plain = function.func if isinstance(function, functools.partial) else function
     name = getattr(plain, "__name__", None) or type(plain).__name__
     return "lambda" if name == "<lambda>" else str(name)
+
+
+def callable_of(
+    name: str, function: Callable[..., Any], result: str, hint: str
+) -> tuple[Callable[..., Any], inspect.Signature]:
+    """The function that is called, with its parameters; for a class its ``__call__``, which takes ``self`` first.
+
+    `BadFunction` if it cannot be called, or is async or a generator: then it does not return its `result`.
+    """
+    if not callable(function):
+        raise BadFunction(f"{name!r} is not a function: {function!r}", function=name)
+    called = _call_method(name, function) if isinstance(function, type) else function
+    if inspect.iscoroutinefunction(called) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise BadFunction(
+            f"the function {name!r} is async or a generator, so it does not return {result}", hint=hint, function=name
+        )
+    try:
+        return called, inspect.signature(called)
+    except (TypeError, ValueError) as error:
+        raise BadFunction(
+            f"cannot read the parameters of {name!r}: {error}", hint="Wrap it in a function.", function=name
+        ) from error
+
+
+def _call_method(name: str, function: type) -> Callable[..., Any]:
+    method: Callable[..., Any] | None = getattr(function, "__call__", None)  # noqa: B004
+    if not inspect.isfunction(method):
+        raise BadFunction(f"the class {name!r} has no __call__", hint="Define __call__(self, …).", function=name)
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise BadFunction(
+            f"the class {name!r} cannot be created without arguments: {error}",
+            hint="Give the parameters of __init__ defaults, or pass an object: Model(…).",
+            function=name,
+        ) from error
+    return method

@@ -19,7 +19,7 @@ import pyarrow as pa
 from floodmark.errors import BadFunction, BadResult
 from floodmark.functions.fingerprint import compute_step_fingerprint
 from floodmark.functions.frames import FRAMES, FrameKind, ReturnedFrame, base_names, from_table, to_table
-from floodmark.functions.function import UserFunction, default_function_name
+from floodmark.functions.function import UserFunction, callable_of, default_function_name
 from floodmark.functions.source_text import find_source_text
 
 
@@ -126,19 +126,8 @@ def read_frame_kinds(
 
     `BadFunction` if it cannot be called with this number of frames and these keyword arguments.
     """
-    called = _callable_of(name, function)
-    if inspect.iscoroutinefunction(called) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise BadFunction(
-            f"the function {name!r} is async or a generator, so it does not return a frame",
-            hint="Return frames from a plain function: asyncio.run(…), pd.concat(…).",
-            function=name,
-        )
-    try:
-        signature = inspect.signature(called)
-    except (TypeError, ValueError) as error:
-        raise BadFunction(
-            f"cannot read the parameters of {name!r}: {error}", hint="Wrap it in a function.", function=name
-        ) from error
+    hint = "Return frames from a plain function: asyncio.run(…), pd.concat(…)."
+    called, signature = callable_of(name, function, "a frame", hint)
     own = [None] if isinstance(function, type) else []  # self
     try:
         signature.bind(*own, *[None] * inputs, **kwargs)
@@ -156,25 +145,6 @@ def read_frame_kinds(
     chosen = (frames + rest * inputs)[:inputs]
     names = _Scope(_definition(called))
     return tuple(_frame_kind(name, p, names) for p in chosen)
-
-
-def _callable_of(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    if not callable(function):
-        raise BadFunction(f"{name!r} is not a function: {function!r}", function=name)
-    if not isinstance(function, type):
-        return function
-    call: Callable[..., Any] | None = getattr(function, "__call__", None)  # noqa: B004
-    if not inspect.isfunction(call):
-        raise BadFunction(f"the class {name!r} has no __call__", hint="Define __call__(self, …).", function=name)
-    try:
-        inspect.signature(function).bind()
-    except TypeError as error:
-        raise BadFunction(
-            f"the class {name!r} cannot be created without arguments: {error}",
-            hint="Give the parameters of __init__ defaults, or pass an object: Model(…).",
-            function=name,
-        ) from error
-    return call
 
 
 def _definition(function: Any) -> FunctionType | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from floodmark.errors import BadFunction, BadOption, NoVersion, UnsupportedType
 from floodmark.functions.fingerprint import VersionedFunction, compute_fingerprint
-from floodmark.functions.function import UserFunction, default_function_name
+from floodmark.functions.function import UserFunction, callable_of, default_function_name
 from floodmark.functions.on_error import Handler, Retry, Skip
 from floodmark.functions.source_text import find_source_text
 from floodmark.ledger.types import canonical_type, check_supported
@@ -262,21 +262,8 @@ class Parameters:
 
 def parameters_of(name: str, function: Callable[..., Any]) -> Parameters:
     """The parameters of a function, class or object."""
-    if not callable(function):
-        raise BadFunction(f"{name!r} is not a function: {function!r}", function=name)
-    called = _callable_of(name, function)
-    if inspect.iscoroutinefunction(called) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise BadFunction(
-            f"the function {name!r} is async or a generator, so it does not return values",
-            hint="Return the values from a plain function: asyncio.run(…), list(…).",
-            function=name,
-        )
-    try:
-        signature = inspect.signature(called)
-    except (TypeError, ValueError) as error:
-        raise BadFunction(
-            f"cannot read the parameters of {name!r}: {error}", hint="Wrap it in a function.", function=name
-        ) from error
+    hint = "Return the values from a plain function: asyncio.run(…), list(…)."
+    called, signature = callable_of(name, function, "values", hint)
     parameters = list(signature.parameters.values())
     if isinstance(function, type):
         parameters = parameters[1:]  # self
@@ -311,23 +298,6 @@ def parameters_of(name: str, function: Callable[..., Any]) -> Parameters:
         least=max(1, len(columns)),
         most=None if rest else sum(p.kind in _POSITIONAL for p in parameters),
     )
-
-
-def _callable_of(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    if not isinstance(function, type):
-        return function
-    call: Callable[..., Any] | None = getattr(function, "__call__", None)  # noqa: B004
-    if not inspect.isfunction(call):
-        raise BadFunction(f"the class {name!r} has no __call__", hint="Define __call__(self, …).", function=name)
-    try:
-        inspect.signature(function).bind()
-    except TypeError as error:
-        raise BadFunction(
-            f"the class {name!r} cannot be created without arguments: {error}",
-            hint="Give the parameters of __init__ defaults, or pass an object: udf(…)(Model(…)).",
-            function=name,
-        ) from error
-    return call
 
 
 def _kind(annotation: object, function: Callable[..., Any]) -> CallKind:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import ClassVar
 
 from floodmark.chain.ids import Multihash, parse_head
 from floodmark.storage.pointer import Pointer
@@ -103,3 +104,32 @@ class DatasetObjects:
 
     def fold_files(self) -> Iterator[ObjectInfo]:
         return self.store.list(f"{self.folder}/info/fold/files")
+
+
+@dataclass(frozen=True)
+class DerivedObjects:
+    """The objects of something that is derived from a dataset. They are stored next to the chain, never in it."""
+
+    FOLDER: ClassVar[str]
+
+    dataset: DatasetObjects
+
+    @property
+    def store(self) -> Store:
+        return self.dataset.store
+
+    @property
+    def folder(self) -> str:
+        return f"{self.dataset.folder}/{self.FOLDER}"
+
+    def manifest_key(self, digest: str) -> str:
+        return f"{self.folder}/manifests/{digest}"
+
+    def put(self, key: str, data: bytes) -> None:
+        self.dataset.put_named(key, data)
+
+    def manifests(self) -> Iterator[ObjectInfo]:
+        return self.store.list(f"{self.folder}/manifests")
+
+    def files(self) -> Iterator[ObjectInfo]:
+        return self.store.list(f"{self.folder}/files")

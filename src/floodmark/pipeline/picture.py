@@ -9,6 +9,7 @@ from graphlib import TopologicalSorter
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
+from floodmark.engine.progress import is_encodable
 from floodmark.pipeline.graph import Graph, PipelineNode
 
 
@@ -28,11 +29,7 @@ ASCII_LINES = LineStyle("|- ", "`- ", "|  ", "->")
 
 def line_style_for(encoding: str | None) -> LineStyle:
     """Box-drawing characters, or ASCII if the encoding does not have them."""
-    try:
-        "".join(vars(UNICODE_LINES).values()).encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return ASCII_LINES
-    return UNICODE_LINES
+    return UNICODE_LINES if is_encodable("".join(vars(UNICODE_LINES).values()), encoding) else ASCII_LINES
 
 
 def draw_text(graph: Graph, notes: Mapping[str, str], strokes: LineStyle = UNICODE_LINES) -> list[str]:

@@ -20,31 +20,12 @@ from floodmark.ledger.schema import Layout
 from floodmark.ledger.strategy import Strategy
 from floodmark.rows.classify import Batch, make_batch
 from floodmark.storage.arrays import Hashes, is_group_start, stable_order
-from floodmark.storage.scratch import explain_write_errors
+from floodmark.storage.scratch import SortedFile, upload, write_sorted_file
 from floodmark.storage.store import Store
 
 BUCKETS = 256
 _SHIFT = np.uint64(56)
 _LOOKUP, _OP = b"floodmark.lookup", b"floodmark.op"
-
-
-@dataclass(frozen=True)
-class SortedFile:
-    """A file of rows sorted by bucket, with one Arrow batch for each bucket that has rows."""
-
-    path: str  # a key in the store, or a local path without a store
-    store: Store | None
-    rows: tuple[int, ...]  # by bucket
-    size: int
-
-    def read(self, low: int, high: int) -> pa.Table:
-        """The rows of the buckets [low, high)."""
-        source = pa.memory_map(self.path) if self.store is None else self.store.open(self.path)
-        reader = pa.ipc.open_file(source)
-        skipped = sum(1 for n in self.rows[:low] if n)
-        count = sum(1 for n in self.rows[low:high] if n)
-        batches = [reader.get_batch(i) for i in range(skipped, skipped + count)]
-        return pa.Table.from_batches(batches, reader.schema)
 
 
 @dataclass(frozen=True)
@@ -197,27 +178,13 @@ def write_sorted(batch: Batch, folder: Path, objects: DatasetObjects, prefix: st
     """Write rows sorted by bucket: into a folder if the dataset is local, else as an object under `prefix`."""
     bucket = bucket_of(batch.place)
     order = np.argsort(bucket, kind="stable")  # of bytes: a counting sort
-    table = _to_table(batch).take(pa.array(order)).combine_chunks()
+    table = _to_table(batch).take(pa.array(order))
     rows = np.bincount(bucket, minlength=BUCKETS)
-    target = folder if objects.is_local else objects.store.staging()
-    path = target / f"sorted-{uuid.uuid4().hex}"
-    with (
-        explain_write_errors(f"{len(batch):,} rows by key", target),
-        pa.OSFile(str(path), "wb") as sink,
-        pa.ipc.new_file(sink, table.schema) as writer,
-    ):
-        at = 0
-        for count in rows[rows > 0].tolist():
-            for chunk in table.slice(at, count).to_batches():
-                writer.write_batch(chunk)
-            at += count
-    size = path.stat().st_size
-    counts = tuple(int(n) for n in rows)
+    name, what = f"sorted-{uuid.uuid4().hex}", f"{len(batch):,} rows by key"
     if objects.is_local:
-        return SortedFile(str(path), None, counts, size)
-    key = f"{prefix}/{path.name}"
-    objects.store.put_file(key, path)
-    return SortedFile(key, objects.store, counts, size)
+        return write_sorted_file(table, rows.tolist(), folder / name, what)
+    file = write_sorted_file(table, rows.tolist(), objects.store.staging() / name, what)
+    return upload(file, objects.store, f"{prefix}/{name}")
 
 
 def _to_table(batch: Batch) -> pa.Table:

@@ -41,7 +41,6 @@ from floodmark.rows.buckets import (
     Bucket,
     MemoryBucket,
     ResultBucket,
-    SortedFile,
     SortTask,
     group_buckets,
     load_bucket,
@@ -52,6 +51,7 @@ from floodmark.rows.classify import Ops, RowsWithOps, accepted_layout, make_batc
 from floodmark.rows.key_index import KeyIndex
 from floodmark.rows.row_copies import RowReader, store_copy
 from floodmark.storage.pointer import MAX_RACES, attempt_numbers
+from floodmark.storage.scratch import SortedFile
 
 _log = logging.getLogger(__name__)
 _MS = 10**6

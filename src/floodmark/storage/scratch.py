@@ -1,4 +1,7 @@
-"""Staging areas: a folder for the unfinished files of one write, and the removal of folders that a crash left."""
+"""Staging areas: a folder for the unfinished files of one write, and the removal of folders that a crash left.
+
+Also the files in which a run keeps rows sorted by part.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow as pa
 
 from floodmark.errors import StorageError
 from floodmark.storage.store import Store
@@ -96,3 +102,51 @@ def _is_abandoned(folder: Path) -> bool:
     finally:
         os.close(owner)
     return True
+
+
+@dataclass(frozen=True)
+class SortedFile:
+    """A file of rows sorted by part, with one Arrow batch for each part that has rows: parts are read one by one."""
+
+    path: str  # a key in the store, or a local path without a store
+    store: Store | None
+    rows: tuple[int, ...]  # by part
+    size: int
+
+    def read(self, low: int, high: int) -> pa.Table:
+        """The rows of the parts [low, high)."""
+        source = pa.memory_map(self.path) if self.store is None else self.store.open(self.path)
+        reader = pa.ipc.open_file(source)
+        first = sum(1 for n in self.rows[:low] if n)
+        count = sum(1 for n in self.rows[low:high] if n)
+        return pa.Table.from_batches([reader.get_batch(i) for i in range(first, first + count)], reader.schema)
+
+    def read_all(self) -> pa.Table:
+        return self.read(0, len(self.rows))
+
+
+def write_sorted_file(table: pa.Table, rows: Sequence[int], path: Path, what: str) -> SortedFile:
+    """Write a table that is sorted by part; `rows` has the number of rows of each part."""
+    whole = table.combine_chunks()
+    with (
+        explain_write_errors(what, path.parent),
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema) as writer,
+    ):
+        at = 0
+        for count in rows:
+            if count:
+                [batch] = whole.slice(at, count).combine_chunks().to_batches()
+                writer.write_batch(batch)
+                at += count
+    return SortedFile(str(path), None, tuple(rows), path.stat().st_size)
+
+
+def upload(file: SortedFile, store: Store, key: str) -> SortedFile:
+    """Move a local file into a store, from which tasks on other machines read it."""
+    path = Path(file.path)
+    try:
+        store.put_file(key, path)
+    finally:
+        path.unlink(missing_ok=True)
+    return SortedFile(key, store, file.rows, file.size)

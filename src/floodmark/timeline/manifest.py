@@ -24,29 +24,21 @@ import pyarrow.parquet as pq
 
 from floodmark.chain.ids import Multihash
 from floodmark.errors import BadManifest, ObjectNotFound
-from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.objects import DerivedObjects
 from floodmark.storage import document
 from floodmark.storage.arrays import I64
 from floodmark.storage.document import DamagedDocument
 from floodmark.storage.parquet import ChecksummedFile
 from floodmark.storage.pointer import Pointer
-from floodmark.storage.store import ObjectInfo, Store
+from floodmark.storage.store import ObjectInfo
 from floodmark.timeline.pieces import Bundle, Partition, Piece, PieceOrigin, TimePoint, WaitingRun
 
 
 @dataclass(frozen=True)
-class TimelineObjects:
-    """The keys and objects of a dataset's timeline. They are stored next to the chain, never in it."""
+class TimelineObjects(DerivedObjects):
+    """The keys and objects of a dataset's timeline."""
 
-    dataset: DatasetObjects
-
-    @property
-    def store(self) -> Store:
-        return self.dataset.store
-
-    @property
-    def folder(self) -> str:
-        return f"{self.dataset.folder}/info/timeline"
+    FOLDER = "info/timeline"
 
     @property
     def root_key(self) -> str:
@@ -56,9 +48,6 @@ class TimelineObjects:
     @property
     def root(self) -> Pointer:
         return Pointer(self.store, self.root_key)
-
-    def manifest_key(self, digest: str) -> str:
-        return f"{self.folder}/manifests/{digest}"
 
     def key(self, file: str) -> str:
         """The key of a piece's file, a slice or an own file. Pieces name files relative to the dataset's folder."""
@@ -75,15 +64,6 @@ class TimelineObjects:
     def turn(self) -> AbstractContextManager[None]:
         """Wait for the turn to change this timeline, and hold it."""
         return self.store.turn(self.root_key)
-
-    def put(self, key: str, data: bytes) -> None:
-        self.dataset.put_named(key, data)
-
-    def manifests(self) -> Iterator[ObjectInfo]:
-        return self.store.list(f"{self.folder}/manifests")
-
-    def files(self) -> Iterator[ObjectInfo]:
-        return self.store.list(f"{self.folder}/files")
 
     def replaced(self) -> Iterator[ObjectInfo]:
         return self.store.list(f"{self.folder}/replaced")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from floodmark.engine.progress import is_encodable
 from floodmark.timeline.scene import Box, Lane, Panel, PictureSize, Scene, Shade
 
 if TYPE_CHECKING:
@@ -93,11 +94,7 @@ def size_for(width: int) -> PictureSize:
 
 def marks_for(encoding: str | None) -> Marks:
     """Block characters, or plain ones if the encoding has no blocks."""
-    try:
-        (BLOCK_MARKS.shades + BLOCK_MARKS.border).encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return ASCII_MARKS
-    return BLOCK_MARKS
+    return BLOCK_MARKS if is_encodable(BLOCK_MARKS.shades + BLOCK_MARKS.border, encoding) else ASCII_MARKS
 
 
 def lines(scene: Scene, marks: Marks) -> Iterator[Text]:

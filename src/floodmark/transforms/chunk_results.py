@@ -21,10 +21,11 @@ from floodmark.ledger.create import derived_layout
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.strategy import Strategy
-from floodmark.rows.buckets import SortedFile, SortedHashes
+from floodmark.rows.buckets import SortedHashes
 from floodmark.rows.classify import Batch
 from floodmark.rows.row_hash import hash_rows
 from floodmark.storage.arrays import Hashes
+from floodmark.storage.scratch import SortedFile
 
 Attempts = npt.NDArray[np.int32]
 

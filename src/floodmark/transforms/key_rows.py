@@ -16,8 +16,9 @@ from floodmark.derive.row_search import find_by_index
 from floodmark.engine.rounds import TaskRunner
 from floodmark.ledger.selection import Selection
 from floodmark.storage.arrays import I64, U64, Hashes, HashIndex
+from floodmark.storage.scratch import SortedFile
 from floodmark.transforms.run_scope import values_filter
-from floodmark.transforms.work_units import BUCKETS, KeysUnit, ScratchDir, TableFile
+from floodmark.transforms.work_units import BUCKETS, KeysUnit, ScratchDir
 
 _TOP = np.uint64(56)
 
@@ -121,13 +122,13 @@ class SortRowsTask:
     shape: KeyShape
     number: int
     selection: Selection
-    wanted: TableFile
+    wanted: SortedFile
     room: ScratchDir = field(repr=False)
 
 
 def sort_rows_by_bucket(
     input_snapshot: InputSnapshot, shape: KeyShape, number: int, keys: pa.Table, runner: TaskRunner, room: ScratchDir
-) -> tuple[TableFile, ...]:
+) -> tuple[SortedFile, ...]:
     """The current rows of an input that belong to some of these keys, in files by bucket of the keys' hashes.
 
     If an input has only some of the transform keys, a row belongs to all keys with its part: it is in all their
@@ -187,7 +188,7 @@ class RequestedParts:
 _latest_parts: dict[str, RequestedParts] = {}
 
 
-def _open_parts(filed: TableFile) -> RequestedParts:
+def _open_parts(filed: SortedFile) -> RequestedParts:
     """The requested parts of a file. Tasks of one process share them: to build the index takes longer than a task."""
     opened = _latest_parts.get(filed.path)
     if opened is None:
@@ -201,7 +202,7 @@ def _open_parts(filed: TableFile) -> RequestedParts:
     return opened
 
 
-def sort_selection(task: SortRowsTask) -> TableFile | None:
+def sort_selection(task: SortRowsTask) -> SortedFile | None:
     """The requested rows of a selection, as a file by bucket; None if there are none."""
     assert task.given.layout is not None
     offset = task.given.layout.vocab.offset

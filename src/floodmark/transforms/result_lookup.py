@@ -19,9 +19,10 @@ from pyroaring import BitMap
 from floodmark.derive.commit import result_batch
 from floodmark.functions.step_result import OutputShape
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.rows.buckets import BUCKETS, FileBucket, SortedFile
+from floodmark.rows.buckets import BUCKETS, FileBucket
 from floodmark.storage import row_sets
 from floodmark.storage.arrays import I64, Hashes, HashIndex, Mask
+from floodmark.storage.scratch import SortedFile
 from floodmark.transforms.chunk_results import (
     ChunkEntries,
     NewResults,

@@ -26,9 +26,10 @@ from floodmark.errors import ObjectNotFound, StorageError
 from floodmark.functions.step_result import OutputShape
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
-from floodmark.rows.buckets import SortedFile, SortedHashes, write_sorted
+from floodmark.rows.buckets import SortedHashes, write_sorted
 from floodmark.storage.arrays import Hashes
 from floodmark.storage.document import DamagedDocument
+from floodmark.storage.scratch import SortedFile
 from floodmark.transforms.chunk_results import ChunkEntries, FailuresFile, NewResults, StoredChunk, may_become
 
 _AGAIN = "nothing was committed; run the step again"

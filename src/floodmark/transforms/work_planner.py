@@ -20,9 +20,10 @@ from floodmark.rows.classify import RETRACT
 from floodmark.rows.key_entries import NO_ROW
 from floodmark.rows.live_rows import without_dead_files
 from floodmark.storage.arrays import I64, Mask, stable_order
+from floodmark.storage.scratch import SortedFile
 from floodmark.transforms.key_rows import sort_rows_by_bucket
 from floodmark.transforms.live_keys import KeySet, read_output_keys
-from floodmark.transforms.work_units import KEYS_PART, KeysUnit, RangeUnit, ScratchDir, TableFile
+from floodmark.transforms.work_units import KEYS_PART, KeysUnit, RangeUnit, ScratchDir
 
 UNIT_ROWS = 1 << 17
 UNIT_BYTES = 64 << 20
@@ -127,7 +128,7 @@ def plan_key_units(
     """Distinct keys as units of work. Rows that an index cannot find cheaply are sorted into files first."""
     if keys.num_rows == 0:
         return []
-    sides: list[tuple[TableFile, ...] | None] = []
+    sides: list[tuple[SortedFile, ...] | None] = []
     rows_each = bytes_each = 0.0
     for number, given in enumerate(inputs):
         each = estimate_rows_per_key(given, shape, number, keys)
@@ -143,7 +144,7 @@ def plan_key_units(
     largest = max(1, int(min(KEYS_PART, UNIT_ROWS / max(rows_each, 1.0), UNIT_BYTES / max(bytes_each, 1.0))))
     count = -(-keys.num_rows // largest)
     cuts = [keys.num_rows * i // count for i in range(count + 1)]
-    table: pa.Table | TableFile = ordered
+    table: pa.Table | SortedFile = ordered
     if keys.num_rows > KEYS_PART:
         parts = [min(KEYS_PART, keys.num_rows - at) for at in range(0, keys.num_rows, KEYS_PART)]
         table = room.put(ordered, parts)

@@ -16,8 +16,7 @@ import pyarrow as pa
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.selection import Selection
 from floodmark.storage.arrays import I64
-from floodmark.storage.scratch import explain_write_errors
-from floodmark.storage.store import Store
+from floodmark.storage.scratch import SortedFile, upload, write_sorted_file
 
 BUCKETS = 256
 """Rows that a scan has found are in this many parts, by the top byte of their key's hash."""
@@ -56,11 +55,11 @@ class RangeUnit:
 class KeysUnit:
     """The keys [start, end) of a table."""
 
-    keys: pa.Table | TableFile = field(repr=False)
+    keys: pa.Table | SortedFile = field(repr=False)
     start: int
     end: int
     rows_each: float  # the approximate number of rows of a key
-    sides: tuple[tuple[TableFile, ...] | None, ...] = field(repr=False)  # by input the row files; None: use the index
+    sides: tuple[tuple[SortedFile, ...] | None, ...] = field(repr=False)  # by input the row files; None: use the index
 
     @property
     def rows(self) -> int:
@@ -90,27 +89,6 @@ class KeysUnit:
 
 
 @dataclass(frozen=True)
-class TableFile:
-    """A table in a file with consecutive parts; a range of parts can be read without the others."""
-
-    path: str  # the object key if there is a store
-    store: Store | None  # None for a local file
-    rows: tuple[int, ...]  # by part
-    size: int
-
-    def read(self, low: int, high: int) -> pa.Table:
-        """The parts [low, high)."""
-        source = pa.memory_map(self.path) if self.store is None else self.store.open(self.path)
-        reader = pa.ipc.open_file(source)
-        first = sum(1 for n in self.rows[:low] if n)
-        count = sum(1 for n in self.rows[low:high] if n)
-        return pa.Table.from_batches([reader.get_batch(i) for i in range(first, first + count)], reader.schema)
-
-    def read_all(self) -> pa.Table:
-        return self.read(0, len(self.rows))
-
-
-@dataclass(frozen=True)
 class ScratchDir:
     """The place for the scratch files of a run: a folder, or objects in a remote store, which `clear` removes."""
 
@@ -121,33 +99,15 @@ class ScratchDir:
     def _prefix(self) -> str:
         return f"{self.objects.folder}/staging/{self.folder.name}"
 
-    def put(self, table: pa.Table, rows: Sequence[int]) -> TableFile:
+    def put(self, table: pa.Table, rows: Sequence[int]) -> SortedFile:
         """Write a table whose rows are sorted by part; `rows` has the number of rows of each part."""
-        target = self.folder if self.objects.is_local else self.objects.store.staging()
-        path = target / f"table-{uuid.uuid4().hex}"
-        whole = table.combine_chunks()
-        with (
-            explain_write_errors(f"{table.num_rows:,} rows", target),
-            pa.OSFile(str(path), "wb") as sink,
-            pa.ipc.new_file(sink, table.schema) as writer,
-        ):
-            at = 0
-            for count in rows:
-                if count:
-                    [batch] = whole.slice(at, count).combine_chunks().to_batches()
-                    writer.write_batch(batch)
-                    at += count
-        size = path.stat().st_size
+        name, what = f"table-{uuid.uuid4().hex}", f"{table.num_rows:,} rows"
         if self.objects.is_local:
-            return TableFile(str(path), None, tuple(rows), size)
-        key = f"{self._prefix}/{path.name}"
-        try:
-            self.objects.store.put_file(key, path)
-        finally:
-            path.unlink(missing_ok=True)
-        return TableFile(key, self.objects.store, tuple(rows), size)
+            return write_sorted_file(table, rows, self.folder / name, what)
+        file = write_sorted_file(table, rows, self.objects.store.staging() / name, what)
+        return upload(file, self.objects.store, f"{self._prefix}/{name}")
 
-    def put_parts(self, table: pa.Table, part: I64, parts: int) -> TableFile:
+    def put_parts(self, table: pa.Table, part: I64, parts: int) -> SortedFile:
         """Write a table, sorted by the given part of each row."""
         order = np.argsort(part.astype(np.uint16), kind="stable")  # a counting sort for 16-bit integers
         return self.put(table.take(pa.array(order)), np.bincount(part, minlength=parts).tolist())

@@ -62,6 +62,7 @@ class RefreshAttempt:
     udfs: tuple[Udf, ...]
     retry_errors: bool
     cache: dict[str, Any] = field(repr=False)  # the open parts of the view's key index
+    began: float  # the time of the monotonic clock
 
     def run(self) -> RefreshReport:
         """Compute the changed rows and commit them."""
@@ -214,6 +215,7 @@ class RefreshAttempt:
             process_ts=runtime.clock() // _MS,
             records=self._records,
             keys=keys,
+            seconds=time.monotonic() - self.began,
         )
 
     @property

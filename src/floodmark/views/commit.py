@@ -29,8 +29,9 @@ from floodmark.ledger.schema import Layout, quote_name
 from floodmark.ledger.staging import discard_remote, stage
 from floodmark.ledger.strategy import Strategy
 from floodmark.ledger.types import spark_schema
-from floodmark.rows.buckets import SortedFile, SortTask, sort_part
+from floodmark.rows.buckets import SortTask, sort_part
 from floodmark.rows.row_hash import hash_rows
+from floodmark.storage.scratch import SortedFile
 from floodmark.views.functions import Failures
 from floodmark.views.snapshot import ViewNote, ViewSnapshot, has_name
 

@@ -119,7 +119,7 @@ class _ViewRefresh(_ViewDerivation[RefreshReport]):
             carry_values(view_snapshot.replaces, view_snapshot.snapshot)
         # The cache belongs to the view's current dataset, not to one that replaces it.
         known = self.cache if self.cache is not None and view_snapshot.replaces is None else {}
-        attempt = RefreshAttempt(self.lake, view_snapshot, self.udfs, self.retry_errors, known)
+        attempt = RefreshAttempt(self.lake, view_snapshot, self.udfs, self.retry_errors, known, self.began)
         try:
             return attempt.run()
         except NotShippable:
