@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
@@ -260,6 +261,13 @@ def test_path_that_matches_no_file_is_refused(dataset, inbox, where):
     with untouched(dataset), pytest.raises(UnreadableFile) as refused:
         dataset.write(f"{inbox}/{where}")
     assert refused.value.path == f"{inbox}/{where}"
+
+
+@pytest.mark.parametrize("where", ["s3://bucket/*.csv", Path("s3://bucket/a.csv"), "file:///tmp/a.csv"])
+def test_address_is_refused_as_one(dataset, where):
+    with untouched(dataset), pytest.raises(UnreadableFile, match="is an address") as refused:
+        dataset.write(where)
+    assert "Spark" in refused.value.hint
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])

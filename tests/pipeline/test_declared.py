@@ -219,3 +219,10 @@ def test_what_a_lake_returns_is_refused_as_a_declaration_and_names_the_spec(kind
     with pytest.raises(FloodmarkError, match="is not a declaration") as refused:
         kind("orders", key="id")
     assert f"{kind.__name__}Spec" in refused.value.hint
+
+
+@pytest.mark.parametrize("files", ["s3://bucket/*.csv", ["data/*.csv", "gs://bucket/a.csv"], "https://host/a.csv"])
+def test_files_at_an_address_are_refused_where_they_are_declared(files):
+    with pytest.raises(BadStep, match="is an address, and files are read from folders of this machine") as refused:
+        fm.Source("orders", files=files)
+    assert "Spark" in refused.value.hint

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ _SUFFIXES: dict[str, Format] = {
     ".ndjson": "json",
 }
 _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,23 @@ def _files(given: Iterable[str | Path], read: Format | None) -> FileData:
     return FileData(tuple(paths), read or _format_of(paths))
 
 
+def is_address(path: str | Path) -> bool:
+    """Whether a path is an address such as s3://bucket/*.csv. Files are read from this machine only."""
+    text = str(path)
+    has_host = "://" in text or isinstance(path, PurePath)  # a Path has lost the second slash
+    return has_host and _ADDRESS.match(text) is not None
+
+
+READ_ADDRESS_HINT = "copy the files to this machine, or read them with Spark and write the frame"
+
+
 def _expand(item: str | Path) -> list[Path]:
+    if is_address(item):
+        raise UnreadableFile(
+            f"{str(item)!r} is an address, and files are read from folders of this machine only",
+            hint=READ_ADDRESS_HINT,
+            path=str(item),
+        )
     path = Path(item)
     if path.is_dir():
         inside = [p for p in path.rglob("*") if p.is_file() and _suffix(p) in _SUFFIXES]

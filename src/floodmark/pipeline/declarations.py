@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import BadStep, CodeLocation
 from floodmark.ledger import names, strategy
+from floodmark.ledger.data_input import READ_ADDRESS_HINT, is_address
 from floodmark.ledger.schema import declare_vocab
 from floodmark.pipeline.graph import tables_in_sql
 from floodmark.timeline import settings as timeline_settings
@@ -146,8 +147,22 @@ class Source:
             raise BadStep(
                 f"format={self.format!r} is given for a source without files", hint="leave it out, or give files="
             )
+        for pattern in self.patterns:
+            if is_address(pattern):
+                raise BadStep(
+                    f"files={pattern!r} of source {self.called!r} is an address, and files are read from folders of "
+                    "this machine only",
+                    hint=f"{READ_ADDRESS_HINT}: frame=function",
+                )
         check_step_name(self.called)
         object.__setattr__(self, "place", find_caller())
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The paths and globs of its files; empty for a source of another kind."""
+        if self.files is None:
+            return ()
+        return (self.files,) if isinstance(self.files, str) else tuple(self.files)
 
     @property
     def output(self) -> str:
@@ -169,8 +184,8 @@ class Source:
         if self.files is not None:
             from floodmark.sources.files import IngestFiles
 
-            patterns = (self.files,) if isinstance(self.files, str) else tuple(self.files)
-            return IngestFiles(self.called, self.output, patterns, self.format, self.labels, self.declared, self.place)
+            declared, patterns = self.declared, self.patterns
+            return IngestFiles(self.called, self.output, patterns, self.format, self.labels, declared, self.place)
         if self.frame is not None:
             from floodmark.sources.generators import IngestFrame
 
