@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -95,9 +95,46 @@ def test_folder_is_searched_to_its_depth_without_hidden_files(dataset, inbox):
     assert dataset.to_arrow().column("n").to_pylist() == [1, 2]
 
 
-def test_folder_whose_names_hold_values_is_refused(dataset, inbox):
-    parquet(inbox / "year=2025" / "a.parquet", [{"n": 1}])
-    with untouched(dataset), pytest.raises(BadData, match="year=2025"):
+@pytest.mark.parametrize("where", ["", "*/*.{}", "**/*.{}", "dt=2026-01-0*/*"])
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "json"])
+def test_values_in_folder_names_are_columns(dataset, inbox, where, suffix):
+    for day in (1, 2):
+        path = parquet(inbox / f"dt=2026-01-0{day}" / f"a.{suffix}", [{"n": day}])
+        if suffix != "parquet":
+            path.write_text(f"n\n{day}\n" if suffix == "csv" else f'{{"n": {day}}}\n')
+    dataset.write(inbox / where.format(suffix))
+    assert dataset.to_arrow().to_pylist() == [{"n": day, "dt": date(2026, 1, day)} for day in (1, 2)]
+    dataset.write(inbox / "dt=2026-01-01" / f"a.{suffix}")  # one file of them
+    assert dataset.to_arrow().to_pylist()[2] == {"n": 1, "dt": date(2026, 1, 1)}
+
+
+def test_values_in_folder_names_may_be_null_escaped_and_in_several_folders(dataset, inbox):
+    for folder in ("country=__HIVE_DEFAULT_PARTITION__/month=01", "country=C%C3%B4te/month=02"):
+        parquet(inbox / folder / "a.parquet", [{"n": 1}])
+    dataset.write(inbox)
+    assert sorted(dataset.to_arrow().to_pylist(), key=str) == [
+        {"n": 1, "country": "Côte", "month": "02"},
+        {"n": 1, "country": None, "month": "01"},
+    ]
+
+
+def test_column_that_the_file_has_too_is_that_of_the_file(dataset, inbox):
+    parquet(inbox / "dt=2026-01-01" / "a.parquet", [{"dt": "first", "n": 1}])
+    dataset.write(inbox)
+    assert dataset.to_arrow().to_pylist() == [{"dt": "first", "n": 1}]
+
+
+def test_value_in_a_folder_name_that_does_not_fit_is_refused(lake, inbox):
+    dataset = lake.create("d", schema={"n": "int64", "hour": "int64"})
+    parquet(inbox / "hour=late" / "a.parquet", [{"n": 1}])
+    with untouched(dataset), pytest.raises(UnreadableFile, match=r"hour=late.*'late' of column 'hour'.*int64"):
+        dataset.write(inbox)
+
+
+def test_column_in_folder_names_that_the_dataset_lacks_is_refused(lake, inbox):
+    dataset = lake.create("d", schema={"n": "int64"})
+    parquet(inbox / "hour=1" / "a.parquet", [{"n": 1}])
+    with untouched(dataset), pytest.raises(UnknownColumns, match="'hour'"):
         dataset.write(inbox)
 
 
@@ -197,7 +234,7 @@ def test_damage_in_the_pages_of_a_file_is_found_and_named(dataset, inbox):
 def test_csv_value_that_is_not_of_the_column_s_type_is_named_with_file_and_column(lake, inbox):
     dataset = lake.create("d", schema={"n": "int64", "s": "string"})
     (inbox / "a.csv").write_text("n,s\n1,a\nmany,b\n")
-    with untouched(dataset), pytest.raises(UnreadableFile, match=r"a\.csv.*column #0.*many"):
+    with untouched(dataset), pytest.raises(UnreadableFile, match=r"a\.csv, line 3: the value 'many' of column 'n'"):
         dataset.write(inbox)
 
 

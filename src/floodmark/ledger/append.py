@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ class Write(ABC):
     data: Incoming
     source_state: SourceState | None
     progress: Progress
+    _schema: pa.Schema | None = field(default=None, init=False, repr=False)
 
     def run(self, snapshot: Snapshot) -> WriteResult:
         """Stage, finalise and publish. If the head moves meanwhile, repeat only the work that depends on it."""
@@ -72,10 +73,12 @@ class Write(ABC):
         """The dataset's layout, and the events that define it. On the first write the layout comes from the data."""
         if snapshot.layout is not None:
             return snapshot.layout, []
-        schema = incoming_schema(self.data)
+        strategy = strategy_of(snapshot.state)
+        if self._schema is None:
+            self._schema = incoming_schema(self.data, strategy.key)
+        schema = self._schema
         if len(schema) == 0:
             raise self._nothing()
-        strategy = strategy_of(snapshot.state)
         op = vocabulary(snapshot.state.vocab).op
         own = pa.schema([f for f in schema if not (strategy.takes_op and f.name == op)])
         return first_layout(own, snapshot.state.vocab, strategy)

@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
+from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -53,12 +56,17 @@ class SparkData:
     frame: Any
 
 
+HiveValues = tuple[tuple[str, str | None], ...]
+"""Names and values of columns that the names of a file's folders hold, as in dt=2026-11-19/hour=8."""
+
+
 @dataclass(frozen=True)
 class FileData:
-    """Rows in files of one format."""
+    """Rows in files of one format, with the values in the folder names of each file."""
 
     paths: tuple[Path, ...]
     format: Format
+    hive: tuple[HiveValues, ...]
 
 
 Incoming = TableData | StreamData | SparkData | FileData
@@ -66,6 +74,8 @@ Incoming = TableData | StreamData | SparkData | FileData
 
 def recognise(data: Any, read: Format | None = None) -> Incoming:
     """Recognise a frame, a stream or paths, without importing a library that the caller has not imported."""
+    if isinstance(data, FileData):
+        return data
     if isinstance(data, str | Path):
         return _files([data], read)
     if isinstance(data, Sequence) and data and all(isinstance(item, str | Path) for item in data):
@@ -129,6 +139,7 @@ def _files(given: Iterable[str | Path], read: Format | None) -> FileData:
     if read not in (None, *get_args(Format)):
         raise BadData(f"cannot read files as {read!r}", hint="give 'parquet', 'csv' or 'json'")
     paths: list[Path] = []
+    hive: list[HiveValues] = []
     for item in given:
         files = _expand(item)
         if not files:
@@ -138,7 +149,34 @@ def _files(given: Iterable[str | Path], read: Format | None) -> FileData:
                 path=str(item),
             )
         paths += files
-    return FileData(tuple(paths), read or _format_of(paths))
+        hive += [hive_values(path, fixed_folder(item)) for path in files]
+    return FileData(tuple(paths), read or _format_of(paths), tuple(hive))
+
+
+def file_data(path: Path, base: Path, read: Format | None) -> FileData:
+    """One file that a pattern with this fixed folder has found."""
+    return FileData((path,), read or _format_of([path]), (hive_values(path, base),))
+
+
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_HIVE = re.compile(r"([^=._][^=]*)=(.*)", re.DOTALL)
+
+
+def fixed_folder(pattern: str | Path) -> Path:
+    """The folder in front of the first part of a path that is a glob or a file."""
+    path = Path(pattern)
+    if path.is_dir():
+        return path
+    fixed = [*takewhile(lambda part: not glob.has_magic(part), path.parts[:-1])]
+    return Path(*fixed)
+
+
+def hive_values(path: Path, base: Path) -> HiveValues:
+    """The columns in folder names below `base`, and in the folders directly above it that hold columns too."""
+    above = [*takewhile(_HIVE.fullmatch, reversed(base.parts))]
+    below = path.relative_to(base).parts[:-1]
+    found = (_HIVE.fullmatch(part) for part in [*reversed(above), *below])
+    return tuple((unquote(m[1]), None if m[2] == _NO_VALUE else unquote(m[2])) for m in found if m is not None)
 
 
 def is_address(path: str | Path) -> bool:
@@ -161,23 +199,10 @@ def _expand(item: str | Path) -> list[Path]:
     path = Path(item)
     if path.is_dir():
         inside = [p for p in path.rglob("*") if p.is_file() and _suffix(p) in _SUFFIXES]
-        files = sorted(p for p in inside if not any(s.startswith((".", "_")) for s in p.relative_to(path).parts))
-        _refuse_partitions(path, files)
-        return files
+        return sorted(p for p in inside if not any(s.startswith((".", "_")) for s in p.relative_to(path).parts))
     if path.exists():
         return [path]
     return sorted(Path(p) for p in glob.glob(str(item), recursive=True) if Path(p).is_file())  # noqa: PTH207 -- absolute globs
-
-
-def _refuse_partitions(folder: Path, files: list[Path]) -> None:
-    """Refuse a partitioned folder: column values that are only in folder names would be lost."""
-    for path in files:
-        partitions = [part for part in path.relative_to(folder).parts[:-1] if "=" in part]
-        if partitions:
-            raise BadData(
-                f"{str(folder)!r} has column values in folder names ({partitions[0]}), which would be lost",
-                hint="read it with Spark and write the frame: dataset.write(spark.read.parquet(path))",
-            )
 
 
 def _suffix(path: Path) -> str:
@@ -226,10 +251,11 @@ class TablePart:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Some row groups of a Parquet file."""
+    """Some row groups of a Parquet file, and columns that have one value for the whole file."""
 
     path: str
     row_groups: tuple[int, ...]
+    constants: pa.RecordBatch | None = None
 
 
 @dataclass(frozen=True)
@@ -264,7 +290,7 @@ class ParquetPart:
                 table = file.read_row_groups(list(some.row_groups), use_threads=False)
             except (OSError, pa.ArrowInvalid) as error:
                 raise unreadable_file(some.path, error) from error
-            return _instants(table, file)
+            return with_constants(_instants(table, file), some.constants)
 
 
 @dataclass(frozen=True)
@@ -294,17 +320,37 @@ def table_parts(table: pa.Table, row_group_size: int | None = None) -> list[Tabl
     return [TablePart(min(rows, table.num_rows - at), table.slice(at, rows)) for at in cuts]
 
 
-def parquet_parts(paths: Sequence[str], store: Store | None = None, origin: str | None = None) -> Iterator[ParquetPart]:
-    """Cut and join files at row groups into parts of bounded size, in order. Each part has one set of columns."""
+def with_constants(table: pa.Table, constants: pa.RecordBatch | None) -> pa.Table:
+    """The table with the columns of `constants`, which has one row, except those that it has itself."""
+    if constants is None:
+        return table
+    first = pa.array(np.zeros(table.num_rows, np.int64))
+    for name in constants.schema.names:
+        if name not in table.column_names:
+            table = table.append_column(constants.schema.field(name), constants.column(name).take(first))
+    return table
+
+
+def parquet_parts(
+    paths: Sequence[str],
+    store: Store | None = None,
+    origin: str | None = None,
+    constants: Sequence[pa.RecordBatch] = (),
+) -> Iterator[ParquetPart]:
+    """Cut and join files at row groups into parts of bounded size, in order. Each part has one set of columns.
+
+    `constants` has a row for each file with columns to add to it.
+    """
     chosen: list[RowGroups] = []
     rows = size = 0
     columns: list[tuple[str, pa.DataType]] = []
-    for path in paths:
+    for number, path in enumerate(paths):
         groups: list[int] = []
+        added = constants[number] if constants else None
         with open_parquet(path, store) as file:
             metadata = file.metadata
             width = _row_width(file.schema_arrow)
-            mine = [(f.name, f.type) for f in file.schema_arrow]
+            mine = [(f.name, f.type) for f in [*file.schema_arrow, *([] if added is None else added.schema)]]
             if rows and mine != columns:
                 yield ParquetPart(rows, tuple(chosen), store, origin)
                 chosen, rows, size = [], 0, 0
@@ -315,13 +361,13 @@ def parquet_parts(paths: Sequence[str], store: Store | None = None, origin: str 
                     continue
                 weight = max(group.total_byte_size, group.num_rows * width)
                 if rows and size + weight > PART_BYTES:
-                    chosen += [RowGroups(path, tuple(groups))] if groups else []
+                    chosen += [RowGroups(path, tuple(groups), added)] if groups else []
                     yield ParquetPart(rows, tuple(chosen), store, origin)
                     chosen, groups, rows, size = [], [], 0, 0
                 groups.append(i)
                 rows, size = rows + group.num_rows, size + weight
         if groups:
-            chosen.append(RowGroups(path, tuple(groups)))
+            chosen.append(RowGroups(path, tuple(groups), added))
     if rows:
         yield ParquetPart(rows, tuple(chosen), store, origin)
 

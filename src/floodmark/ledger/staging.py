@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.json as pa_json
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from floodmark.engine.run import run_in_threads, run_on_spark
 from floodmark.engine.session import Runtime
 from floodmark.errors import StorageError
-from floodmark.ledger.casting import check_columns, check_unique_names
+from floodmark.ledger.casting import check_columns
 from floodmark.ledger.data_input import (
     PART_BYTES,
     FileData,
@@ -33,10 +32,11 @@ from floodmark.ledger.data_input import (
     parquet_parts,
     parquet_schema,
     table_parts,
-    unreadable_file,
+    with_constants,
 )
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
+from floodmark.ledger.text_files import guess_columns, guess_hive_types, hive_row, read_text
 from floodmark.ledger.types import arrow_schema, optional_columns
 from floodmark.storage.scratch import explain_write_errors
 
@@ -73,8 +73,8 @@ class StagedParts:
         return sum(part.rows for part in self.parts)
 
 
-def incoming_schema(data: Incoming) -> pa.Schema:
-    """The columns of the data. Reads as little of the data as possible."""
+def incoming_schema(data: Incoming, key: Sequence[str] = ()) -> pa.Schema:
+    """The columns of the data, of which `key` identify its rows. Reads all values of text files, to find types."""
     match data:
         case TableData(table):
             return table.schema
@@ -83,10 +83,14 @@ def incoming_schema(data: Incoming) -> pa.Schema:
         case SparkData(frame):
             return arrow_schema(frame.schema)
         case FileData(paths, "parquet"):
-            return parquet_schema(str(paths[0]))
+            return _with_fields(parquet_schema(str(paths[0])), guess_hive_types(data, key))
         case FileData(paths, format_):
-            guesses = (guess_schema(path, format_) for path in paths)
-            return next((schema for schema in guesses if len(schema)), pa.schema([]))
+            return _with_fields(guess_columns(paths, format_, key), guess_hive_types(data, key))
+
+
+def _with_fields(schema: pa.Schema, added: pa.Schema) -> pa.Schema:
+    """The schema with the fields that it lacks; an empty one stays empty."""
+    return pa.schema([*schema, *(f for f in added if f.name not in schema.names)]) if len(schema) else schema
 
 
 def stage(
@@ -109,12 +113,17 @@ def stage(
         case SparkData(frame):
             check_columns(arrow_schema(frame.schema), layout, "the data")
             return StagedParts(_stage_spark(frame, folder, objects), _runner_after_spark(runtime))
-        case FileData(paths, "parquet"):
-            for path in paths:
-                check_columns(parquet_schema(str(path)), layout, str(path))
-            return StagedParts(list(parquet_parts([str(p.absolute()) for p in paths])), _runner(paths, runtime))
-        case FileData(paths, format_):
-            tasks = [TextFile(path.absolute(), format_, layout, folder) for path in paths]
+        case FileData(paths, "parquet", hive):
+            added = [hive_row(path, values, layout) for path, values in zip(paths, hive, strict=True)]
+            for path, row in zip(paths, added, strict=True):
+                check_columns(_with_fields(parquet_schema(str(path)), row.schema), layout, str(path))
+            names = [str(path.absolute()) for path in paths]
+            return StagedParts(list(parquet_parts(names, constants=added)), _runner(paths, runtime))
+        case FileData(paths, format_, hive):
+            tasks = [
+                TextFile(path.absolute(), format_, layout, folder, hive_row(path, values, layout))
+                for path, values in zip(paths, hive, strict=True)
+            ]
             runner = _runner(paths, runtime)
             parts = [part for staged in runner(tasks, stage_text) for part in staged]
             return StagedParts(parts, runner)
@@ -187,8 +196,6 @@ def discard_remote(objects: DatasetObjects, folder: Path) -> None:
 
 # CSV and JSON files
 
-_BLOCK = 16 << 20
-
 
 @dataclass(frozen=True)
 class TextFile:
@@ -198,28 +205,26 @@ class TextFile:
     format: Format
     layout: Layout
     folder: Path
-
-
-def guess_schema(path: Path, format: Format) -> pa.Schema:  # noqa: A002 -- the user's word for it
-    """The columns of a text file, with types guessed from its first block."""
-    for batch in _batches(path, format, None):
-        guessed = [pa.field(f.name, _widened(f.type, f.name, path, format)) for f in batch.schema]
-        return pa.schema(guessed)
-    return pa.schema([])
-
-
-def _widened(data_type: pa.DataType, column: str, path: Path, format: Format) -> pa.DataType:  # noqa: A002
-    """The guessed type, with microseconds for times in later files. Bytes are refused: they are text, but not UTF-8."""
-    if pa.types.is_binary(data_type):
-        error = ValueError(f"column {column!r} is not UTF-8 text")
-        raise unreadable_file(str(path), error, format.upper())
-    return pa.timestamp("us", data_type.tz) if pa.types.is_timestamp(data_type) else data_type
+    constants: pa.RecordBatch
 
 
 def stage_text(file: TextFile) -> list[ParquetPart]:
     """Parse one file into Parquet parts without system columns."""
-    paths = [str(p) for p in write_parquet(_batches(file.path, file.format, file.layout), file.folder)]
+    batches = read_text(file.path, file.format, file.layout)
+    if file.constants.num_columns:
+        batches = (_with_folder_values(batch, file) for batch in batches if batch.num_rows)
+    paths = [str(p) for p in write_parquet(batches, file.folder)]
     return list(parquet_parts(paths, origin=str(file.path)))
+
+
+def _with_folder_values(batch: pa.RecordBatch, file: TextFile) -> pa.RecordBatch:
+    values = file.constants
+    table = with_constants(pa.Table.from_batches([batch]), values)
+    if file.format == "json":  # its rows have all columns of the dataset, with null for absent ones
+        for name in values.schema.names:
+            filled = pc.coalesce(table.column(name), values.column(name)[0])
+            table = table.set_column(table.schema.get_field_index(name), name, filled)
+    return table.combine_chunks().to_batches()[0]
 
 
 def write_parquet(batches: Iterator[pa.RecordBatch], folder: Path) -> Iterator[Path]:
@@ -249,53 +254,3 @@ def write_parquet(batches: Iterator[pa.RecordBatch], folder: Path) -> Iterator[P
         if writer is not None:
             with explain_write_errors("staged rows", folder):
                 writer.close()
-
-
-def _batches(path: Path, format: Format, layout: Layout | None) -> Iterator[pa.RecordBatch]:  # noqa: A002
-    try:
-        with pa.input_stream(str(path), compression="detect") as stream:
-            yield from _csv(stream, path, layout) if format == "csv" else _json(stream, layout)
-    except (OSError, pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
-        if format == "csv" and "Empty CSV" in str(error) and _is_header(path):
-            return
-        if format == "json" and layout is not None and "unexpected field" in str(error):
-            check_columns(guess_schema(path, format), layout, str(path))  # raises an error that names the field
-        if format == "json" and "changed from object to array" in str(error):
-            error = ValueError("it contains a JSON array; write one object per line")
-        raise unreadable_file(str(path), error, format.upper()) from error
-
-
-def _csv(stream: Any, path: Path, layout: Layout | None) -> Iterator[pa.RecordBatch]:
-    types = None if layout is None else {f.name: f.type for f in layout.data}
-    separator = "\t" if ".tsv" in [s.lower() for s in path.suffixes] else ","
-    reader = pa_csv.open_csv(
-        stream,
-        read_options=pa_csv.ReadOptions(block_size=_BLOCK, use_threads=False),
-        parse_options=pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-        convert_options=pa_csv.ConvertOptions(
-            column_types=types,
-            null_values=[""],  # only empty, unquoted text is null: "NA" and "null" may be values
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
-    check_unique_names(reader.schema, str(path))  # staged files with repeated names could not be read again
-    yield from reader
-
-
-def _is_header(path: Path) -> bool:
-    """Whether a CSV file is a single line without a line end, which pyarrow does not accept as a header."""
-    with pa.input_stream(str(path), compression="detect") as stream:
-        line = stream.read(_BLOCK)
-        return bool(line.strip()) and b"\n" not in line and b"\r" not in line and not stream.read(1)
-
-
-def _json(stream: Any, layout: Layout | None) -> Iterator[pa.RecordBatch]:
-    """One object per line. A missing field is null; a field that the dataset lacks is refused."""
-    if layout is None:
-        parse = pa_json.ParseOptions()
-    else:
-        # Nulls in required columns are found later, with a better message than the parser's.
-        columns = pa.schema([field.with_nullable(True) for field in layout.data])
-        parse = pa_json.ParseOptions(explicit_schema=columns, unexpected_field_behavior="error")
-    yield from pa_json.open_json(stream, read_options=pa_json.ReadOptions(block_size=_BLOCK), parse_options=parse)

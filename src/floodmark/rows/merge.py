@@ -289,7 +289,7 @@ class BatchIntake:
                 strategy,
             )
         if self._staged is None:
-            accepted = accepted_layout(layout, strategy, incoming_schema(self.data))
+            accepted = accepted_layout(layout, strategy, incoming_schema(self.data)) if strategy.takes_op else layout
             self._staged = stage(self.data, accepted, self.folder, self.objects, self.runtime)
         staged = self._staged
         if not staged.parts:
