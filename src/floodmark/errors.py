@@ -465,6 +465,15 @@ class StepFailed(DerivationError):
     step: str
 
 
+class RunFailed(DerivationError):
+    """A run failed: in a step too many keys, in a pipeline at least one step. `report` has what it did.
+
+    With `check=False` the run returns the report instead.
+    """
+
+    report: Any
+
+
 class UnfitRows(DerivationError):
     """Returned rows that do not fit the output. It counts as a failure of the keys they came from."""
 

@@ -62,7 +62,8 @@ def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], fil
     floodmark status --label stage=images --json | jq '.steps[] | {step, behind}'
 
     `behind` counts records of all inputs that a step or view has not processed, or rows that a column lacks. The next
-    run retries failed keys; skipped and exhausted keys wait for a change of their rows or for `floodmark retry`.
+    run retries failed keys; skipped and exhausted keys wait for a change of their rows or for `floodmark retry`. Failed
+    keys keep the rows of their last success: the state says how many show older results.
     Without a STEP and labels, the datasets of the lake follow. Reads no data.
 
     A step or dataset that cannot be read is an error on stderr (with --json an `error`), and the exit code is 1.
@@ -187,11 +188,19 @@ def _status_cells(one: StepStatus, now: datetime) -> list[str]:
 
 
 def _state_text(one: StepStatus) -> str:
-    if one.stale is not None:
-        return f"must process everything: {one.stale}"
-    if not one.inputs:
+    if one.stale is None and not one.inputs:
         return "a source"
-    return "behind" if one.behind else "up to date"
+    parts = ["last run failed"] if one.last_run is not None and one.last_run.problem else []
+    if one.stale is not None:
+        parts.append(f"must process everything: {one.stale}")
+    elif one.behind:
+        parts.append("behind")
+    failed = one.failed + one.exhausted
+    if failed:
+        older = one.showing_older
+        rows = "" if not older else ", showing older results" if older == failed else f", {older:,} show older results"
+        parts.append(f"{max(0, one.keys - failed - one.skipped):,} of {one.keys:,} succeeded, {failed:,} failed{rows}")
+    return ", ".join(parts) or "up to date"
 
 
 @verb("graph")

@@ -69,9 +69,14 @@ def format_report(step: Step, report: RunReport) -> str:
     if isinstance(step, BatchTransform):
         if report.nothing and not report.keys:
             return "nothing to do"
-        parts = [f"{output.format_count(report.keys, 'key')} processed"]
+        parts = [
+            f"{report.keys - report.failed:,} of {output.format_count(report.keys, 'key')} succeeded"
+            if report.failed
+            else f"{output.format_count(report.keys, 'key')} processed"
+        ]
         parts += [f"{report.reused:,} of them reused"] if report.reused else []
-        parts += [f"{report.failed:,} failed"] if report.failed else []
+        parts += [f"{report.failed - report.skipped:,} failed"] if report.failed > report.skipped else []
+        parts += [f"{report.skipped:,} skipped"] if report.skipped else []
         parts += [f"{report.unchanged:,} unchanged in the columns read"] if report.unchanged else []
     elif step.input_names:
         if report.nothing:
@@ -103,7 +108,10 @@ def format_failure_advice(step: Any, lake: Lake, failed: int) -> str:
         then = f"`floodmark retry {step.name}` retries"
     else:
         then = f"the next run retries {status.failed:,}, `floodmark retry {step.name}` retries all"
-    return (
-        f"{output.format_count(failed, 'key')} failed and {'has' if failed == 1 else 'have'} no rows in the output:"
-        f" `floodmark errors {step.name}` shows why, {then}"
-    )
+    if not status.showing_older:
+        rows = "has no rows in the output" if failed == 1 else "have no rows in the output"
+    elif status.showing_older < status.failed + waiting:
+        rows = f"{'shows' if failed == 1 else 'show'} older results, or none"
+    else:
+        rows = "shows older results" if failed == 1 else "show older results"
+    return f"{output.format_count(failed, 'key')} failed and {rows}: `floodmark errors {step.name}` shows why, {then}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from floodmark.transforms.batch_transform import BatchTransform
 
 
-_COLUMNS_AFTER_KEY = 8
+_COLUMNS_AFTER_KEY = 9
 """Number of columns after the transform keys. Located by position, because a key may have the same name."""
 
 
@@ -41,9 +41,10 @@ def errors(call: Invocation, name: str | None, traceback: bool, limit: int, file
     floodmark errors features --traceback --limit 1
     floodmark errors features --json | jq '.errors[] | {key, message}'
 
-    A failed key has no rows in the output. Attempts are the runs in which it failed. By state: `retry` keys are retried
-    by the next run, or by the first run after they are due; `skipped` and `exhausted` keys wait for a change of their
-    rows or for `floodmark retry`.
+    A failed key keeps the rows of its last success, if it had one: `rows` says whether they are older or none. Attempts
+    are the runs in which it failed. By state: `retry` keys are retried by the next run, or by the first run after they
+    are due; `skipped` and `exhausted` keys wait for a change of their rows or for `floodmark retry`. Skipped keys have
+    no rows.
     """
     pipeline = targets.load_pipeline(file)
     chosen = targets.keyed_steps(pipeline) if name is None else [targets.keyed_step(pipeline[name], "errors")]
@@ -115,11 +116,17 @@ def _print_table(found: list[dict[str, Any]]) -> None:
         TableColumn("error"),
         TableColumn("attempts", is_number=True),
     ]
-    columns += [TableColumn("since"), TableColumn("state")]
-    print_table(
-        columns,
-        [[*map(format_value, one["key"].values()), _error_text(one), *_attempt_cells(one)] for one in found],
-    )
+    columns += [TableColumn("since"), TableColumn("state"), TableColumn("rows")]
+    rows = [
+        [
+            *map(format_value, one["key"].values()),
+            _error_text(one),
+            *_attempt_cells(one),
+            "older" if one["stale"] else "none",
+        ]
+        for one in found
+    ]
+    print_table(columns, rows)
 
 
 def _attempt_cells(one: dict[str, Any]) -> list[str]:

@@ -74,9 +74,13 @@ FAILURE_FIELDS = pa.schema(
         pa.field("last", TIMESTAMP),
         pa.field("state", pa.string()),
         pa.field("due", TIMESTAMP),
+        pa.field("stale", pa.bool_()),
     ]
 )
-"""The columns of a failure, which follow the columns of its key. A null `due` means immediately."""
+"""The columns of a failure, which follow the columns of its key. A null `due` means immediately.
+
+`stale` keys keep the rows of their last success. Skipped keys have no rows.
+"""
 
 
 def failed_keys_schema(keys: pa.Schema) -> pa.Schema:

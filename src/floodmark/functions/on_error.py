@@ -142,6 +142,30 @@ class OnError:
         return retry_for(self.handlers, error)
 
 
+def parse_max_failed(given: object, owner: str) -> float | None:
+    """Parse `max_failed=`: the share of newly tried keys or rows that may fail; None means all but one."""
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given is not None and not (is_number and 0 <= float(given) <= 1):  # type: ignore[arg-type]
+        raise BadHandling(
+            f"max_failed={given!r} of {owner} is not a share", hint="give a number from 0 to 1: max_failed=0.05"
+        )
+    return None if given is None else float(given)  # type: ignore[arg-type]
+
+
+def explain_refusal(tried: int, failed: int, max_failed: float | None, unit: str) -> str | None:
+    """Why so many failures refuse a run; None if they do not.
+
+    `tried` counts the keys or rows that no earlier run had failed for, and `failed` those of them that failed now.
+    """
+    if not failed or max_failed == 1:
+        return None
+    if failed == tried:
+        return f"the only newly tried {unit} failed" if tried == 1 else f"all {tried:,} newly tried {unit}s failed"
+    if max_failed is not None and failed > max_failed * tried:
+        return f"{failed:,} of {tried:,} newly tried {unit}s failed, more than max_failed={max_failed:g} allows"
+    return None
+
+
 def parse_on_error(given: object = "retry") -> OnError:
     """Parse `on_error=`: a word, an `OnError`, a handler, or a list of handlers with at most one word or `OnError`."""
     match given:

@@ -65,7 +65,10 @@ class ChunkCallResult:
     They do not have to be computed again. Hashes of whole rows are not included: hashing many chunks at once is faster.
     """
     failed: pa.Table
-    """The failed keys, with the columns of `failed_keys_schema`. The caller sets `since` to the first failure."""
+    """The failed keys, with the columns of `failed_keys_schema`. The caller sets `since` to the first failure.
+
+    `stale` keys keep older rows, if there are any; the commit looks them up.
+    """
     called: int
     """The number of keys passed to the function, repeats included."""
     calls: int
@@ -199,6 +202,7 @@ class _Calls:
             now,
             pa.array([state for state, _ in states], pa.string()),
             pa.array([due for _, due in states], pa.int64()).cast(TIMESTAMP),
+            pa.array([state != "skipped" for state, _ in states], pa.bool_()),
         ]
         keys = chunk.keys.take(pa.array(at)).combine_chunks()
         return pa.Table.from_arrays([*keys.columns, *facts], schema=failed_keys_schema(keys_schema))

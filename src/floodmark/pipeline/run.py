@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from floodmark.errors import FloodmarkError, UnknownDataset
+from floodmark.errors import FloodmarkError, RunFailed, UnknownDataset
 from floodmark.ledger import names as dataset_names
 from floodmark.ledger.create import dataset_objects
 from floodmark.pipeline.checks import build_checked_graph, derived_outputs
@@ -226,6 +226,9 @@ def _run_node(node: PipelineNode, work: Callable[[PipelineNode], NodeResult], wa
         outcome = NodeOutcome(node, state, done.waits or "", done, seconds=time.monotonic() - began)
     except UnknownDataset as error:
         outcome = NodeOutcome(node, *_missing_input(node, error), error=error, seconds=time.monotonic() - began)
+    except RunFailed as error:
+        partly = NodeResult(False, 0, error.report.failed, error.report)
+        outcome = NodeOutcome(node, "failed", error.report.problem, partly, error, time.monotonic() - began)
     except Exception as error:
         why = error.message if isinstance(error, FloodmarkError) else f"{type(error).__name__}: {error}"
         outcome = NodeOutcome(node, "failed", why, error=error, seconds=time.monotonic() - began)

@@ -31,7 +31,7 @@ from floodmark.rows import row_hash
 from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transforms.commit import RunProvenance
 from floodmark.transforms.existing_keys import find_existing_keys
-from floodmark.transforms.failed_keys import failed_hashes
+from floodmark.transforms.failed_keys import failed_hashes, is_stale
 from floodmark.transforms.live_keys import KeySet, read_output_keys
 from floodmark.transforms.meta import TransformMeta
 from floodmark.transforms.snapshot import RESET
@@ -65,7 +65,7 @@ class ClaimedKeys:
 
     replay: KeysReplay
     keys: pa.Table
-    is_called: Mask  # the others have no rows: they failed, or the step's filters exclude them
+    is_called: Mask  # the others have no rows: they never succeeded, or the step's filters exclude them
 
     def compared(self) -> tuple[int, Comparison]:
         """The number of keys, and the comparison of their rows with the rows that they should have."""
@@ -108,6 +108,8 @@ def _commits(first: OpenedDataset) -> list[CommittedRun]:
         made = RunProvenance.beside(objects, checkpoint)
         if made is None and not found and _is_reset(objects, checkpoint):
             continue  # no claims since the reset; the rows are unchanged
+        if made is not None and not made.has_claims:
+            continue
         if made is None or (found and made.version != found[0].made.version):
             break
         transaction = Transaction(block_hash, block.sequence_number, block.system_time, end, end, event)
@@ -139,7 +141,10 @@ class _Claims:
         keys = KeySet.joined([there, self._having_rows(shape)], shape.keys)
         states = self._states(shape, keys, inputs)
         states[self._is_compared(shape, keys, states, inputs)] = NO_CLAIM
-        is_called = keys.hashes.among(there.hashes) & ~keys.hashes.among(failed_hashes(self.meta.failed()))
+        failures = self.meta.failed()
+        stale = failed_hashes(failures).take(is_stale(failures))
+        states[keys.hashes.among(stale)] = NO_CLAIM  # their rows are those of an older run
+        is_called = keys.hashes.among(there.hashes) & ~keys.hashes.among(failed_hashes(failures))
         for number in np.unique(states[states != NO_CLAIM]).tolist():
             mine = states == number
             yield ClaimedKeys(self._as_of(number), keys.table.filter(pa.array(mine)), is_called[mine])

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from floodmark.derive.commit import evolve_layout
 from floodmark.derive.inputs import LakeLike
 from floodmark.engine.progress import Progress
 from floodmark.engine.rounds import TaskRunner
 from floodmark.errors import BadResult, UndecidedColumn, UnfitResult
+from floodmark.functions.on_error import explain_refusal
 from floodmark.functions.step_result import OutputShape
 from floodmark.ledger.commit import Commit
+from floodmark.storage.arrays import Hashes
 from floodmark.storage.scratch import staging_area
 from floodmark.transforms.chunk_results import StoredChunk, with_known_columns
 from floodmark.transforms.commit import Publisher
-from floodmark.transforms.meta import TransformMeta
+from floodmark.transforms.failed_keys import failed_column, failed_hashes, is_stale
 from floodmark.transforms.meta_entries import RunInfo
 from floodmark.transforms.outputs import shape_of
 from floodmark.transforms.rounds import WaveResults, compute
@@ -29,10 +30,6 @@ from floodmark.transforms.stored_results import ChunkStore
 from floodmark.transforms.task import TransformWork, Unit
 from floodmark.transforms.waves import Wave, Waves
 from floodmark.transforms.work_units import ScratchDir
-
-if TYPE_CHECKING:
-    pass
-
 
 _MS = 10**6
 
@@ -71,6 +68,7 @@ class RunAttempt:
         )
         store = ChunkStore(step_snapshot.primary.objects, step_snapshot.version)
         found: Sequence[StoredChunk] | None = None
+        held: list[WaveResults] = []  # too many keys have failed: a later wave decides whether they are committed
         # If a wave leaves the type of a column open, it is committed with the next one, which may have a value.
         waiting: Sequence[Unit] = ()
         problem: UndecidedColumn | None = None
@@ -97,26 +95,53 @@ class RunAttempt:
                         progress.finish()
                     waiting, problem = (), None
                     shapes, found = computed.outputs, computed.left
-                if not self._changes_anything(wave, computed):
+                if computed is not None:
+                    held.append(computed)
+                    self._newly_tried.add(computed.stored)
+                if self._newly_tried.problem is not None or not self._changes_anything(wave, held):
                     continue
-                stored = () if computed is None else computed.stored
+                stored = [s for results in held for s in results.stored]
                 watermark = step_snapshot.watermark if wave.is_complete else None
                 try:
                     commits = publisher.commit(stored, shapes, wave.positions, watermark, self.tally.seconds, progress)
                 finally:
                     progress.finish()
-                self._count(computed, commits)
+                self._count(held, commits)
+                held = []
                 store.discard(stored)
             if problem is not None:
                 raise problem
-            if self.wanted.is_whole and publisher.has_committed:
+            if held:
+                self._refuse(held, store, progress)
+            elif self.wanted.is_whole and publisher.has_committed:
                 store.clear()
         return publisher.meta.positions
 
-    def _count(self, computed: WaveResults | None, commits: Sequence[Commit]) -> None:
+    def _refuse(self, held: Sequence[WaveResults], store: ChunkStore, progress: Progress) -> None:
+        """Commit only the failures; the next run uses the stored results of the other keys."""
+        stored = [s for results in held for s in results.stored]
+        first = self.publisher.failures(stored).slice(0, 1)
+        what = ": ".join(failed_column(first, name)[0].as_py() for name in ("type", "message"))
+        problem = f"{self._newly_tried.problem}; first error: {what}"
+        try:
+            self.publisher.refuse(stored, problem, self.tally.seconds, progress)
+        finally:
+            progress.finish()
+        self.tally.problem = problem
+        self._count([replace(results, stored=tuple(s.without_gone() for s in results.stored)) for results in held], [])
+        store.discard([s for s in stored if s.failed == s.keys])
+
+    @cached_property
+    def _newly_tried(self) -> NewlyTried:
+        known = self.step_snapshot.meta.of_version(self.step_snapshot.version).failed()
+        return NewlyTried(failed_hashes(known), self.step_snapshot.step.max_failed)
+
+    def _count(self, computed: Sequence[WaveResults], commits: Sequence[Commit]) -> None:
         self.tally.add(commits)
-        if computed is not None:
-            self.tally.add_keys(computed.keys, computed.failed, computed.called, computed.reused)
+        for one in computed:
+            failures = self.publisher.failures(one.stored) if one.failed else None
+            skipped = 0 if failures is None else int((~is_stale(failures)).sum())
+            self.tally.add_keys(one.keys, one.failed, skipped, one.called, one.reused)
 
     def _compute(
         self,
@@ -140,7 +165,6 @@ class RunAttempt:
 
     def _work(self, wave: Wave, shapes: tuple[OutputShape, ...], store: ChunkStore) -> TransformWork:
         step_snapshot, step = self.step_snapshot, self.step_snapshot.step
-        nothing_known = TransformMeta.load(step_snapshot.primary.objects, None)
         return TransformWork(
             store=store,
             shape=step_snapshot.required_shape,
@@ -149,7 +173,7 @@ class RunAttempt:
             function=step.function,
             on_error=step.on_error,
             chunk_size=step.chunk_size,
-            attempted=step_snapshot.meta if step_snapshot.stale is None else nothing_known,
+            attempted=step_snapshot.meta.of_version(step_snapshot.version),
             checked=wave.checked,
             now_ms=self.info.process_ts,
             target_seconds=self.lake.runtime.checkpoint_seconds,
@@ -188,14 +212,42 @@ class RunAttempt:
             raise problem
         return work.outputs
 
-    def _changes_anything(self, wave: Wave, computed: WaveResults | None) -> bool:
+    def _changes_anything(self, wave: Wave, computed: Sequence[WaveResults]) -> bool:
         """Whether a commit changes anything: keys, positions, the watermark, or the version."""
         publisher = self.publisher
-        if publisher.replaces_all or (computed is not None and computed.keys):
+        if publisher.replaces_all or any(one.keys for one in computed):
             return True
         if any(publisher.meta.positions.get(name, -1) != at for name, at in wave.positions.items()):
             return True
         return wave.is_complete and self.step_snapshot.watermark != self.step_snapshot.primary.state.watermark
+
+
+@dataclass
+class NewlyTried:
+    """The keys that a run tried and for which no earlier run of the version had failed, and how many of them failed.
+
+    Skipped keys count as tried, but not as failed.
+    """
+
+    known: Hashes
+    max_failed: float | None
+    tried: int = field(default=0, init=False)
+    failed: int = field(default=0, init=False)
+
+    def add(self, stored: Sequence[StoredChunk]) -> None:
+        """Count the keys of some results."""
+        for s in stored:
+            self.tried += self._new(s.called.read()) if s.called is not None and len(self.known) else s.keys
+            if (failures := s.failed_table()) is not None:
+                self.failed += self._new(failed_hashes(failures).take(is_stale(failures)))
+
+    @property
+    def problem(self) -> str | None:
+        """Why the run is refused; None if it is not."""
+        return explain_refusal(self.tried, self.failed, self.max_failed, "key")
+
+    def _new(self, hashes: Hashes) -> int:
+        return int((~hashes.among(self.known)).sum())
 
 
 def _without_columns(shapes: Sequence[OutputShape]) -> tuple[OutputShape, ...]:

@@ -10,10 +10,18 @@ import pyarrow as pa
 
 from floodmark.derive.inputs import LakeLike
 from floodmark.errors import BadStep
-from floodmark.functions.on_error import OnError, parse_on_error
+from floodmark.functions.on_error import OnError, parse_max_failed, parse_on_error
 from floodmark.functions.step_function import StepFunction
 from floodmark.transforms.specs import InputSpec, OutputSpec, as_input, as_list, as_output, parse_column_names
-from floodmark.transforms.step import RunReport, Step, StepStatus, check_count, check_kwargs, default_name
+from floodmark.transforms.step import (
+    RunReport,
+    Step,
+    StepStatus,
+    check_count,
+    check_kwargs,
+    default_name,
+    raise_if_failed,
+)
 
 if TYPE_CHECKING:
     from floodmark.transforms.plan import RunPlan
@@ -31,9 +39,13 @@ class BatchTransform(Step):
     Keys are processed in the order of their changes, or by the transform keys in `order_by`. Keys that `filters` do not
     keep are never processed.
 
-    A key whose call fails has no rows, and the next run tries it again; `on_error` changes this. If the function
-    changes, the next run processes everything again; with `version`, only a new version counts as a change. A run
-    commits at its end, or after every `commit_every` keys.
+    A key whose call fails keeps the rows of its last success, and the next run tries it again; `on_error` changes
+    this. If the function changes, the next run processes everything again; with `version`, only a new version counts
+    as a change. A run commits at its end, or after every `commit_every` keys.
+
+    A run fails if all of its newly tried keys fail, or more than the share `max_failed` of them (0.05 is 5 %): then it
+    commits the failures, but neither rows nor positions. Earlier commits of the run stay. Keys that had failed before
+    do not count. With `max_failed=1`, failures never fail a run.
     """
 
     def __init__(
@@ -53,6 +65,7 @@ class BatchTransform(Step):
         version: str | None = None,
         on_error: Any = "retry",
         commit_every: int | None = None,
+        max_failed: float | None = None,
     ) -> None:
         self.inputs: tuple[InputSpec, ...] = tuple(as_input(one) for one in as_list(inputs))
         self.outputs: tuple[OutputSpec, ...] = tuple(as_output(one) for one in as_list(outputs))
@@ -94,6 +107,7 @@ class BatchTransform(Step):
         self.filters = filters
         self.on_error: OnError = parse_on_error(on_error)
         self.commit_every = None if commit_every is None else check_count(commit_every, "commit_every", called)
+        self.max_failed = parse_max_failed(max_failed, f"step {called!r}")
 
     @property
     def _specs(self) -> Sequence[InputSpec | OutputSpec]:
@@ -106,27 +120,35 @@ class BatchTransform(Step):
         return other
 
     def run(
-        self, lake: LakeLike, *, filters: Any = None, max_records: int | None = None, commit_every: int | None = None
+        self,
+        lake: LakeLike,
+        *,
+        filters: Any = None,
+        max_records: int | None = None,
+        commit_every: int | None = None,
+        check: bool = True,
     ) -> RunReport:
         """Process the keys that changed since the last run, and failed keys that are due.
 
         This run processes only keys that `filters` keep, and at most `max_records` keys, earliest changes first; later
-        runs process the others. If there is nothing to do, it commits nothing.
+        runs process the others. If there is nothing to do, it commits nothing. Raises `RunFailed` if too many keys
+        failed; with check=False it returns the report, whose `problem` says so.
         """
         from floodmark.transforms.run import run
         from floodmark.transforms.run_scope import ChangedScope
 
-        return run(self, self._in(lake), ChangedScope(filters, max_records, commit_every))
+        return raise_if_failed(run(self, self._in(lake), ChangedScope(filters, max_records, commit_every)), check)
 
-    def run_changelist(self, lake: LakeLike, keys: Mapping[str, Any]) -> RunReport:
+    def run_changelist(self, lake: LakeLike, keys: Mapping[str, Any], *, check: bool = True) -> RunReport:
         """Process the keys of these rows, changed or not. `keys` maps names of inputs to rows: {"images": rows}.
 
-        Rows are a frame or dicts with columns of that input, or plain values if it has one transform key.
+        Rows are a frame or dicts with columns of that input, or plain values if it has one transform key. Raises
+        `RunFailed` if too many keys failed, as `run` does.
         """
         from floodmark.transforms.run import run
         from floodmark.transforms.run_scope import RequestedScope
 
-        return run(self, self._in(lake), RequestedScope(keys))
+        return raise_if_failed(run(self, self._in(lake), RequestedScope(keys)), check)
 
     def retry(self, lake: LakeLike) -> RunReport:
         """Process all failed keys again, also skipped ones and those with no attempts left."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,9 +20,10 @@ from floodmark.chain.events import MetadataEvent
 from floodmark.chain.ids import Multihash
 from floodmark.derive import notes
 from floodmark.derive.commit import CommitMoves, KeyResults, commit_results, evolve_layout, write_hashes
+from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.key_shape import KeyShape
 from floodmark.derive.notes import CommitNote, N
-from floodmark.derive.positions import blocks_at, find_chain_moves
+from floodmark.derive.positions import NO_POSITION, blocks_at, find_chain_moves
 from floodmark.engine.progress import Progress
 from floodmark.engine.session import Runtime
 from floodmark.errors import ObjectNotFound
@@ -41,7 +42,8 @@ from floodmark.storage.arrays import Hashes, is_group_start
 from floodmark.storage.scratch import staging_area
 from floodmark.storage.store import ObjectInfo
 from floodmark.transforms.chunk_results import StoredChunk, results
-from floodmark.transforms.failed_keys import failed_hashes
+from floodmark.transforms.existing_keys import have_rows
+from floodmark.transforms.failed_keys import failed_hashes, is_stale, with_first_times, with_stale
 from floodmark.transforms.meta import MetaDraft, ReadBlocks, TransformMeta
 from floodmark.transforms.meta_entries import RunInfo
 from floodmark.transforms.outputs import SecondaryNote, same_transform
@@ -79,25 +81,22 @@ class Publisher:
         """Commit these results and the positions; `CommitConflict` if another writer committed first."""
         step_snapshot = self.step_snapshot
         processed = [hashes.read() for s in stored for hashes in s.processed]
-        tables = [table for s in stored if (table := s.failed_table()) is not None]
-        failures = pa.concat_tables([empty_failed_keys(step_snapshot.keys), *tables])
+        failures = self.failures(stored)
+        failing = failed_hashes(failures)
+        kept = failing.take(is_stale(failures))
         prepare = self.meta.fresh if self.replaces_all else self.meta.after
-        heads = blocks_at(step_snapshot.last_offsets, step_snapshot.inputs)
-        read = ReadBlocks(
-            blocks_at(positions, step_snapshot.inputs),
-            {name: (step_snapshot.last_offsets[name], at) for name, at in heads.items()},
-        )
-        given = (self.run, processed, failures, positions, step_snapshot.version)
-        draft = prepare(*given, name=step_snapshot.step.name, seconds=seconds, read=read)
+        given = (self.run, processed, self._with_found_rows(failures), positions, step_snapshot.version)
+        draft = prepare(*given, name=step_snapshot.step.name, seconds=seconds, read=self._read_blocks(positions))
         asked = self.run.id if self.is_requested else None
         ahead = None if self.run.is_within(positions) else dict(self.run.last_offsets)
-        failed = pack_hashes(failed_hashes(failures))
+        skipped = pack_hashes(failing.take(~is_stale(failures)))
         note = SecondaryNote(
-            str(step_snapshot.outputs[0].id), step_snapshot.step.name, step_snapshot.version, asked, ahead, failed
+            str(step_snapshot.outputs[0].id), step_snapshot.step.name, step_snapshot.version, asked, ahead, skipped
         )
-        provenance = self._provenance(failed)
+        provenance = self._provenance(skipped)
         commits = []
         with staging_area(self.snapshots[0].objects.store) as folder:
+            replaced, temporary = self._replaced_keys(stored, kept, folder)
             for number in range(len(step_snapshot.outputs) - 1, -1, -1):
                 objects = self.snapshots[number].objects
                 is_primary = number == 0
@@ -110,27 +109,83 @@ class Publisher:
                     else _Put(note, objects, None, self._declared),
                     watermark=watermark,
                 )
-                leaving = self._leaving_keys(number, processed, folder)
-                results_of_output = results(stored, number)
+                if (leaving := self._leaving_keys(number, processed, folder)) is not None:
+                    temporary.append(leaving)
+                rows, others = results(stored, number).rows, [] if leaving is None else [leaving]
                 written = commit_results(
                     step_snapshot.outputs[number].name,
                     self.runtime,
                     self.snapshots[number],
-                    results_of_output
-                    if leaving is None
-                    else KeyResults(results_of_output.rows, [*results_of_output.processed, leaving]),
+                    KeyResults(rows, [*replaced, *others]),
                     moved,
                     progress,
                     self.caches[number],
                 )
                 self.snapshots[number] = written.snapshot
                 commits.append(written.commit)
-                if leaving is not None and leaving.store is not None:
-                    leaving.store.delete(leaving.path)
+        for file in temporary:
+            if file.store is not None:
+                file.store.delete(file.path)
         self.meta = draft.meta
         self.replaces_all = False
         draft.discard_superseded(self.snapshots[0].objects)
         return commits
+
+    def refuse(self, stored: Sequence[StoredChunk], problem: str, seconds: float, progress: Progress) -> None:
+        """Commit only the failures of these results: no row and no position changes."""
+        step_snapshot, objects = self.step_snapshot, self.snapshots[0].objects
+        failures = self._with_found_rows(self.failures(stored))
+        draft = self.meta.refused(
+            self.run,
+            failures,
+            step_snapshot.version,
+            problem,
+            name=step_snapshot.step.name,
+            seconds=seconds,
+            read=self._read_blocks(self.meta.positions),
+        )
+        # If its version is in place, the failed keys are processed keys of this run.
+        provenance = replace(self._provenance(""), has_claims=self.meta.version == step_snapshot.version)
+        moved = CommitMoves(checkpoint=draft.checkpoint, put=_Put(draft, objects, provenance, None))
+        name = step_snapshot.outputs[0].name
+        commit_results(name, self.runtime, self.snapshots[0], KeyResults((), ()), moved, progress, self.caches[0])
+        draft.discard_superseded(objects)
+
+    def failures(self, stored: Sequence[StoredChunk]) -> pa.Table:
+        """The failed keys of these results."""
+        tables = [table for s in stored if (table := s.failed_table()) is not None]
+        return pa.concat_tables([empty_failed_keys(self.step_snapshot.keys), *tables])
+
+    def _with_found_rows(self, failures: pa.Table) -> pa.Table:
+        """The failures: `stale` only if an output has rows of the key, and `since` the first failure of the version."""
+        if failures.num_rows == 0:
+            return failures
+        pairs = zip(self.step_snapshot.outputs, self.snapshots, strict=True)
+        outputs = [InputSnapshot(output.name, str(output.id), snapshot) for output, snapshot in pairs]
+        failures = with_stale(failures, is_stale(failures) & have_rows(outputs, failed_hashes(failures)))
+        before = self.meta.of_version(self.step_snapshot.version).failed()
+        return with_first_times(before, failures) if before.num_rows else failures
+
+    def _replaced_keys(
+        self, stored: Sequence[StoredChunk], kept: Hashes, folder: Path
+    ) -> tuple[list[SortedHashes], list[SortedHashes]]:
+        """The keys whose rows these results replace, without the failed keys that keep theirs; and temporary files."""
+        with_failures = [s.called for s in stored if s.called is not None and s.failed]
+        if not len(kept):
+            return [hashes for s in stored for hashes in s.processed], []
+        called = Hashes.joined([hashes.read() for hashes in with_failures])
+        rest = _write_temporary(called.take(~called.among(kept)), folder, self.snapshots[0].objects)
+        others = [hashes for s in stored for hashes in s.processed if hashes not in with_failures]
+        return [*others, rest], [rest]
+
+    def _read_blocks(self, positions: Mapping[str, int]) -> ReadBlocks:
+        step_snapshot = self.step_snapshot
+        heads = blocks_at(step_snapshot.last_offsets, step_snapshot.inputs)
+        seen = {name: (step_snapshot.last_offsets[name], block) for name, block in heads.items()}
+        return ReadBlocks(
+            blocks_at({**dict.fromkeys(step_snapshot.last_offsets, NO_POSITION), **positions}, step_snapshot.inputs),
+            seen,
+        )
 
     @property
     def has_committed(self) -> bool:
@@ -150,7 +205,14 @@ class Publisher:
         purged = {given.dataset_id: given.purged_before for given in self.step_snapshot.inputs}
         run, step = self.run, self.step_snapshot.step.name
         return RunProvenance(
-            step, self.step_snapshot.version, run.id, run.process_ts, dict(run.last_offsets), heads, purged, failed
+            step,
+            self.step_snapshot.version,
+            run.id,
+            run.process_ts,
+            dict(run.last_offsets),
+            heads,
+            purged,
+            failed=failed,
         )
 
     @property
@@ -184,7 +246,7 @@ class Publisher:
         )
         if len(others) == 0:
             return None
-        return write_hashes(others, folder, snapshot.objects, f"{snapshot.objects.folder}/info/transform/leaving")
+        return _write_temporary(others, folder, snapshot.objects)
 
 
 @dataclass(frozen=True)
@@ -202,6 +264,11 @@ class _Put:
             self.declared.put_in(self.objects)
         if self.made is not None:
             self.made.put_for(self.objects, self.what.checkpoint.physical_hash)
+
+
+def _write_temporary(hashes: Hashes, folder: Path, objects: DatasetObjects) -> SortedHashes:
+    """A file of key hashes that only one commit needs; in a bucket it must be deleted afterwards."""
+    return write_hashes(hashes, folder, objects, f"{objects.folder}/info/transform/leaving")
 
 
 def _other_keys(index: KeyIndex, processed: Sequence[Hashes]) -> Hashes:
@@ -228,7 +295,8 @@ class RunProvenance(CommitNote):
     last_offsets: Mapping[str, int]  # by dataset id the newest record, -1 for none
     blocks: Mapping[str, str]  # by dataset id the head, which has the columns at that time
     purged: Mapping[str, int]  # by dataset id the first record that was not purged at that time
-    failed: str = ""  # the keys that failed in this commit, packed: their rows, if any, were retracted
+    has_claims: bool = True  # False for a refused run of a version that is not in place: its meta has no keys of it
+    failed: str = ""  # the keys that failed and were skipped, packed: their rows, if any, were retracted
 
     def put_for(self, objects: DatasetObjects, checkpoint: Multihash) -> None:
         """Store it under the name of the commit's checkpoint."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.functions.failures import FAILURE_FIELDS, TIMESTAMP, bare_schema
-from floodmark.storage.arrays import I64, Hashes
+from floodmark.storage.arrays import I64, Hashes, Mask
 
 RETRY, SKIPPED, EXHAUSTED = "retry", "skipped", "exhausted"
 
@@ -29,6 +29,7 @@ class FailedFile:
     skipped: int
     exhausted: int
     next_due: int | None  # milliseconds: when the next retry is due; None if no key is to be retried
+    stale: int  # keys that keep the rows of their last success
 
 
 def keys_schema(failed: pa.Schema) -> pa.Schema:
@@ -67,17 +68,30 @@ def merge_failures(before: pa.Table, processed: Hashes, failures: pa.Table) -> p
     A key that had failed before keeps its `since` time.
     """
     failures = failures.cast(before.schema)
-    failures = failures.take(_last_of_each(failed_hashes(failures)))
+    failures = with_first_times(before, failures.take(_last_of_each(failed_hashes(failures))))
     was = failed_hashes(before)
-    at = failed_hashes(failures).positions_in(was)
+    stay = ~was.among(processed) & ~was.among(failed_hashes(failures))
+    return pa.concat_tables([before.filter(pa.array(stay)), failures])
+
+
+def with_first_times(before: pa.Table, failures: pa.Table) -> pa.Table:
+    """The failures, with the `since` time of keys that had failed before."""
+    at = failed_hashes(failures).positions_in(failed_hashes(before))
     since = _milliseconds(failures, "since")
     again = at >= 0
     since[again] = _milliseconds(before, "since")[at[again]]
-    failures = failures.set_column(
-        _at(failures, "since"), FAILURE_FIELDS.field("since"), pa.array(since).cast(TIMESTAMP)
-    )
-    stay = ~was.among(processed) & ~was.among(failed_hashes(failures))
-    return pa.concat_tables([before.filter(pa.array(stay)), failures])
+    return failures.set_column(_at(failures, "since"), FAILURE_FIELDS.field("since"), pa.array(since).cast(TIMESTAMP))
+
+
+def is_stale(failed: pa.Table) -> Mask:
+    """Which failed keys keep the rows of their last success."""
+    stale: Mask = failed_column(failed, "stale").to_numpy()
+    return stale
+
+
+def with_stale(failed: pa.Table, stale: Mask) -> pa.Table:
+    """The failed keys with other values of `stale`."""
+    return failed.set_column(_at(failed, "stale"), FAILURE_FIELDS.field("stale"), pa.array(stale))
 
 
 def due(failed: pa.Table, now_ms: int) -> pa.Table:
@@ -95,7 +109,8 @@ def summary(name: str, size: int, failed: pa.Table) -> FailedFile:
     next_due = None
     if len(waiting):
         next_due = 0 if waiting.null_count else pc.min(waiting).as_py()
-    return FailedFile(name, size, failed.num_rows, counts[RETRY], counts[SKIPPED], counts[EXHAUSTED], next_due)
+    stale = int(is_stale(failed).sum())
+    return FailedFile(name, size, failed.num_rows, counts[RETRY], counts[SKIPPED], counts[EXHAUSTED], next_due, stale)
 
 
 def encode(failed: pa.Table, salt: str) -> bytes:

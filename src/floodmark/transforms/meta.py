@@ -23,6 +23,7 @@ from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.storage.scratch import explain_write_errors, staging_area
 from floodmark.storage.tiers import Tiers, retire
 from floodmark.transforms import failed_keys, meta_entries
+from floodmark.transforms.failed_keys import FailedFile
 from floodmark.transforms.meta_entries import (
     NEVER,
     NOTHING,
@@ -30,6 +31,7 @@ from floodmark.transforms.meta_entries import (
     SPEC,
     DamagedMeta,
     MetaManifest,
+    RefusedRun,
     RunInfo,
     SeenRecord,
     StoredLastRun,
@@ -157,6 +159,19 @@ class TransformMeta:
             return empty_failed_keys(self.transform_keys)
         return failed_keys.due(self.failed(), now_ms)
 
+    def of_version(self, version: str) -> TransformMeta:
+        """The meta with the failures of a version, also if all its runs were refused, so that another is in place."""
+        if self.version == version:
+            return self
+        refused = self.manifest.refused
+        failed = refused.failed if refused is not None and refused.version == version else None
+        return replace(self, manifest=MetaManifest(transform_keys=self.transform_keys, failed=failed))
+
+    def shown_for(self, version: str) -> TransformMeta:
+        """The meta with the failures to report: those of a refused run of `version`, else those in place."""
+        refused = self.manifest.refused
+        return self.of_version(version) if refused is not None and refused.version == version else self
+
     def to_table(self) -> pa.Table:
         """All processed keys: hash, time, whether the last call succeeded, and the run (null if it is not stored)."""
         failed = failed_keys.failed_hashes(self.failed())
@@ -207,7 +222,8 @@ class TransformMeta:
                 hint="run `floodmark reset STEP`: the next run computes everything again with the new keys",
                 dataset=self.objects.folder,
             )
-        base = replace(before, version=version, transform_keys=keys, name=before.name if name is None else name)
+        named = before.name if name is None else name
+        base = replace(before, version=version, transform_keys=keys, name=named, refused=None)
         return self._draft(base, run, processed, failures, positions, seconds, read)
 
     def fresh(
@@ -232,6 +248,30 @@ class TransformMeta:
             generation=before.generation,
         )
         return self._draft(base, run, processed, failures, positions, seconds, read)
+
+    def refused(
+        self,
+        run: RunInfo,
+        failures: pa.Table,
+        version: str,
+        problem: str,
+        *,
+        name: str,
+        seconds: float,
+        read: ReadBlocks,
+    ) -> MetaDraft:
+        """The meta after a refused run: with its failures, and with the positions and results of before."""
+        before = self.manifest
+        count = len(failed_keys.failed_hashes(failures).distinct())
+        refused = RefusedRun(version, problem, StoredLastRun(run.id, run.process_ts, count, count, seconds), None)
+        if before.version == version:
+            base = replace(before, name=name, refused=refused)
+            return self._draft(base, run, (), failures, before.positions, seconds, read)
+        known = self.of_version(version).failed()
+        now = failed_keys.merge_failures(known, Hashes.joined([]), failures) if known.num_rows else failures
+        failed, data = _encode_failures(now, f"{run.id}/{before.generation + 1}")
+        manifest = replace(before, name=name, refused=replace(refused, failed=failed), generation=before.generation + 1)
+        return self._drafted(manifest, {}, {failed.name: data}, ExitStack())
 
     def _draft(
         self,
@@ -258,20 +298,27 @@ class TransformMeta:
                 blocks=dict(read.blocks),
                 seen=_seen(base.seen, read.seen, positions),
                 keys=base.keys + self._never_seen(base, done),
-                last_run=_last_run(self.manifest.last_run, run, len(done), len(failing), seconds),
+                last_run=_last_run(self.manifest.last_run, run, len(done), len(failing), seconds)
+                if base.refused is None
+                else base.last_run,
                 generation=base.generation + 1,
             )
             entries = make_entries(done, run.process_ts, number)
             with explain_write_errors("transform meta", folder):
                 manifest, files = add_entries(self.objects, folder, manifest, entries, salt, self.tiers)
             manifest, whole = self._with_failures(manifest, base, done, failures, salt)
-            manifest, superseded = self._retired(manifest)
-            data = meta_entries.encode_meta(manifest)
-            checkpoint = Checkpoint(Multihash.sha3_256(data), len(data))
-            whole[checkpoint.physical_hash.text] = data
-            meta = replace(self, checkpoint=checkpoint.physical_hash, manifest=manifest)
             paths = {file.name: folder / file.name for file in files}
-            return MetaDraft(meta, paths, whole, checkpoint, superseded, held.pop_all())
+            return self._drafted(manifest, paths, whole, held.pop_all())
+
+    def _drafted(
+        self, manifest: MetaManifest, paths: Mapping[str, Path], whole: Mapping[str, bytes], held: ExitStack
+    ) -> MetaDraft:
+        """The draft of the next commit with this manifest, which names these new files."""
+        manifest, superseded = self._retired(manifest)
+        data = meta_entries.encode_meta(manifest)
+        checkpoint = Checkpoint(Multihash.sha3_256(data), len(data))
+        meta = replace(self, checkpoint=checkpoint.physical_hash, manifest=manifest)
+        return MetaDraft(meta, paths, {**whole, checkpoint.physical_hash.text: data}, checkpoint, superseded, held)
 
     def _keys_of(self, failures: pa.Table) -> pa.Schema:
         if problem := failed_keys.problem_of(failures):
@@ -298,9 +345,8 @@ class TransformMeta:
         now = failed_keys.merge_failures(before, done, failures)
         if now.num_rows == 0:
             return replace(manifest, failed=None), {}
-        data = failed_keys.encode(now, salt)
-        name = Multihash.sha3_256(data).text
-        return replace(manifest, failed=failed_keys.summary(name, len(data), now)), {name: data}
+        file, data = _encode_failures(now, salt)
+        return replace(manifest, failed=file), {file.name: data}
 
     def _retired(self, manifest: MetaManifest) -> tuple[MetaManifest, tuple[str, ...]]:
         """The manifest with the files it replaces, and the object keys of files that were replaced long ago."""
@@ -308,6 +354,13 @@ class TransformMeta:
         replaced = before.names | ({self.checkpoint.text} if self.checkpoint else set())
         retired, gone = retire(before.retired, replaced, manifest.names, manifest.generation)
         return replace(manifest, retired=retired), tuple(self.objects.checkpoint_prefix + name for name in gone)
+
+
+def _encode_failures(failed: pa.Table, salt: str) -> tuple[FailedFile, bytes]:
+    """The manifest's entry for a file of failed keys, and the file."""
+    data = failed_keys.encode(failed, salt)
+    name = Multihash.sha3_256(data).text
+    return failed_keys.summary(name, len(data), failed), data
 
 
 def _last_run(before: StoredLastRun | None, run: RunInfo, keys: int, failed: int, seconds: float) -> StoredLastRun:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -220,6 +221,26 @@ class StoredLastRun:
 
 
 @dataclass(frozen=True)
+class RefusedRun:
+    """The newest run, if too many keys failed in it: it committed their failures, but neither rows nor positions.
+
+    If another version is in place, or none, `failed` has all failures of this version so far; else they are with the
+    other failures of the meta.
+    """
+
+    version: str
+    problem: str
+    run: StoredLastRun
+    failed: FailedFile | None
+
+    @staticmethod
+    def parse(facts: Mapping[str, Any]) -> RefusedRun:
+        """A refused run from its stored form."""
+        failed = facts["failed"] and FailedFile(**facts["failed"])
+        return RefusedRun(facts["version"], facts["problem"], StoredLastRun(**facts["run"]), failed)
+
+
+@dataclass(frozen=True)
 class MetaManifest:
     """The root document of a step's meta as of one commit."""
 
@@ -237,6 +258,7 @@ class MetaManifest:
     failed: FailedFile | None = None
     keys: int = 0
     last_run: StoredLastRun | None = None
+    refused: RefusedRun | None = None
     generation: int = 0  # commits so far
     retired: RetiredFiles = field(default=(), repr=False)
 
@@ -252,7 +274,8 @@ class MetaManifest:
     def names(self) -> set[str]:
         """The names of all files that the meta needs."""
         entries = {file.name for segment in self.segments for file in segment}
-        return entries | ({self.failed.name} if self.failed else set())
+        failed = [self.failed, self.refused and self.refused.failed]
+        return entries | {file.name for file in failed if file}
 
     @property
     def referred(self) -> set[int]:
@@ -275,6 +298,7 @@ def encode_meta(manifest: MetaManifest) -> bytes:
         "seen": dict(manifest.seen),
         "failed": manifest.failed and asdict(manifest.failed),
         "last_run": manifest.last_run and asdict(manifest.last_run),
+        "refused": manifest.refused and asdict(manifest.refused),
     }
     return json.dumps(content, separators=(",", ":")).encode()
 
@@ -295,6 +319,7 @@ def decode_meta(facts: StoredNote) -> MetaManifest:
                 "seen": {name: (offset, block) for name, (offset, block) in content["seen"].items()},
                 "failed": content["failed"] and FailedFile(**content["failed"]),
                 "last_run": content["last_run"] and StoredLastRun(**content["last_run"]),
+                "refused": content["refused"] and RefusedRun.parse(content["refused"]),
                 "retired": tuple((generation, name) for generation, name in content["retired"]),
             }
         )

@@ -203,7 +203,7 @@ class SecondaryNote(CommitNote):
     last_offsets: Mapping[str, int] | None = None
     """By dataset id the newest record of each input that the run could see, if it is beyond the chain's position."""
     failed: str = ""
-    """The keys that failed, whose rows were retracted, packed by `pack_hashes` (transforms/commit.py)."""
+    """The keys that failed and were skipped, so that their rows were retracted: see `pack_hashes` (commit.py)."""
 
 
 def read_secondary_note(output: StepOutput) -> SecondaryNote | None:

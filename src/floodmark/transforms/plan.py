@@ -152,19 +152,22 @@ OFFSETS = pa.schema(
 )
 """The columns of the offset table. `offset` is null if the step has read no record of an input."""
 
-_ERROR = ("type", "message", "attempts", "since", "last", "state", "due", "traceback")
+_ERROR = ("type", "message", "attempts", "since", "last", "state", "due", "stale", "traceback")
 
 
 def status(step: BatchTransform, lake: LakeLike) -> StepStatus:
     """How far a step is behind its inputs, its failed keys, and its last run. Reads no data."""
     step_snapshot = snapshot_step(step, lake)
     manifest = step_snapshot.meta.manifest
-    failed = manifest.failed
-    last = manifest.last_run
+    failed = step_snapshot.meta.shown_for(step_snapshot.version).manifest.failed
+    refused = (
+        manifest.refused if manifest.refused is not None and manifest.refused.version == step_snapshot.version else None
+    )
+    last, problem = (manifest.last_run, "") if refused is None else (refused.run, refused.problem)
     return StepStatus(
         step=step.name,
         inputs=tuple(input_status(given, step_snapshot.positions) for given in step_snapshot.inputs),
-        keys=manifest.keys,
+        keys=max(manifest.keys, 0 if failed is None else failed.rows),
         failed=0 if failed is None else failed.retry,
         skipped=0 if failed is None else failed.skipped,
         exhausted=0 if failed is None else failed.exhausted,
@@ -173,16 +176,18 @@ def status(step: BatchTransform, lake: LakeLike) -> StepStatus:
         last_run=None
         if last is None
         else LastRun(
-            last.id, datetime.fromtimestamp(last.process_ts / 1000, UTC), last.keys, last.failed, last.seconds
+            last.id, datetime.fromtimestamp(last.process_ts / 1000, UTC), last.keys, last.failed, last.seconds, problem
         ),
+        showing_older=0 if failed is None else failed.stale,
     )
 
 
 def errors(step: BatchTransform, lake: LakeLike) -> pa.Table:
     """The keys whose last call failed: the transform keys, then the facts of the failure."""
     step_snapshot = snapshot_step(step, lake)
-    is_first = step_snapshot.meta.version is None and step_snapshot.shape is not None
-    failed = empty_failed_keys(step_snapshot.keys) if is_first else step_snapshot.meta.failed()
+    failed = step_snapshot.meta.shown_for(step_snapshot.version).failed()
+    if failed.num_rows == 0 and step_snapshot.shape is not None:
+        failed = empty_failed_keys(step_snapshot.keys)
     keys = failed_keys(failed)
     columns = [*keys.columns, *(failed_column(failed, name) for name in _ERROR)]
     return pa.table(columns, names=[*keys.column_names, *_ERROR])

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from floodmark.errors import BadStep, CodeLocation, NothingCame, StepFailed
+from floodmark.errors import BadStep, CodeLocation, NothingCame, RunFailed, StepFailed
 from floodmark.ledger.commit import Commit
 from floodmark.transforms.specs import InputSpec, OutputSpec, check_in_lake
 
@@ -187,10 +187,14 @@ class RunReport:
 
     `keys` is the number of processed keys, and `failed` of them have an error. The function was called for `called`
     keys (repeated calls count once), `reused` keys had stored results of an earlier run, and the other keys are gone
-    from the inputs. `unchanged` keys were skipped: their new records differ only in columns that the step does not
-    read. Steps without transform keys count rows as `keys`, and frames or calls as `called`. `new`, `changed` and
+    from the inputs. `unchanged` keys were not processed: their new records differ only in columns that the step does
+    not read. Steps without transform keys count rows as `keys`, and frames or calls as `called`. `new`, `changed` and
     `retracted` count rows of all outputs. `positions` has the offset up to which each input is processed, by its name;
     -1 for none.
+
+    A failed key keeps the rows of its last success; `skipped` of the failed keys have no rows, because `on_error`
+    skips them. If too many newly tried keys failed, `problem` says so: then the run has failed, and committed only the
+    failures.
     """
 
     step: str
@@ -206,6 +210,8 @@ class RunReport:
     unchanged: int = 0
     positions: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    skipped: int = 0
+    problem: str = ""
 
     @property
     def nothing(self) -> bool:
@@ -220,6 +226,7 @@ class RunTally:
     run: str
     began: float  # by the monotonic clock
     counts: Counter[str] = field(default_factory=Counter)
+    problem: str = ""
 
     @property
     def seconds(self) -> float:
@@ -230,8 +237,8 @@ class RunTally:
         rows = {name: sum(getattr(c, name) for c in commits) for name in ("new", "changed", "retracted")}
         self.counts.update(commits=1, **rows)
 
-    def add_keys(self, keys: int, failed: int, called: int, reused: int) -> None:
-        self.counts.update(keys=keys, failed=failed, called=called, reused=reused)
+    def add_keys(self, keys: int, failed: int, skipped: int, called: int, reused: int) -> None:
+        self.counts.update(keys=keys, failed=failed, skipped=skipped, called=called, reused=reused)
 
     def set_unchanged(self, keys: int) -> None:
         """Count the keys that the newest plan skips, because no column that the step reads has changed."""
@@ -239,7 +246,8 @@ class RunTally:
             self.counts["unchanged"] = keys
 
     def report(self, step: str, positions: Mapping[str, int]) -> RunReport:
-        return RunReport(step, self.run, positions=positions, seconds=self.seconds, **self.counts)
+        counts: dict[str, int] = dict(self.counts)
+        return RunReport(step, self.run, positions=positions, seconds=self.seconds, problem=self.problem, **counts)
 
 
 @dataclass(frozen=True)
@@ -254,13 +262,14 @@ class InputStatus:
 
 @dataclass(frozen=True)
 class LastRun:
-    """The newest run that committed."""
+    """The newest run that committed. `problem` says why it failed: then it committed only the failures."""
 
     id: str
     started: datetime
     keys: int
     failed: int
     seconds: float
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -268,7 +277,8 @@ class StepStatus:
     """How far a step is behind its inputs, its failed keys, and its last run.
 
     `failed` keys are processed again by the first run after they are due. `skipped` keys, and `exhausted` keys with no
-    attempts left, wait for `retry` or a change of their inputs. `stale` is the reason if everything must be computed
+    attempts left, wait for `retry` or a change of their inputs. `showing_older` of the failed and exhausted keys still
+    have the rows of their last success; skipped keys have none. `stale` is the reason if everything must be computed
     again.
     """
 
@@ -281,11 +291,23 @@ class StepStatus:
     version: str
     stale: str | None
     last_run: LastRun | None
+    showing_older: int = 0
 
     @property
     def behind(self) -> int:
         """The number of records of all inputs that are not processed yet."""
         return sum(one.behind for one in self.inputs)
+
+
+def raise_if_failed(report: RunReport, check: bool) -> RunReport:
+    """The report of a run; `RunFailed` if the run failed, unless the caller checks the report itself."""
+    if check and report.problem:
+        raise RunFailed(
+            f"step {report.step!r} failed: {report.problem}",
+            hint=f"rows and positions stay as they were; `floodmark errors {report.step} --traceback` shows why",
+            report=report,
+        )
+    return report
 
 
 # The line of declaration
