@@ -79,6 +79,7 @@ PAGES = (
             "CommitUnknown",
             "NothingToWrite",
             "RecordsPurged",
+            "RunFailed",
             "UnknownDataset",
             "BadPipeline",
             "BadPosition",

@@ -130,7 +130,10 @@ class Demo:
         shown = self.stage.run("floodmark run")
         new = shown.number(r"ingest_flights: ([\d,]+) rows")
         self.stage.run("floodmark errors with_weather")
-        keys, failed = shown.number(r"with_weather: ([\d,]+) keys"), shown.number(r"processed, ([\d,]+) failed")
+        keys, failed = (
+            shown.number(r"with_weather: [\d,]+ of ([\d,]+) keys"),
+            shown.number(r"succeeded, ([\d,]+) failed"),
+        )
         self.stage.check(
             f"{keys:,} of {before + new:,} flights were processed: {keys - failed:,} succeeded, 1 failed",
             (keys, failed, self._joined()) == (new, 1, before + new - 1),

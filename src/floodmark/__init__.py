@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from floodmark.errors import FloodmarkError as FloodmarkError
     from floodmark.errors import NothingToWrite as NothingToWrite
     from floodmark.errors import RecordsPurged as RecordsPurged
+    from floodmark.errors import RunFailed as RunFailed
     from floodmark.errors import UnknownDataset as UnknownDataset
     from floodmark.functions.on_error import OnError as OnError
     from floodmark.functions.on_error import Retry as Retry
@@ -110,6 +111,7 @@ _MODULES = {
     "CommitUnknown": "errors",
     "NothingToWrite": "errors",
     "RecordsPurged": "errors",
+    "RunFailed": "errors",
     "UnknownDataset": "errors",
     "BadPipeline": "errors",
     "BadPosition": "errors",

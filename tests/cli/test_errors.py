@@ -11,9 +11,9 @@ def test_failed_key_comes_with_its_error_attempts_and_time(run, orders):
     run("run", "prices")
     run("run", "prices")
     head, row = run("errors", "prices").lines
-    assert head.split() == ["id", "error", "attempts", "since", "state"]
+    assert head.split() == ["id", "error", "attempts", "since", "state", "rows"]
     assert row.startswith("2   ValueError: could not convert string to float: 'free'         2  20")
-    assert row.endswith("  retry")
+    assert row.endswith("  retry  none")
 
 
 def test_since_is_the_first_failure(run, orders):

@@ -37,10 +37,10 @@ def test_filtered_run_moves_no_offset(run, orders):
 
 def test_failed_key_holds_no_offset_back(run, orders):
     run("run", "prices")
-    orders.write(pa.table({"id": [4], "text": ["x"]}))
+    orders.write(pa.table({"id": [4, 5], "text": ["x", "1"]}))
     run("run", "prices")
     (found,) = run("offsets", "prices", "--json").json["offsets"]
-    assert found["offset"] == 3
+    assert found["offset"] == 4
 
 
 def test_whole_dataset_steps_have_offsets_too(run, orders):

@@ -30,7 +30,7 @@ def untimed(text):
 def test_run_processes_what_changed_and_counts_what_failed(run, orders):
     answer = run("run", "prices")
     assert answer.code == 0
-    assert untimed(answer.out) == "prices: 3 keys processed, 1 failed; rows: 2 new"
+    assert untimed(answer.out) == "prices: 2 of 3 keys succeeded, 1 failed; rows: 2 new"
     assert "1 key failed and has no rows in the output: `floodmark errors prices` shows why" in answer.err
     assert cents() == {1: 150, 3: 250}
 
@@ -40,9 +40,40 @@ def test_next_run_processes_only_changes_and_failures(run, orders):
     orders.write(pa.table({"id": [3, 4], "text": ["3.5", "4.5"]}))
     orders.delete([1])
     assert (
-        untimed(run("run", "prices").out) == "prices: 4 keys processed, 1 failed; rows: 1 new, 1 changed, 1 retracted"
+        untimed(run("run", "prices").out)
+        == "prices: 3 of 4 keys succeeded, 1 failed; rows: 1 new, 1 changed, 1 retracted"
     )
     assert cents() == {3: 350, 4: 450}
+
+
+def test_typo_in_a_function_fails_the_run_and_readers_keep_the_rows(run, orders, folder):
+    run("run")
+    pipeline = folder / "pipeline.py"
+    pipeline.write_text(pipeline.read_text().replace("round(100 *", "rund(100 *"))
+    answer = run("run", "prices", "total", "--strict")
+    assert answer.code == 1
+    assert "error: prices: all 3 newly tried keys failed; first error: NameError: name 'rund'" in answer.err
+    assert cents() == {1: 150, 3: 250}
+    (state,) = run("status", "prices", "--json").json["steps"]
+    assert state["state"] == (
+        "last run failed, must process everything: its function changed, "
+        "0 of 3 succeeded, 3 failed, 2 show older results"
+    )
+    assert (state["failed"], state["showing_older"]) == (3, 2)
+    assert run("run", "prices").code == 0, "it only retries known failures"
+    assert cents() == {1: 150, 3: 250}
+
+
+def test_failed_key_that_had_succeeded_shows_older_results(run, orders, folder):
+    (folder / "mended").touch()
+    run("run", "prices")
+    (folder / "mended").unlink()
+    orders.write(pa.table({"id": [2, 3], "text": ["gratis", "3.5"]}))
+    answer = run("run", "prices")
+    assert untimed(answer.out) == "prices: 1 of 2 keys succeeded, 1 failed; rows: 1 changed"
+    assert "1 key failed and shows older results: `floodmark errors prices` shows why" in answer.err
+    assert run("status", "prices").lines[1].endswith("2 of 3 succeeded, 1 failed, showing older results")
+    assert run("errors", "prices").lines[1].endswith("retry  older")
 
 
 def test_second_run_has_nothing_to_do(run, orders, folder):
@@ -84,6 +115,8 @@ def test_json_has_every_count(run, orders):
         "retracted": 0,
         "positions": {"orders": 2},
         "nothing": False,
+        "skipped": 0,
+        "problem": "",
     }
 
 
@@ -91,7 +124,7 @@ def test_named_steps_run_in_the_order_of_what_they_read_and_each_once(run, order
     answer = run("run", "total", "goods", "prices", "goods")
     assert [untimed(line) for line in answer.lines] == [
         "goods: 2 rows read; rows: 2 new",
-        "prices: 3 keys processed, 1 failed; rows: 2 new",
+        "prices: 2 of 3 keys succeeded, 1 failed; rows: 2 new",
         "total: computed from prices; rows: 1 new",
     ]
     assert rows("total", "what") == [{"what": "all", "cents": 400}]

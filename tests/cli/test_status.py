@@ -36,7 +36,7 @@ def test_step_that_has_run_counts_keys_and_failures(run, orders):
     run("run", "prices", "total")
     found = table(run("status"))
     assert found["prices"][0] == ["0", "3", "1", "0", "0"]
-    assert found["prices"][2] == "up to date"
+    assert found["prices"][2] == "2 of 3 succeeded, 1 failed"
     assert "just now" in found["total"][1] or "ago" in found["total"][1]
 
 
@@ -44,7 +44,7 @@ def test_new_records_are_what_it_is_behind(run, orders):
     run("run", "prices")
     orders.write(pa.table({"id": [3, 4], "text": ["3.5", "4.5"]}))  # two records for the change, one for the new row
     counts, _, state = table(run("status"))["prices"]
-    assert (counts[0], state) == ("3", "behind")
+    assert (counts[0], state) == ("3", "behind, 2 of 3 succeeded, 1 failed")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ Nothing of the product's `transform` is used: rows come from `to_arrow()`, recor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -47,15 +47,18 @@ def universe(case: Case, inputs: Sequence[Sequence[Row]]) -> list[Key]:
 
 
 def expected(
-    case: Case, inputs: Sequence[Sequence[Row]], factor: int, failed: Collection[Key] = ()
+    case: Case,
+    inputs: Sequence[Sequence[Row]],
+    factor: int,
+    failed: Collection[Key] = (),
+    good: Mapping[Key, Sequence[list[Row]]] | None = None,
 ) -> dict[str, list[Row]]:
-    """Every output, recomputed from nothing; keys that failed have no rows."""
+    """Every output, recomputed from nothing; keys that failed have the rows of their last good result, if any."""
     found: dict[str, list[Row]] = {output.name: [] for output in case.outputs}
     for key in universe(case, inputs):
-        if key not in failed:
-            made = case.formula(key, case.rows_of(key, inputs), factor)
-            for output, rows in zip(case.outputs, made, strict=True):
-                found[output.name] += rows
+        made = case.formula(key, case.rows_of(key, inputs), factor) if key not in failed else (good or {}).get(key, ())
+        for output, rows in zip(case.outputs, made, strict=False):
+            found[output.name] += rows
     return {output.name: in_order(found[output.name], output.key) for output in case.outputs}
 
 

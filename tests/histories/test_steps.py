@@ -210,6 +210,24 @@ class Histories(Machine):
         table = self.step(world).errors(world.lake)
         return {tuple(row[name] for name in self.case.keys) for row in table.to_pylist()}
 
+    def showing_older(self, world: World) -> set[Key]:
+        table = self.step(world).errors(world.lake)
+        return {tuple(row[name] for name in self.case.keys) for row in table.to_pylist() if row["stale"]}
+
+    def known_failures(self, number: int) -> set[Key]:
+        """Keys that have failed in any version: the step may know of their failures."""
+        return {key for memory in self.known[number].values() for key in memory.broken()}
+
+    def check_refusal(self, world: World, memory: Memory, known: set[Key], is_refused: bool) -> None:
+        """A run is refused when all newly tried keys fail, and then no other key has succeeded."""
+        ended = world.calls.last()
+        if is_refused:
+            assert all(ended.values()), "a run was refused although a key succeeded"
+            assert ended
+        elif not memory.perhaps:  # else stored results of other keys may have been used
+            new = [bad for key, bad in ended.items() if key not in known]
+            assert not new or not all(ended.values()), "all newly tried keys failed, and the run was not refused"
+
     def look(self, world: World, memory: Memory) -> tuple[Now, set[Key]]:
         """The inputs now, and the keys of the changelist, which is the same both ways and as it must be."""
         now = memory.now(world.lake)
@@ -243,23 +261,36 @@ class Histories(Machine):
     def run_all(self, every: int | None) -> None:
         for number, (world, memory) in enumerate(zip(self.worlds, self.memories, strict=True)):
             now, keys = self.look(world, memory)
+            before, positions = shown(world.lake, self.case), self.positions(world)
+            known = self.known_failures(number)
             world.calls.forget()
-            report = self.step(world).run(world.lake, commit_every=every)
+            report = self.step(world).run(world.lake, commit_every=every, check=False)
             self.settle(number)
             note(str(report))
             self.check_called(world, memory, now, keys, keys)
+            self.check_refusal(world, memory, known, bool(report.problem))
             memory.called(world.calls.last())
+            if report.problem:
+                assert report.failed == len(world.calls.count())
+                assert shown(world.lake, self.case) == before
+                assert self.positions(world) == positions
+                assert self.errors(world) >= set(world.calls.count())
+                continue
             memory.processed({*keys, *now.universe}, now)
             for key in [key for key in memory.done if key not in now.universe]:
                 memory.processed([key], now)
             memory.perhaps.clear()
             failed = {key for key in memory.broken() if key in now.universe}
-            assert shown(world.lake, self.case) == expected(self.case, now.inputs, FACTORS[self.version], failed)
+            good = by_key(self.case, before)
+            assert shown(world.lake, self.case) == expected(self.case, now.inputs, FACTORS[self.version], failed, good)
             assert self.errors(world) == failed
+            assert self.showing_older(world) == {key for key in failed if any(good.get(key, []))}
             assert report.failed == len(failed & keys)
             assert self.positions(world) == world.heads()
             assert self.agreed_keys(world) == failed
-        self.stale = self.crashed = False
+        self.look_around()
+        # A key that fails since a crash may still show a result of that run in some outputs.
+        self.crashed = self.crashed and any(memory.broken() for memory in self.memories)
         if not self.memories[0].broken() and not self.memories[1].broken():
             assert shown(self.worlds[0].lake, self.case) == shown(self.worlds[1].lake, self.case)
 
@@ -280,8 +311,15 @@ class Histories(Machine):
             before, positions = shown(world.lake, self.case), self.positions(world)
             wanted = {key for key in keys if key[0] in values} if "filters" in how else keys
             world.calls.forget()
-            report = self.step(world).run(world.lake, **how)
+            known = self.known_failures(self.worlds.index(world))
+            report = self.step(world).run(world.lake, **how, check=False)
             called = set(world.calls.count())
+            self.check_refusal(world, memory, known, bool(report.problem))
+            if report.problem:
+                memory.called(world.calls.last())
+                assert shown(world.lake, self.case) == before
+                assert self.positions(world) == positions
+                continue
             if limit:
                 assert report.keys <= limit
                 assert report.keys == min(limit, len(wanted))
@@ -292,8 +330,8 @@ class Histories(Machine):
             left = self.agreed_keys(world)
             processed = (wanted - left) | called
             memory.called(world.calls.last())
-            failed = memory.broken()
-            right = expected(self.case, now.inputs, FACTORS[self.version], failed)
+            failed, good = memory.broken(), by_key(self.case, before)
+            right = expected(self.case, now.inputs, FACTORS[self.version], failed, good)
             after = shown(world.lake, self.case)
             for output in self.case.outputs:
                 of = {
@@ -329,11 +367,12 @@ class Histories(Machine):
             source = self.case.sources[0]
             asked = {source.part[name]: value for name, value in zip(self.case.keys, key, strict=True)}
             world.calls.forget()
-            self.step(world).run_changelist(world.lake, {source.name: [asked]})
+            report = self.step(world).run_changelist(world.lake, {source.name: [asked]}, check=False)
             assert set(world.calls.count()) <= {key}
             assert key in world.calls.count() or key in memory.perhaps
             memory.called(world.calls.last())
-            memory.processed([key], now)
+            if not report.problem:
+                memory.processed([key], now)
             assert self.positions(world) == positions
             self.agreed_keys(world)
 
@@ -376,7 +415,7 @@ class Histories(Machine):
             dying = open_lake(Path(world.lake.store.url), DyingFileSystem(nth))
             world.calls.forget()
             try:
-                self.step(world).run(dying, commit_every=every)
+                self.step(world).run(dying, commit_every=every, check=False)
             except Crash:
                 note("crashed")
             called = set(world.calls.count())

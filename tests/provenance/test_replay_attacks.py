@@ -136,14 +136,14 @@ def test_a_row_of_a_key_that_is_gone_and_was_not_taken_back_differs(world: World
     assert _said(_replayed(world)) == [("differs", {2})]
 
 
-def test_a_key_that_has_failed_and_kept_its_row_differs(world: World) -> None:
+def test_a_key_that_was_skipped_and_kept_its_row_differs(world: World) -> None:
     world.write("a", (1, 1), (2, 2))
     world.run()
     world.write("a", (2, 5))
     world.calls.fail((2,))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("floodmark.transforms.commit.results", lambda *_: KeyResults((), ()))
-        world.run()
+        world.run(on_error="skip")
     world.calls.behave()
 
     found = _replayed(world)
@@ -151,6 +151,17 @@ def test_a_key_that_has_failed_and_kept_its_row_differs(world: World) -> None:
     assert _said(found) == [("differs", {2})]
     assert found[-1].compared is not None
     assert found[-1].compared.differences[0].replayed is None
+
+
+def test_a_key_that_failed_and_keeps_the_row_of_its_last_success_is_the_same(world: World) -> None:
+    world.write("a", (1, 1), (2, 2))
+    world.run()
+    world.write("a", (1, 4), (2, 5))
+    world.calls.fail((2,))
+    world.run()
+    world.calls.behave()
+
+    assert {found.outcome for found in _replayed(world)} == {"same"}
 
 
 def test_a_step_that_has_lost_everything_it_ever_made_differs(world: World) -> None:

@@ -29,7 +29,8 @@ def hashes(keys):
 def failures(keys, *, now=0, attempts=1, state="retry", due=None):
     rows, half = sorted(keys), hashes(keys)
     columns = [rows, half.high, half.low]
-    columns += [[value] * len(rows) for value in ("ValueError", "bad", "Traceback …", attempts, now, now, state, due)]
+    facts = ("ValueError", "bad", "Traceback …", attempts, now, now, state, due, True)
+    columns += [[value] * len(rows) for value in facts]
     schema = failed_keys_schema(KEYS)
     return pa.table([pa.array(c).cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 

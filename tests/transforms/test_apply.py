@@ -51,7 +51,7 @@ def test_keys_without_rows_are_processed_all_the_same(world):
     done = world.compute(Keys(0, 30))
     assert done.outputs[0].layout is None
     assert processed_of(done.stored, range(30)) == list(range(30))
-    assert results(done.stored, 0).rows == []
+    assert results(done.stored, 0, ()).rows == []
 
 
 def test_failed_keys_stand_alone_and_are_kept_with_the_error(world):

@@ -196,7 +196,7 @@ def _state_text(one: StepStatus) -> str:
     elif one.behind:
         parts.append("behind")
     failed = one.failed + one.exhausted
-    if failed:
+    if failed and (one.stale is None or parts[0] == "last run failed"):  # else they are failures of another version
         older = one.showing_older
         rows = "" if not older else ", showing older results" if older == failed else f", {older:,} show older results"
         parts.append(f"{max(0, one.keys - failed - one.skipped):,} of {one.keys:,} succeeded, {failed:,} failed{rows}")

@@ -147,11 +147,9 @@ class StoredChunk:
             return reader.read_all()
 
 
-def results(stored: Iterable[StoredChunk], output: int) -> KeyResults:
-    """The rows and processed keys that these stored results have for one output."""
-    chunks = list(stored)
-    rows = [file for s in chunks if (file := s.outputs[output]) is not None]
-    return KeyResults(rows, [hashes for s in chunks for hashes in s.processed])
+def results(stored: Iterable[StoredChunk], output: int, replaced: Sequence[SortedHashes]) -> KeyResults:
+    """The rows that these stored results have for one output, in the place of all rows of the replaced keys."""
+    return KeyResults([file for s in stored if (file := s.outputs[output]) is not None], replaced)
 
 
 def output_strategy(output: OutputShape) -> Strategy:

@@ -111,12 +111,12 @@ class Publisher:
                 )
                 if (leaving := self._leaving_keys(number, processed, folder)) is not None:
                     temporary.append(leaving)
-                rows, others = results(stored, number).rows, [] if leaving is None else [leaving]
+                others = [] if leaving is None else [leaving]
                 written = commit_results(
                     step_snapshot.outputs[number].name,
                     self.runtime,
                     self.snapshots[number],
-                    KeyResults(rows, [*replaced, *others]),
+                    results(stored, number, [*replaced, *others]),
                     moved,
                     progress,
                     self.caches[number],

@@ -104,6 +104,8 @@ class StepSnapshot:
         if meta.version is not None and missing:
             return f"output {missing[0]!r} is new"
         left = [output for output in outputs if not output.is_untouched]
+        if self.has_only_refused_runs:
+            left = [output for output in left if output is not outputs[0]]
         if meta.version is None and left:
             return f"output {outputs[0].name!r} is new, and {left[0].name!r} is not"
         # A run that was killed between two commits has left results of another version in one output.
@@ -115,6 +117,11 @@ class StepSnapshot:
         last = meta.manifest.last_run.id if meta.manifest.last_run is not None else None
         ahead = [name for name, note in notes if note is not None and note.asked not in (None, last)]
         return f"output {ahead[0]!r} has results of an interrupted run" if ahead else None
+
+    @property
+    def has_only_refused_runs(self) -> bool:
+        """Whether no run has committed rows or positions yet, only failures."""
+        return self.meta.version is None and self.meta.manifest.refused is not None
 
     @property
     def watermark(self) -> int | None:
@@ -245,7 +252,10 @@ def _check_owner(step_snapshot: StepSnapshot) -> None:
         raise _wrong_first_output(step_snapshot, note)
     if note is not None:
         raise _output_taken(primary.name, step.name, note.step, ", as an output that is not its first")
-    if meta.version is None and not primary.is_untouched:
+    if meta.version is None and (refused := meta.manifest.refused) is not None:
+        if refused.version != step_snapshot.version and meta.manifest.name != step.name:
+            raise _output_taken(primary.name, step.name, meta.manifest.name, "")
+    elif meta.version is None and not primary.is_untouched:
         raise _output_taken(primary.name, step.name, None, "")
     if meta.version == LOST:
         chain = step_snapshot.primary.state.transform
