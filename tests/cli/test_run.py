@@ -115,7 +115,6 @@ def test_json_has_every_count(run, orders):
         "retracted": 0,
         "positions": {"orders": 2},
         "nothing": False,
-        "unchanged": 0,
         "skipped": 0,
         "problem": "",
     }
