@@ -59,6 +59,7 @@ def test_json_has_every_count(run, images):
         "called": 6,
         "checkpoints_reused": 0,
         "commits": 1,
+        "carried": 0,
     }
 
 
@@ -210,6 +211,7 @@ def test_plan_as_json_has_all_ranges_fragment_by_fragment(run, images):
         "wanted": 10,
         "done": 0,
         "reusable": 0,
+        "carried": 0,
         "missing": 10,
         "waiting": 0,
         "ranges": [

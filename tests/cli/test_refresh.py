@@ -133,6 +133,7 @@ def test_json_has_every_count(run, views, flights):
         "commits": 1,
         "positions": {"flights": 4},
         "kept_as": None,
+        "carried": 0,
     }
 
 

@@ -35,6 +35,8 @@ _COLUMNS = [
     TableColumn("done", is_number=True),
     TableColumn("errors", is_number=True),
 ]
+_CARRIED = TableColumn("carried over", is_number=True)
+"""Shown if a column has rows that took over the value of the row that they replaced."""
 
 
 @verb("columns")
@@ -61,7 +63,9 @@ def columns(call: Invocation, name: str, errors: str | None) -> None:
     elif not found:
         call.note(f"{dataset.name} has no computed columns: add one in Python with add_column()")
     else:
-        print_table(_COLUMNS, [_row(status) for status in found])
+        carried = [[f"{status.carried:,}"] if any(s.carried for s in found) else [] for status in found]
+        rows = [[*_row(status), *more] for status, more in zip(found, carried, strict=True)]
+        print_table([*_COLUMNS, _CARRIED][: len(rows[0])], rows)
         _print_bars(found)
 
 
@@ -79,6 +83,7 @@ def _fields(status: ColumnStatus) -> dict[str, Any]:
         "done": status.done,
         "kept": status.kept,
         "errors": status.errors,
+        "carried": status.carried,
         "fragments": [asdict(fragment) for fragment in status.fragments],
     }
 
@@ -236,12 +241,14 @@ def _function_lookup(dataset: Dataset, name: str) -> arguments.FunctionLookup:
 
 def _show_plan(call: Invocation, dataset: Dataset, plan: BackfillPlan, where: str | None) -> None:
     counts = {"rows": plan.rows, "wanted": plan.wanted, "done": plan.done, "reusable": plan.reused}
-    counts |= {"missing": plan.missing, "waiting": plan.waiting}
+    counts |= {"carried": plan.carried, "missing": plan.missing, "waiting": plan.waiting}
     if call.as_json:
         output.emit(dataset=dataset.name, column=plan.column, where=where, **counts, ranges=map(asdict, plan.ranges))
         return
     subject = f"{dataset.name}.{plan.column}"
     parts = [f"{plan.missing:,} missing", f"{plan.reused:,} reusable", f"{plan.done:,} done"]
+    if plan.carried:
+        parts.insert(1, f"{plan.carried:,} carried over")
     if plan.waiting:
         parts.append(f"{plan.waiting:,} waiting")
     of = (
@@ -286,12 +293,14 @@ def _show_report(call: Invocation, dataset: Dataset, done: BackfillReport, where
         return
     subject = f"{dataset.name}.{done.column}"
     before = f"{output.format_count(done.done, 'row')} done before"
-    if not (done.computed or done.failed or done.reused):
+    if not (done.computed or done.failed or done.reused or done.carried):
         click.echo(f"{subject}: nothing to compute ({before})")
     else:
         parts = [f"{output.format_count(done.computed, 'row')} computed"]
         if done.reused:
             parts.append(f"{done.reused:,} reused from {output.format_count(done.checkpoints_reused, 'checkpoint')}")
+        if done.carried:
+            parts.append(f"{done.carried:,} carried over")
         if done.failed:
             parts.append(f"{done.failed:,} failed")
         click.echo(f"{subject}: {', '.join(parts)} ({before})")

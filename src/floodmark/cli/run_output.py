@@ -132,6 +132,7 @@ def _backfill_text(done: BackfillReport, seconds: float) -> str:
         return "nothing to do"
     parts = [f"{output.format_count(done.computed, 'row')} computed"]
     parts += [f"{done.reused:,} reused"] if done.reused else []
+    parts += [f"{done.carried:,} carried over"] if done.carried else []
     parts += [f"{done.failed:,} failed"] if done.failed else []
     parts += [f"{done.waiting:,} wait for another column"] if done.waiting else []
     return f"{', '.join(parts)} ({seconds:.1f} s)"

@@ -294,7 +294,7 @@ def format_report(report: RefreshReport) -> str:
     if report.nothing:
         return f"nothing to do{waiting}"
     parts = [f"everything was computed, because {report.stale or report.why}" if report.is_whole else _changes(report)]
-    parts += [_calls_text(report)] if report.called or report.reused or report.failed else []
+    parts += [_calls_text(report)] if report.called or report.reused or report.carried or report.failed else []
     counts = {"new": report.new, "changed": report.changed, "retracted": report.retracted}
     rows = [f"{count:,} {what}" for what, count in counts.items() if count]
     kept = f"; the old rows are in {report.kept_as}" if report.kept_as is not None else ""
@@ -315,6 +315,7 @@ def _changes(report: RefreshReport) -> str:
 def _calls_text(report: RefreshReport) -> str:
     parts = [f"functions called for {output.format_count(report.called, 'row')}"]
     parts += [f"{report.reused:,} reused"] if report.reused else []
+    parts += [f"{report.carried:,} carried over"] if report.carried else []
     parts += [f"{report.failed:,} failed"] if report.failed else []
     return ", ".join(parts)
 

@@ -18,6 +18,7 @@ from pyroaring import BitMap
 from floodmark.columns import catalog as catalogs
 from floodmark.columns import manifest, row_errors
 from floodmark.columns.assemble import AssembledFile, AssembleTask, assemble
+from floodmark.columns.carried_values import CarryTask, carry_values
 from floodmark.columns.catalog import ColumnDefinition
 from floodmark.columns.checkpoints import RepairingFinder
 from floodmark.columns.commit import commit_fragments
@@ -43,7 +44,8 @@ class BackfillReport:
     """What a backfill did, in rows.
 
     `computed` rows got a value from the function, `failed` rows were skipped and read as null, `reused` rows came from
-    checkpoints, and `done` rows had a value before. `called` counts rows passed to the function, including repeated
+    checkpoints, `carried` rows took over the value of the record that they replaced, because their inputs are the same,
+    and `done` rows had a value before. `called` counts rows passed to the function, including repeated
     calls. `waiting` rows need a value of another computed column that is not computed yet.
     """
 
@@ -56,6 +58,7 @@ class BackfillReport:
     called: int = 0
     checkpoints_reused: int = 0
     commits: int = 0
+    carried: int = 0
 
 
 def backfill(
@@ -111,8 +114,9 @@ class _Counts:
 
     def result(self, state: _State) -> BackfillReport:
         first = self.first or state.plan
-        counts = {"computed": 0, "failed": 0, "stored": 0, **self.total}
-        counts["reused"] = max(0, counts.pop("stored") - counts["computed"] - counts["failed"])
+        counts = {"computed": 0, "failed": 0, "carried": 0, "stored": 0, **self.total}
+        others = counts["computed"] + counts["failed"] + counts["carried"]
+        counts["reused"] = max(0, counts.pop("stored") - others)
         return BackfillReport(state.column.name, done=first.done, waiting=first.waiting, **counts)
 
 
@@ -180,7 +184,9 @@ class _Run(Derivation[_State, BackfillReport]):
         progress = self.progress()
         progress.start(f"computing {column.name} of {column_snapshot.name}{suffix}", state.plan.missing)
         try:
-            for wave in _waves(to_do, options.commit_granularity):
+            for planned in _waves(to_do, options.commit_granularity):
+                wave = _carry_over(work, planned, self.runner)
+                self.counts.add(carried=sum(len(f.carried) for f in wave))
                 applied = compute_missing(work, column_snapshot, wave, options, self.runner, progress)
                 self.counts.add(
                     computed=sum(a.computed for a in applied),
@@ -208,6 +214,14 @@ def _current_column(column: ColumnDefinition, column_snapshot: ColumnSnapshot) -
             column=column.name,
         )
     return present
+
+
+def _carry_over(work: ColumnJob, wave: Sequence[FragmentPlan], runner: TaskRunner) -> list[FragmentPlan]:
+    """Store the values that records take over. Where that fails, the plans returned compute them."""
+    tasks = [CarryTask(f.number, f.carried, f.sources) for f in wave if len(f.carried)]
+    results = runner.run_light(tasks, partial(carry_values, work))
+    stored = {task.fragment: rows for task, rows in zip(tasks, results, strict=True)}
+    return [f.carried_only(stored.get(f.number, BitMap())) for f in wave]
 
 
 def _waves(plans: Sequence[FragmentPlan], size: int) -> Iterator[Sequence[FragmentPlan]]:
@@ -331,6 +345,7 @@ def _merged_fragment(column_snapshot: ColumnSnapshot, plan: FragmentPlan, made: 
         kept=before.kept - rows,
         hidden=before.hidden - rows,
         errors=errors,
+        carried=(before.carried - rows) | (plan.carried_rows & rows),
     )
 
 

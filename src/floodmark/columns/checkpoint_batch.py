@@ -21,6 +21,7 @@ Mask = npt.NDArray[np.bool_]
 ROWADDR = "_rowaddr"
 ERROR = "_error"
 _RUN = b"floodmark.run"
+_CARRIED = b"floodmark.carried"
 ERROR_TYPE = pa.struct(
     [("type", pa.string()), ("message", pa.string()), ("traceback", pa.string()), ("attempts", pa.int32())]
 )
@@ -42,6 +43,16 @@ def mark_run(batch: pa.RecordBatch, run: str) -> pa.RecordBatch:
 def read_run(batch: pa.RecordBatch) -> str:
     """The id of the backfill that stored a batch, empty when it has none."""
     return str((batch.schema.metadata or {}).get(_RUN, b"").decode())
+
+
+def mark_carried(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch that is marked as one of values that records took over from the records that they replaced."""
+    return batch.replace_schema_metadata({**(batch.schema.metadata or {}), _CARRIED: b"1"})
+
+
+def is_carried(batch: pa.RecordBatch) -> bool:
+    """Whether a batch has this mark."""
+    return _CARRIED in (batch.schema.metadata or {})
 
 
 def _error_column(computed: Sequence[BatchValues], rows: int) -> pa.Array:

@@ -42,8 +42,9 @@ class FunctionValues:
     """The values of a function for the requested records: a `ledger.side_columns.SideColumnSet` of one column.
 
     It can be pickled into tasks. This call computed `computed` rows and skipped `failed` rows; `reused` rows, failed or
-    not, were in checkpoints before. `called` counts rows passed to the function, including repeated calls. Reading
-    raises `CheckpointCoverageError` when a checkpoint is missing or damaged; a new request computes its rows again.
+    not, were in checkpoints before; `carried` rows took over the result of the record that they replaced. `called`
+    counts rows passed to the function, including repeated calls. Reading raises `CheckpointCoverageError` when a
+    checkpoint is missing or damaged; a new request computes its rows again.
     """
 
     column: pa.Field
@@ -54,6 +55,7 @@ class FunctionValues:
     failed: int = 0
     reused: int = 0
     called: int = 0
+    carried: int = 0
 
     @property
     def schema(self) -> pa.Schema:

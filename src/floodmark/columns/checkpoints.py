@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from floodmark.columns.checkpoint_batch import ERROR, ERROR_TYPE, ROWADDR
+from floodmark.columns import row_errors
+from floodmark.columns.checkpoint_batch import ERROR, ERROR_TYPE, ROWADDR, is_carried
 from floodmark.columns.checkpoint_store import CheckpointStore
 from floodmark.columns.manifest import ColumnSegment
-from floodmark.derive.checkpoint_key import DATA, RANGE, CheckpointKey, CheckpointPrefix, parse_key
+from floodmark.derive.checkpoint_key import DATA, RANGE, CheckpointKey, CheckpointPrefix, parse_key, range_key
 from floodmark.errors import BadCheckpoint, ObjectNotFound
 from floodmark.storage import row_sets
 from floodmark.storage.arrays import I64
@@ -33,20 +34,23 @@ _DATA_FIELDS = {
     "done": pa.binary(),
     "errors": pa.binary(),
 }
-_ERROR_NAMES = [field.name for field in ERROR_TYPE]
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RangeCheckpoint:
-    """A stored batch for the addresses [start, end) with the results of `rows`; those of `failed` rows are errors."""
+    """A stored batch for the addresses [start, end) with the results of `rows`; those of `failed` rows are errors.
+
+    If it is `carried`, no call gave these results: the records took them over from the records that they replaced.
+    """
 
     key: str
     start: int
     end: int
     rows: BitMap
     failed: BitMap = field(default_factory=BitMap)
+    carried: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,14 +72,7 @@ class DataCheckpoint:
 
     def error_column(self, offsets: I64) -> pa.Array | None:
         """The errors of some records, null for those without an error; None when the file has no errors."""
-        if self.errors is None or not self.errors.num_rows:
-            return None
-        at = self.errors.column("offset").to_numpy()
-        order = np.argsort(at, kind="stable")
-        places = np.minimum(np.searchsorted(at, offsets, sorter=order), len(at) - 1)
-        parts = [self.errors.column(name).combine_chunks() for name in _ERROR_NAMES]
-        details = pa.StructArray.from_arrays(parts, fields=list(ERROR_TYPE))
-        return details.take(pa.array(order[places], mask=at[order[places]] != offsets))
+        return None if self.errors is None else row_errors.error_column(self.errors, offsets)
 
 
 def encode_data_checkpoint(
@@ -136,7 +133,7 @@ class CheckpointFinder:
             if isinstance(rows, str):
                 self._discard(key, rows)
             else:
-                found.append(RangeCheckpoint(key, parsed.start, parsed.end, rows, _failed(batch)))
+                found.append(RangeCheckpoint(key, parsed.start, parsed.end, rows, _failed(batch), is_carried(batch)))
         return sorted(found, key=_sort_key)
 
     def data(self, prefix: CheckpointPrefix, fragment: int) -> list[DataCheckpoint]:
@@ -206,6 +203,13 @@ def find_ranges(
 def find_data(store: CheckpointStore, prefix: CheckpointPrefix, fragment: int) -> list[DataCheckpoint]:
     """The valid data checkpoints of a fragment. Damaged ones are deleted."""
     return RepairingFinder(store).data(prefix, fragment)
+
+
+def free_range_key(store: CheckpointStore, prefix: CheckpointPrefix, fragment: int, start: int, end: int) -> str:
+    """A key that covers a range. If another checkpoint has exactly this range, the end is moved up to a free one."""
+    while store.has(key := range_key(prefix.text, fragment, start, end)):
+        end += 1
+    return key
 
 
 def _sort_key(checkpoint: RangeCheckpoint) -> tuple[int, int, str]:

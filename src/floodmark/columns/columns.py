@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -53,7 +54,10 @@ _added_udfs: dict[tuple[str, str], Udf] = {}
 
 @dataclass(frozen=True)
 class FragmentStatus:
-    """How much of a fragment is computed: its live rows, and how many are done, have an older value, or failed."""
+    """How much of a fragment is computed: its live rows, and how many are done, have an older value, or failed.
+
+    `carried` rows are done. They took over the value of the record that they replaced.
+    """
 
     number: int
     start: int
@@ -62,6 +66,7 @@ class FragmentStatus:
     done: int
     kept: int
     errors: int
+    carried: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,10 @@ class ColumnStatus:
     @property
     def errors(self) -> int:
         return sum(f.errors for f in self.fragments)
+
+    @property
+    def carried(self) -> int:
+        return sum(f.carried for f in self.fragments)
 
 
 class ComputedColumns:
@@ -128,6 +137,7 @@ class ComputedColumns:
             end=snapshot.next_offset,
             catalog=self.catalog,
             snapshot=snapshot,
+            endings=partial(self._rows.endings, snapshot),
         )
 
     # Define
@@ -345,7 +355,8 @@ def _status(column_snapshot: ColumnSnapshot, column: ColumnDefinition) -> Column
         found = manifest.fragment(window.number)
         skipped = _count_errors(column_snapshot, found.errors, found.done & window.live, window.base)
         counts = (len(window.live), len(found.done & window.live), len(found.kept & window.live))
-        fragments.append(FragmentStatus(window.number, window.start, window.end, *counts, skipped))
+        carried = len(found.carried & found.done & window.live)
+        fragments.append(FragmentStatus(window.number, window.start, window.end, *counts, skipped, carried))
     parts = (column.name, column.type, column.nullable, column.inputs, column.function, column.generation)
     return ColumnStatus(*parts, tuple(fragments))
 

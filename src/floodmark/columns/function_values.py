@@ -1,7 +1,8 @@
 """Values of a function for some records of a dataset, stored in checkpoints only. Views use them.
 
 The checkpoints have the same format and keys as those of computed columns, but are in the folder of the view. Nothing
-is installed. Only rows that no checkpoint covers are computed, in the same rounds of tasks. So a killed run loses only
+is installed. A record takes over the value of the record that it replaced if its inputs are the same. Only other rows
+that no checkpoint covers are computed, in the same rounds of tasks. So a killed run loses only
 what it had not stored, and a later call, for any records and any filter, computes only what is missing.
 
 A checkpoint covers a range of offsets and names the rows of it that it has, so records that are far apart share one.
@@ -19,31 +20,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.columns import catalog as catalogs
+from floodmark.columns.carried_values import CarriedRowFinder, CarryTask, carry_values
 from floodmark.columns.catalog import FRAGMENT_ROWS, Catalog, ColumnDefinition, ColumnObjects, FunctionRef
 from floodmark.columns.checkpoint_batch import ERROR, ERROR_TYPE, ROWADDR, OffsetValues
 from floodmark.columns.checkpoint_store import CheckpointGroup, CheckpointInfo, CheckpointStore
 from floodmark.columns.checkpoint_values import CheckpointedFragment, FunctionValues, MergedValues, split_by_fragment
-from floodmark.columns.checkpoints import RangeCheckpoint, RepairingFinder
+from floodmark.columns.checkpoints import RangeCheckpoint, RepairingFinder, free_range_key
 from floodmark.columns.garbage import UsedCheckpoints
 from floodmark.columns.manifest import Fragment
-from floodmark.columns.plan import BackfillOptions, FragmentPlan, FragmentWindow, plan_fragment
+from floodmark.columns.plan import BackfillOptions, FragmentPlan, FragmentWindow, StoredResults, plan_fragment
 from floodmark.columns.rounds import compute_missing
 from floodmark.columns.snapshot import ColumnSnapshot
 from floodmark.columns.value_sources import lost_rows_error
 from floodmark.columns.work import ColumnJob, RangeResult
-from floodmark.derive.checkpoint_key import RANGE, CheckpointKey, CheckpointPrefix, hash_text, parse_key, range_key
+from floodmark.derive.checkpoint_key import RANGE, CheckpointKey, CheckpointPrefix, hash_text, parse_key
 from floodmark.derive.run import take_turn
 from floodmark.engine.progress import Progress
 from floodmark.engine.rounds import TaskRunner
 from floodmark.errors import DerivationError, UnknownColumn
 from floodmark.functions.udf import Udf
 from floodmark.ledger.scan import live_mask
+from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.storage import row_sets
 from floodmark.storage.arrays import I64
 
@@ -106,6 +110,7 @@ def compute_function_values(
             kept_in.store, f"{kept_in.folder}/turns/{CheckpointGroup.of(prefix.text).name}", other, progress
         ):
             finding.look(finding.incomplete)
+            finding.carry_over()
             finding.complete()
     return finding.result()
 
@@ -193,6 +198,7 @@ class _ValueRequest:
     plans: dict[int, FragmentPlan] = field(default_factory=dict)
     again: dict[int, BitMap] = field(default_factory=dict)  # rows that failed before: their stored results do not count
     applied: list[RangeResult] = field(default_factory=list)
+    carried: int = 0
 
     @property
     def incomplete(self) -> list[int]:
@@ -240,6 +246,45 @@ class _ValueRequest:
                 self.again[number] = again
                 self.plans[number] = self._plan(number, plan.ranges)
 
+    def carry_over(self) -> None:
+        """Store the values that records take over from the records that they replaced, because the inputs are equal."""
+        search = CarriedRowFinder(self.source, self.work.inputs, self.work.fragment_rows, [self._may_have])
+        found = {n: search.find(n, self.plans[n].to_compute - self.plans[n].again) for n in self.incomplete}
+        sources = np.unique(np.concatenate([NO_OFFSETS, *[rows.sources for rows in found.values()]]))
+        stored = {n: self._stored(n, part) for n, part in split_by_fragment(sources, self.work.fragment_rows)}
+        tasks = [CarryTask(n, rows, tuple(stored.values())) for n, rows in found.items() if len(rows)]
+        self.carried += sum(map(len, self.runner.run_light(tasks, partial(carry_values, self.work))))
+        for task in tasks:
+            merge_small_checkpoints(self.work.objects.checkpoints, self.work.prefix, task.fragment, self.work.column)
+        self.look([task.fragment for task in tasks])
+
+    def _may_have(self, number: int) -> BitMap:
+        """The rows of a fragment that may be in checkpoints, by their keys."""
+        spans = [row_sets.span(key.start, key.end) for key in self._range_keys.get(number, {}).values()]
+        return BitMap.union(BitMap(), BitMap(), *spans)
+
+    @cached_property
+    def _range_keys(self) -> dict[int, dict[str, CheckpointKey]]:
+        """The keys of all range checkpoints when this is first asked, by fragment."""
+        found: dict[int, dict[str, CheckpointKey]] = {}
+        for number, info in self.work.objects.checkpoints.computation_infos(self.work.prefix.text):
+            if (key := parse_key(info.key)) is not None and key.kind == RANGE:
+                found.setdefault(number, {})[info.key] = key
+        return found
+
+    def _stored(self, number: int, offsets: I64) -> StoredResults:
+        """The checkpoints that have results of some records of a fragment, without errors if they are to be retried."""
+        at = offsets - number * self.work.fragment_rows
+        keys = [
+            text
+            for text, key in self._range_keys[number].items()
+            if np.searchsorted(at, key.start) < np.searchsorted(at, key.end)
+        ]
+        ranges = RepairingFinder(self.work.objects.checkpoints).among(keys, self.work.column)
+        if self.options.retry_errors:
+            ranges = [replace(found, rows=found.rows - found.failed) for found in ranges]
+        return StoredResults(Fragment(number), (), tuple(ranges))
+
     def complete(self) -> None:
         """Compute what is missing, and check that it was stored."""
         for _ in range(_TRIES):
@@ -273,7 +318,8 @@ class _ValueRequest:
             },
             computed=computed,
             failed=failed,
-            reused=max(0, wanted - computed - failed),
+            reused=max(0, wanted - computed - failed - self.carried),
+            carried=self.carried,
             called=sum(a.called for a in self.applied),
         )
 
@@ -327,7 +373,7 @@ def _merge(
     rows = BitMap.union(*[checkpoint.rows for checkpoint in found], BitMap(), BitMap())
     if len(found) < len(infos) or not rows:
         return None  # some are damaged, or have another type
-    key = _free_key(store, prefix, fragment, min(c.start for c in found), max(c.end for c in found))
+    key = free_range_key(store, prefix, fragment, min(c.start for c in found), max(c.end for c in found))
     sources = [replace(OffsetValues.of(store.get(c.key), 0), made=ages[c.key]) for c in found]
     at = row_sets.to_array(rows)
     piece = MergedValues(at, column.type, sources)
@@ -338,10 +384,3 @@ def _merge(
     for checkpoint in found:
         store.delete(checkpoint.key)
     return store.info(key)
-
-
-def _free_key(store: CheckpointStore, prefix: CheckpointPrefix, fragment: int, start: int, end: int) -> str:
-    """A key that covers a range. If another checkpoint has exactly this range, the end is moved up to a free one."""
-    while store.has(key := range_key(prefix.text, fragment, start, end)):
-        end += 1
-    return key

@@ -18,7 +18,7 @@ from floodmark.storage.document import DamagedDocument
 from floodmark.storage.row_sets import pack, unpack
 
 _KIND = "column manifest"
-_BITMAPS = ("done", "kept", "hidden")
+_BITMAPS = ("done", "kept", "hidden", "carried")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,10 @@ class ColumnSegment:
 
 @dataclass(frozen=True)
 class Fragment:
-    """A window of offsets: its files in offset order, and three disjoint sets of row addresses."""
+    """A window of offsets: its files in offset order, and three disjoint sets of row addresses.
+
+    `carried` rows are in one of these sets. They took over the value of the record that they replaced.
+    """
 
     number: int
     segments: tuple[ColumnSegment, ...] = ()
@@ -61,6 +64,7 @@ class Fragment:
     kept: BitMap = field(default_factory=BitMap)  # a value of an older version, visible until it is replaced
     hidden: BitMap = field(default_factory=BitMap)  # a value whose computed input has changed: it reads as null
     errors: str | None = None  # digest of the file with the errors of skipped rows
+    carried: BitMap = field(default_factory=BitMap)
 
     def outdated(self) -> Fragment:
         """The fragment in a manifest of another identity: every value belongs to an older version."""
@@ -128,8 +132,8 @@ def decode(data: bytes, key: str = "") -> ColumnManifest:
     found = document.decode(data, _KIND, key)
     fragments = []
     for number, segments, errors in found.facts["fragments"]:
-        done, kept, hidden = (unpack(found.section(f"{number}.{name}")) for name in _BITMAPS)
-        fragments.append(Fragment(number, tuple(ColumnSegment(*s) for s in segments), done, kept, hidden, errors))
+        sets = {name: unpack(found.section(f"{number}.{name}")) for name in _BITMAPS}
+        fragments.append(Fragment(number, tuple(ColumnSegment(*s) for s in segments), errors=errors, **sets))
     read = found.facts["read"] and Position(*found.facts["read"])
     return ColumnManifest(found.facts["field_id"], found.facts["identity"], tuple(fragments), read, digest_of(data))
 

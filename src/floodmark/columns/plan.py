@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +15,9 @@ from floodmark.columns.manifest import ColumnSegment, Fragment
 from floodmark.errors import BadOption
 from floodmark.functions.udf import Udf
 from floodmark.ledger.scan import Where
+from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.storage import row_sets
+from floodmark.storage.arrays import I64
 
 SINGLE_TASK_ROWS = 1 << 17
 """Up to this many missing rows are one task. Its first seconds show whether more tasks are worth it."""
@@ -50,6 +52,39 @@ class MissingRows:
 
 
 @dataclass(frozen=True)
+class CarriedRows:
+    """Rows of one fragment that take over a value, ascending, and for each the offset of the record that has it."""
+
+    addresses: I64 = field(default_factory=lambda: NO_OFFSETS)
+    sources: I64 = field(default_factory=lambda: NO_OFFSETS)
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def rows(self) -> BitMap:
+        return row_sets.from_array(self.addresses)
+
+
+@dataclass(frozen=True)
+class StoredResults:
+    """The stored results of a fragment: those of readable committed files, of finished files and of checkpoints."""
+
+    committed: Fragment
+    data: tuple[DataCheckpoint, ...] = ()
+    ranges: tuple[RangeCheckpoint, ...] = ()
+
+    @property
+    def number(self) -> int:
+        return self.committed.number
+
+    @property
+    def uncommitted(self) -> BitMap:
+        """The rows that finished files and checkpoints have."""
+        return BitMap.union(BitMap(), BitMap(), *[d.done for d in self.data], *[r.rows for r in self.ranges])
+
+
+@dataclass(frozen=True)
 class TargetFile:
     """A file to write with the values of offsets [start, end). It replaces the segments in this range."""
 
@@ -60,7 +95,9 @@ class TargetFile:
 
 @dataclass(frozen=True)
 class FragmentPlan:
-    """The plan of one fragment: `done` rows are committed, `reused` rows are in checkpoints, others are missing."""
+    """The plan of one fragment: `done` rows are committed, `reused` rows are in checkpoints, `carried` rows take over
+    the value of the record that they replaced, others are missing.
+    """
 
     window: FragmentWindow
     before: Fragment  # without the files that can no longer be read
@@ -72,6 +109,9 @@ class FragmentPlan:
     data: tuple[DataCheckpoint, ...]
     targets: tuple[TargetFile, ...]
     again: BitMap = field(default_factory=BitMap)  # rows that failed before: their stored results do not count
+    carried: CarriedRows = field(default_factory=CarriedRows)
+    sources: tuple[StoredResults, ...] = ()  # that have the values to take over
+    listed: StoredResults | None = None  # what the finder found; None if it was not asked
 
     @property
     def number(self) -> int:
@@ -80,6 +120,29 @@ class FragmentPlan:
     @property
     def to_compute(self) -> BitMap:
         return BitMap.union(*[m.rows for m in self.missing]) if self.missing else BitMap()
+
+    @property
+    def carried_rows(self) -> BitMap:
+        """The rows that take over a value in this run, or did so in one that ended before its commit."""
+        before = BitMap.union(BitMap(), BitMap(), *[found.rows for found in self.ranges if found.carried])
+        return self.carried.rows | (before & self.reused)
+
+    def carrying(self, carried: CarriedRows, sources: Sequence[StoredResults]) -> FragmentPlan:
+        """The plan in which these missing rows take over values."""
+        missing = self._without(carried.rows)
+        return replace(self, carried=carried, sources=tuple(sources), missing=missing)
+
+    def carried_only(self, rows: BitMap) -> FragmentPlan:
+        """The plan after only these rows took over values. The function is called for the others."""
+        if lost := self.carried.rows - rows:
+            left = np.isin(self.carried.addresses, row_sets.to_array(rows))
+            carried = CarriedRows(self.carried.addresses[left], self.carried.sources[left])
+            why = "the value of the record that they replaced cannot be read"
+            return replace(self, carried=carried, missing=(*self.missing, MissingRows(lost, why)))
+        return self
+
+    def _without(self, rows: BitMap) -> tuple[MissingRows, ...]:
+        return tuple(replace(m, rows=left) for m in self.missing if (left := m.rows - rows))
 
     @property
     def to_store(self) -> BitMap:

@@ -143,6 +143,7 @@ def _fragment(objects: ColumnObjects, column: ColumnDefinition, fragment: Fragme
         kept=fragment.kept & there,
         hidden=fragment.hidden & there,
         errors=_errors(objects, fragment.errors, before),
+        carried=fragment.carried & there,
     )
 
 

@@ -36,6 +36,18 @@ def error_table(offsets: I64, errors: pa.StructArray, at: datetime | None = None
     return pa.Table.from_arrays(columns, schema=SCHEMA).filter(errors.is_valid())
 
 
+def error_column(errors: pa.Table, offsets: I64) -> pa.StructArray | None:
+    """The errors of some records in the form of checkpoints, null for those without; None if there are none at all."""
+    if not errors.num_rows:
+        return None
+    at = errors.column("offset").to_numpy()
+    order = np.argsort(at, kind="stable")
+    places = np.minimum(np.searchsorted(at, offsets, sorter=order), len(at) - 1)
+    fields = [SCHEMA.field(name) for name in ("type", "message", "traceback", "attempts")]
+    details = pa.StructArray.from_arrays([errors.column(f.name).combine_chunks() for f in fields], fields=fields)
+    return details.take(pa.array(order[places], mask=at[order[places]] != offsets))
+
+
 def epoch_datetime(seconds: float) -> datetime:
     """A time in epoch seconds as the datetime that error rows use."""
     return datetime.fromtimestamp(seconds, UTC)

@@ -6,7 +6,7 @@ A backfill takes its snapshot before it reads anything.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -31,7 +31,7 @@ from floodmark.ledger.schema import Layout
 from floodmark.ledger.selection import Selection, end_as_of
 from floodmark.ledger.side_columns import Offsets, SideColumnSet
 from floodmark.ledger.snapshot import Snapshot
-from floodmark.rows.key_entries import NO_ROW
+from floodmark.rows.key_entries import NO_ROW, Kills
 from floodmark.storage import row_sets
 from floodmark.storage.arrays import I64, Mask
 from floodmark.storage.row_sets import span, to_array
@@ -51,6 +51,8 @@ class ColumnSnapshot:
     end: int
     catalog: Catalog
     snapshot: Snapshot = field(repr=False, compare=False)
+    endings: Callable[[int, int], Kills] = field(repr=False, compare=False)
+    """The records that other records, with offsets in an interval, ended, in the order of the latter."""
 
     def check_position(self, column: ColumnDefinition) -> None:
         """`InputDiverged` if the dataset no longer has the records that values were computed from."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.columns import row_errors
+from floodmark.columns.carried_values import CarriedRowFinder
 from floodmark.columns.catalog import ColumnDefinition, ColumnObjects, hash_inputs
 from floodmark.columns.checkpoints import CheckpointFinder
 from floodmark.columns.column_file import has_valid_footer, read_values
 from floodmark.columns.manifest import ColumnManifest, ColumnSegment, Fragment
-from floodmark.columns.plan import FragmentPlan, FragmentWindow, MissingRows, plan_fragment
+from floodmark.columns.plan import FragmentPlan, FragmentWindow, MissingRows, StoredResults, plan_fragment
 from floodmark.columns.snapshot import ColumnSnapshot
 from floodmark.derive.checkpoint_key import CheckpointPrefix, hash_text
 from floodmark.errors import BadRowErrors
@@ -39,8 +41,9 @@ class MissingRange:
 class BackfillPlan:
     """What a backfill would do: how many rows are done, stored in checkpoints, or missing, and why they are missing.
 
-    `rows` counts all live rows, `wanted` those that `where` keeps and whose inputs are computed. `waiting` rows cannot
-    be computed yet, because they need a value of another computed column that is not computed yet.
+    `carried` rows take over the value of the record that they replaced, since their inputs are the same. `rows` counts
+    all live rows, `wanted` those that `where` keeps and whose inputs are computed. `waiting` rows cannot be computed
+    yet, because they need a value of another computed column that is not computed yet.
     """
 
     column: str
@@ -51,6 +54,7 @@ class BackfillPlan:
     missing: int
     waiting: int
     fragments: tuple[FragmentPlan, ...]
+    carried: int = 0
 
     @cached_property
     def ranges(self) -> list[MissingRange]:
@@ -104,12 +108,15 @@ def plan_backfill(
         rows += len(window.live)
         waiting += len(window.asked) - len(window.wanted)
         fragments.append(_fragment(column_snapshot, column, prefix, window, base, there, finder, retried))
+    if finder is not None:
+        fragments = list(_carrying(column_snapshot, column, prefix, fragments, there, finder, retried))
     return BackfillPlan(
         column=column.name,
         rows=rows,
         wanted=sum(len(f.window.wanted) for f in fragments),
         done=sum(len(f.done) for f in fragments),
         reused=sum(len(f.reused) for f in fragments),
+        carried=sum(len(f.carried) for f in fragments),
         missing=sum(len(f.to_compute) for f in fragments),
         waiting=waiting,
         fragments=tuple(fragments),
@@ -154,13 +161,76 @@ def _fragment(
     done = before.done - again
     if finder is None or done >= window.wanted:
         return plan_fragment(window, before, lost, done, (), (), ())
-    ranges = finder.ranges(prefix, window.number, column.field.remove_metadata())
-    data = [d for d in finder.data(prefix, window.number) if there.has_whole(ColumnSegment.from_json(d.segment))]
+    listed = _listed(column, prefix, before, there, finder)
+    ranges, data = list(listed.ranges), list(listed.data)
     if again:  # their stored results are errors
         ranges = [replace(r, rows=r.rows - again) for r in ranges]
         data = [replace(d, done=d.done - again) for d in data]
     reasons = list(_reasons(before, window, there, lost, again))
-    return replace(plan_fragment(window, before, lost, done, reasons, ranges, data), again=again)
+    return replace(plan_fragment(window, before, lost, done, reasons, ranges, data), again=again, listed=listed)
+
+
+def _listed(
+    column: ColumnDefinition,
+    prefix: CheckpointPrefix,
+    committed: Fragment,
+    there: _StoredFiles,
+    finder: CheckpointFinder,
+) -> StoredResults:
+    """All results of a fragment that are stored."""
+    ranges = finder.ranges(prefix, committed.number, column.field.remove_metadata())
+    data = [d for d in finder.data(prefix, committed.number) if there.has_whole(ColumnSegment.from_json(d.segment))]
+    return StoredResults(committed, tuple(data), tuple(ranges))
+
+
+def _carrying(
+    column_snapshot: ColumnSnapshot,
+    column: ColumnDefinition,
+    prefix: CheckpointPrefix,
+    plans: Sequence[FragmentPlan],
+    there: _StoredFiles,
+    finder: CheckpointFinder,
+    retried: bool,
+) -> Iterator[FragmentPlan]:
+    """The plans in which rows take over values, where they can. Values that failed are not taken over to be retried."""
+    by_number = {plan.number: plan for plan in plans}
+    all_results: dict[int, StoredResults] = {}
+
+    def results(number: int) -> StoredResults:
+        if number not in all_results:
+            plan = by_number[number]
+            all_results[number] = plan.listed or _listed(column, prefix, plan.before, there, finder)
+        return all_results[number]
+
+    def committed(number: int) -> BitMap:
+        before = by_number[number].before
+        try:
+            errors = row_errors.load(column_snapshot.objects, before.errors)
+        except BadRowErrors:
+            return BitMap()  # a row without a value may have failed
+        return before.done - rows_of(errors, number) if retried else before.done
+
+    def uncommitted(number: int) -> BitMap:
+        found = results(number)
+        rows = found.uncommitted - found.committed.done
+        return rows - BitMap.union(BitMap(), BitMap(), *failed(found)) if retried else rows
+
+    def failed(found: StoredResults) -> Iterator[BitMap]:
+        yield from (r.failed for r in found.ranges)
+        yield from (rows_of(data.errors, found.number) for data in found.data if data.errors is not None)
+
+    def rows_of(errors: pa.Table, number: int) -> BitMap:
+        return row_sets.from_array(errors.column("offset").to_numpy() - number * rows_each)
+
+    rows_each = column_snapshot.catalog.fragment_rows
+    search = CarriedRowFinder(column_snapshot, column.inputs, rows_each, (committed, uncommitted))
+    for plan in plans:
+        carried = search.find(plan.number, plan.to_compute - plan.again)
+        if not len(carried):
+            yield plan
+            continue
+        numbers = np.unique(carried.sources // rows_each).tolist()
+        yield plan.carrying(carried, [all_results.get(n) or StoredResults(by_number[n].before) for n in numbers])
 
 
 def _readable(
@@ -172,7 +242,7 @@ def _readable(
         return before, Fragment(window.number)
     gone = [s for s in before.segments if s not in whole]
     rows = BitMap.union(*[row_sets.span(s.start - window.base, s.end - window.base) for s in gone], BitMap())
-    sets = {name: getattr(before, name) for name in ("done", "kept", "hidden")}
+    sets = {name: getattr(before, name) for name in ("done", "kept", "hidden", "carried")}
     left = replace(before, segments=whole, **{name: found - rows for name, found in sets.items()})
     return left, replace(before, segments=tuple(gone), **{name: found & rows for name, found in sets.items()})
 

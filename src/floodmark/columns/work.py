@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,14 +67,26 @@ class ColumnJob:
 
         If few records are wanted, files and row groups without any are not read. Unwanted records may be included.
         """
-        columns = tuple(dict.fromkeys([*self.inputs, self.offset_name]))
-        where = None
-        if len(wanted) * SPARSE < selection.end - selection.start:
-            selection = _select_files(selection, wanted)
-            where = pc.field(self.offset_name).isin(pa.array(wanted))
-        scan = Scan(self.records, self.layout, selection, columns, self.beside)
-        with scan.readable():
-            yield from scan.batches(where)
+        yield from read_records(self.records, self.layout, selection, self.inputs, wanted, self.beside)
+
+
+def read_records(
+    objects: DatasetObjects,
+    layout: Layout,
+    selection: Selection,
+    columns: Sequence[str],
+    wanted: I64,
+    beside: SideColumnSet | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Some columns of the records of a selection, with their offsets, in offset order. See `ColumnJob.read`."""
+    offset = layout.vocab.offset
+    where = None
+    if len(wanted) * SPARSE < selection.end - selection.start:
+        selection = _select_files(selection, wanted)
+        where = pc.field(offset).isin(pa.array(wanted))
+    scan = Scan(objects, layout, selection, tuple(dict.fromkeys([*columns, offset])), beside)
+    with scan.readable():
+        yield from scan.batches(where)
 
 
 def _select_files(selection: Selection, wanted: I64) -> Selection:

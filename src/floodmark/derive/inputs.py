@@ -25,6 +25,7 @@ from floodmark.ledger.selection import NO_OFFSETS, Selection, select
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, strategy_of, view_columns
 from floodmark.rows import key_index_loader
+from floodmark.rows.key_entries import Kills
 from floodmark.rows.key_index import KeyIndex
 from floodmark.rows.live_rows import select_current
 from floodmark.rows.row_copies import RowReader
@@ -163,6 +164,13 @@ class InputSnapshot:
             return NO_OFFSETS
         with self.raise_if_input_moved():
             return self.newest_index.dead(self.end)
+
+    def endings(self, start: int, end: int) -> Kills:
+        """The records that other records, with offsets in [start, end), ended, in the order of the latter."""
+        if self.newest_index is None:
+            return Kills(NO_OFFSETS, NO_OFFSETS)
+        with self.raise_if_input_moved():
+            return self.newest_index.endings(start, end)
 
     @cached_property
     def task_input(self) -> TaskInput:

@@ -137,7 +137,7 @@ def _backfill_column(column: ColumnSpec, lake: Any, asked: PipelineOptions) -> N
     where = column.where if asked.where is None else asked.where
     options = {"checkpoint_size": column.checkpoint_size, "task_size": column.task_size}
     done = dataset.backfill(column.name, where, udf=column.udf, retry_errors=column.retry_errors, **options)
-    return NodeResult(done.commits == 0, done.computed + done.reused, done.failed, done)
+    return NodeResult(done.commits == 0, done.computed + done.reused + done.carried, done.failed, done)
 
 
 def is_computed(column: ColumnSpec, dataset: Any) -> bool:

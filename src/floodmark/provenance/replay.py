@@ -204,7 +204,7 @@ def take_column_snapshot(given: OpenedDataset) -> ColumnSnapshot:
     objects = ColumnObjects(given.snapshot.objects)
     rows, bounds = now.current_rows(), (now.purged_before, now.end)
     known = (catalogs.load(objects), given.snapshot)
-    return ColumnSnapshot(given.name, given.id, objects, given.layout, rows, now.dead, *bounds, *known)
+    return ColumnSnapshot(given.name, given.id, objects, given.layout, rows, now.dead, *bounds, *known, now.endings)
 
 
 def replay_column(

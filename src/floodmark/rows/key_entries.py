@@ -116,6 +116,11 @@ class Kills:
         result: I64 = self.offset[:upto][self.killed_by[:upto] < end]
         return result
 
+    def by_others(self, start: int, end: int) -> Kills:
+        """Those where another record, with its offset in [start, end), ended the record."""
+        chosen = (self.killed_by >= start) & (self.killed_by < end) & (self.killed_by != self.offset)
+        return Kills(self.offset[chosen], self.killed_by[chosen])
+
 
 @dataclass(frozen=True)
 class KillsFile:

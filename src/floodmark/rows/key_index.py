@@ -20,6 +20,7 @@ from floodmark.rows.key_entries import (
     IndexRecords,
     KeyEntries,
     KeyMatches,
+    Kills,
     KillsFile,
     offsets_of,
     order_columns,
@@ -143,6 +144,15 @@ class KeyIndex:
             is_match = kills.offset[at] == offsets
             result[is_match] = kills.killed_by[at[is_match]]
         return result
+
+    def endings(self, start: int, end: int) -> Kills:
+        """The records that the records in [start, end) ended, themselves excluded, in the order of what ended them."""
+        files = [f for s in self._segments() if s.start < end and s.end > start for f in s.dead]
+        found = [self.files.dead(file).kills().by_others(start, end) for file in files]
+        nothing = np.empty(0, np.int64)
+        killed_by = np.concatenate([nothing, *[kills.killed_by for kills in found]])
+        order = np.argsort(killed_by, kind="stable")
+        return Kills(np.concatenate([nothing, *[kills.offset for kills in found]])[order], killed_by[order])
 
     def dead_from(self, start: int) -> int:
         """How many records from offset `start` on are dead."""

@@ -24,6 +24,7 @@ from floodmark.ledger.strategy import strategy_of
 from floodmark.ledger.verify import VerifyProblem
 from floodmark.rows import key_index_files, key_index_loader
 from floodmark.rows.fold import FoldReport, FoldRule, fold, fold_if_due
+from floodmark.rows.key_entries import Kills
 from floodmark.rows.key_index import KeyIndex
 from floodmark.rows.key_index_loader import index_problems
 from floodmark.rows.live_rows import fold_problems, select_current
@@ -125,6 +126,12 @@ class Rows:
         if not ranges or not strategy_of(snapshot.state).is_keyed:
             return NO_OFFSETS
         return self._read_index(lambda _, index: index.dead_within(ranges, snapshot.next_offset))
+
+    def endings(self, snapshot: Snapshot, start: int, end: int) -> Kills:
+        """The records that other records, with offsets in [start, end), ended, in the order of the latter."""
+        if not strategy_of(snapshot.state).is_keyed:
+            return Kills(NO_OFFSETS, NO_OFFSETS)
+        return self._read_index(lambda _, index: index.endings(start, end))  # a newer index also has the past
 
     def selection(self, snapshot: Snapshot, as_of: AsOf = None) -> Selection:
         """Select the current rows, now or as of a point in the past."""

@@ -113,7 +113,7 @@ class RefreshAttempt:
             answer = self._answer(inputs)
             computed = self._computed(answer, publisher.folder, publisher.progress)
             failed = Failures().joined({} if computed is None else computed.errors)
-            note = self._note(failed, keys=0)
+            note = self._note(failed, keys=0, computed=computed)
             with convert_refresh_errors(view_snapshot.name):
                 commit = publisher.publish_all(answer if computed is None else computed.answer, note, failed)
         return self._report(commit, stale, 0, computed)
@@ -126,7 +126,7 @@ class RefreshAttempt:
             changed = find_changes(view_snapshot.sources, view_snapshot.analysis, view_snapshot.positions, self._runner)
             again = before.offsets if self.retry_errors else NO_OFFSETS
         if not len(changed) and not len(again):
-            note = self._note(before, keys=0)
+            note = self._note(before, keys=0, computed=None)
             return self._report(publisher.publish_nothing(note, before), None, 0, None)
         with _timed("rows"):
             inputs = {
@@ -141,7 +141,7 @@ class RefreshAttempt:
         with _timed("functions"):
             computed = self._computed(answer, publisher.folder, publisher.progress)
             failed = before if computed is None else before.without(computed.offsets).joined(computed.errors)
-        note = self._note(failed, keys=keys.num_rows)
+        note = self._note(failed, keys=keys.num_rows, computed=computed)
         with _timed("commit"), convert_refresh_errors(view_snapshot.name):
             rows: QueryResult = answer if computed is None else computed.answer
             commit = publisher.publish_some(rows, keys, note, failed)
@@ -202,7 +202,7 @@ class RefreshAttempt:
         [source] = self.view_snapshot.sources
         return functions.load_failures(self.view_snapshot.name, note.errors, objects).without(source.given.dead)
 
-    def _note(self, failed: Failures, keys: int) -> ViewNote:
+    def _note(self, failed: Failures, keys: int, computed: ComputedResult | None) -> ViewNote:
         view_snapshot, runtime = self.view_snapshot, self.lake.runtime
         return ViewNote(
             version=view_snapshot.version,
@@ -216,6 +216,7 @@ class RefreshAttempt:
             records=self._records,
             keys=keys,
             seconds=time.monotonic() - self.began,
+            carried=0 if computed is None else computed.carried,
         )
 
     @property
@@ -237,6 +238,7 @@ class RefreshAttempt:
             retracted=commit.retracted,
             called=0 if computed is None else computed.called,
             reused=0 if computed is None else computed.reused,
+            carried=0 if computed is None else computed.carried,
             failed=0 if computed is None else computed.failed,
             waiting=sum(source.waiting for source in view_snapshot.sources),
             commits=1,

@@ -37,7 +37,7 @@ from floodmark.ledger.staging import incoming_schema, stage
 from floodmark.storage.arrays import I64
 from floodmark.storage.parquet import Vocabulary
 from floodmark.storage.pointer import read_consistently
-from floodmark.views.analysis import OFFSET_COLUMN
+from floodmark.views.analysis import OFFSET_COLUMN, InputUse
 from floodmark.views.definition import UdfColumn
 from floodmark.views.snapshot import read_note
 from floodmark.views.sources import ViewInputSnapshot
@@ -59,6 +59,10 @@ class ComputedResult:
     @property
     def reused(self) -> int:
         return sum(v.reused for v in self.values.values())
+
+    @property
+    def carried(self) -> int:
+        return sum(v.carried for v in self.values.values())
 
     @property
     def failed(self) -> int:
@@ -250,7 +254,8 @@ def used_checkpoints(snapshot: Snapshot) -> tuple[UsedCheckpoints, ...]:
     head = objects.read_head()
     if head is None:
         return ()
-    source = InputSnapshot(use.alias, use.dataset_id, load_snapshot(objects, head, {}))
+    read_before = _read_before(snapshot, use)  # the next refresh may carry over values of records current until then
+    source = InputSnapshot(use.alias, use.dataset_id, load_snapshot(objects, head, {}), stop=read_before)
     catalog = catalogs.load(ColumnObjects(objects))
     return tuple(
         UsedCheckpoints(
@@ -261,6 +266,15 @@ def used_checkpoints(snapshot: Snapshot) -> tuple[UsedCheckpoints, ...]:
         )
         for udf in view.definition.udfs
     )
+
+
+def _read_before(snapshot: Snapshot, use: InputUse) -> int | None:
+    """The end of what the last refresh of a view read; None if that is not known."""
+    try:
+        note = read_note(use.alias, snapshot)
+    except BadMeta:
+        return None
+    return 0 if note is None else note.positions.get(use.dataset_id, -1) + 1
 
 
 def _was_replaced(snapshot: Snapshot) -> bool:

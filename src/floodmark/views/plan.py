@@ -147,9 +147,10 @@ class RefreshReport:
     join keys, each with all its rows. If the whole view was recomputed, `stale` is the reason for this refresh, and
     `why` the reason that applies to every refresh; only the differences are written in any case. `new`, `changed` and
     `retracted` count rows of the view. Functions were `called` for that many rows, `reused` results came from
-    checkpoints, and `failed` rows have an error and no value. `waiting` records are left for later, because a computed
-    column that the view reads is not computed for them. `positions` has the last offset read of each input. If the key
-    or types of the view changed, it was replaced by a new dataset; `kept_as` is the dataset with its old rows.
+    checkpoints, `carried` results were those of the replaced input rows, whose inputs were the same, and `failed` rows
+    have an error and no value. `waiting` records are left for later, because a computed column that the view reads is
+    not computed for them. `positions` has the last offset read of each input. If the key or types of the view changed,
+    it was replaced by a new dataset; `kept_as` is the dataset with its old rows.
     """
 
     view: str
@@ -169,6 +170,7 @@ class RefreshReport:
     positions: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     kept_as: str | None = None
+    carried: int = 0
 
     @property
     def nothing(self) -> bool:

@@ -206,6 +206,7 @@ class ViewNote(CommitNote):
     records: int = 0
     keys: int = 0
     seconds: float = 0.0
+    carried: int = 0  # values of functions that input rows took over from the rows that they replaced
 
 
 def read_note(name: str, snapshot: Snapshot) -> ViewNote | None:

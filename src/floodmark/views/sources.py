@@ -87,7 +87,9 @@ class ViewInputSnapshot:
         bounds = (given.purged_before, given.end)
         rows = given.current_rows()
         known = (self.catalog, given.snapshot)
-        return ColumnSnapshot(given.name, given.dataset_id, objects, layout, rows, given.dead, *bounds, *known)
+        return ColumnSnapshot(
+            given.name, given.dataset_id, objects, layout, rows, given.dead, *bounds, *known, given.endings
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:
