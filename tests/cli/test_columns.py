@@ -59,9 +59,9 @@ def test_json_has_all_numbers(run, images):
     label = found["columns"][1]
     version = images.column("label").function.version
     assert label.pop("fragments") == [
-        {"number": 0, "start": 0, "end": 4, "rows": 3, "done": 3, "kept": 0, "errors": 0},
-        {"number": 1, "start": 4, "end": 8, "rows": 4, "done": 4, "kept": 0, "errors": 0},
-        {"number": 2, "start": 8, "end": 11, "rows": 2, "done": 2, "kept": 0, "errors": 1},
+        {"number": 0, "start": 0, "end": 4, "rows": 3, "done": 3, "kept": 0, "errors": 0, "carried": 0},
+        {"number": 1, "start": 4, "end": 8, "rows": 4, "done": 4, "kept": 0, "errors": 0, "carried": 0},
+        {"number": 2, "start": 8, "end": 11, "rows": 2, "done": 2, "kept": 0, "errors": 1, "carried": 0},
     ]
     assert label == {
         "name": "label",
@@ -80,6 +80,7 @@ def test_json_has_all_numbers(run, images):
         "done": 9,
         "kept": 0,
         "errors": 1,
+        "carried": 0,
     }
 
 

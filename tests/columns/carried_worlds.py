@@ -120,7 +120,7 @@ class CarriedWorld:
         chosen = sorted(present.values() if ids is None else (present[i] for i in ids))
         with in_this_process():
             found = compute_function_values(
-                self.dataset.parts.columns.pinned(),
+                self.dataset.parts.columns.snapshot(),
                 pa.field("y", pa.int64()),
                 self.udf(version),
                 ("id", "x"),

@@ -311,9 +311,9 @@ def test_damaged_value_is_computed(world: CarriedWorld, caplog: pytest.LogCaptur
 
 
 def segment_start(world: CarriedWorld, key: str) -> int:
-    pinned = world.dataset.parts.columns.pinned()
-    fragments = pinned.manifest(pinned.catalog.column("y")).fragments
-    return next(s.start for f in fragments for s in f.segments if s.key(pinned.objects) == key)
+    snapshot = world.dataset.parts.columns.snapshot()
+    fragments = snapshot.manifest(snapshot.catalog.column("y")).fragments
+    return next(s.start for f in fragments for s in f.segments if s.key(snapshot.objects) == key)
 
 
 def test_unreadable_errors_do_not_make_a_failed_row_a_null(world: CarriedWorld) -> None:
