@@ -39,7 +39,7 @@ MENU = (
         ("ledger", "keyed", "transforms", "columns", "views", "timeline", "pipelines", "provenance"),
     ),
     Section("Use it", ("spark", "operations", "benchmarks", "reference/index")),
-    Section("Look inside", ("format", "names", "design/index", "contributing", "changelog")),
+    Section("Look inside", ("format", "names", "origins", "design/index", "contributing", "changelog")),
 )
 FOLDERS = ("examples", "coming-from", "reference", "design")
 
