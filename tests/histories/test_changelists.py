@@ -135,6 +135,15 @@ def _cross_with_lookup(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
     return world(lake, folder, ["id", "p", "cat"], "item", Required("cats"), "pipeline", Required("other")), steps
 
 
+def _looked_up_twice(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "follows", ["id"], None, id=INT, follower=INT, leader=INT),
+        _upserts(lake, "users", ["user"], None, user=INT, v=INT),
+    ]
+    users = [InputSpec("users", keys={name: "user"}) for name in ("leader", "follower")]
+    return world(lake, folder, ["id", "follower", "leader"], "follows", *users), steps
+
+
 def _auxiliary(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
     steps = [
         _upserts(lake, "a", ["id"], None, id=INT, v=INT),
@@ -167,6 +176,7 @@ KINDS = [
     _cross_of_three,
     _join_of_a_cross,
     _cross_with_lookup,
+    _looked_up_twice,
     _auxiliary,
     _auxiliary_of_a_cross,
 ]

@@ -112,7 +112,7 @@ class World:
     def part(self, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
         """What a row has of the transform keys."""
         alias = self.specs[number].keys or {}
-        found = {name: alias.get(name, name) for name in self.names}
+        found = {name: alias.get(name, name) for name in self.names if name in alias or name not in alias.values()}
         return {name: row[column] for name, column in found.items() if column in row}
 
     def current(self, number: int) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -103,6 +104,61 @@ def test_function_gets_whole_rectangles_of_pairs_with_all_rows_of_both_joined_in
     assert lake.run().keys == 9 + 3 - 1
     assert set(lake.calls.count().values()) == {1}
     assert_right(lake)
+
+
+# One dataset as two inputs
+
+
+def _follows(lake: fm.Lake, offsets: bool, **options: Any) -> fm.BatchTransform:
+    def names(follows: pd.DataFrame, leaders: pd.DataFrame, followers: pd.DataFrame) -> pd.DataFrame:
+        found = follows.merge(leaders.rename(columns={"id": "leader", "name": "leads"}), on="leader", how="left")
+        found = found.merge(followers.rename(columns={"id": "follower", "name": "follows"}), on="follower", how="left")
+        return found[["id", "leader", "follower", "leads", "follows"]]
+
+    users = [fm.InputSpec("users", keys={name: "id"}) for name in ("leader", "follower")]
+    found = {"transform_keys": ["id", "leader", "follower"], "use_offset_optimization": offsets, **options}
+    return fm.BatchTransform(names, ["follows", *users], ["out"], **found)
+
+
+def _fill_follows(lake: fm.Lake) -> tuple[fm.Dataset, fm.Dataset]:
+    users, follows = lake.create("users", key="id"), lake.create("follows", key="id")
+    users.write(pd.DataFrame({"id": ["u1", "u2", "u3"], "name": ["Ann", "Bob", "Cy"]}))
+    rows = [("s1", "u1", "u2"), ("s2", "u2", "u3"), ("s3", "u3", "u1")]
+    follows.write(pd.DataFrame(rows, columns=["id", "leader", "follower"]))
+    return users, follows
+
+
+@BOTH
+def test_dataset_may_be_looked_up_by_two_keys(offsets, lake):
+    users, _ = _fill_follows(lake)
+    step = _follows(lake, offsets)
+    assert step.run(lake).keys == 3
+    users.write(pd.DataFrame({"id": ["u1"], "name": ["Anna"]}))
+    assert [step.changelist(lake, way)["id"].to_pylist() for way in (True, False)] == [["s1", "s3"]] * 2
+    assert step.run(lake, max_records=1).keys == 1
+    assert step.offsets(lake)["input"].to_pylist() == ["follows", "users"]
+    assert step.offsets(lake)["offset"].to_pylist() == [2, 2], "a key is left, so the position waits for it"
+    assert step.run(lake).keys == 1
+    rows = lake["out"].to_arrow().sort_by("id").select(["id", "leads", "follows"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [("s1", "Anna", "Bob"), ("s2", "Bob", "Cy"), ("s3", "Cy", "Anna")]
+    assert step.run(lake).nothing
+    assert step.run_changelist(lake, {"users": ["u1"]}).keys == 2
+
+
+def test_why_and_forward_follow_both_inputs_of_one_dataset(lake):
+    _fill_follows(lake)
+    _follows(lake, True).run(lake)
+    made = lake.why("out", {"id": "s1", "leader": "u1", "follower": "u2"}).inputs
+    assert [(one.dataset, one.by, one.rows) for one in made][1:] == [
+        ("users", {"id": "u1"}, 1),
+        ("users", {"id": "u2"}, 1),
+    ]
+    assert sorted(one.record.values["id"] for one in lake.why_forward("users", {"id": "u1"}).derived) == ["s1", "s3"]
+
+
+def test_dataset_that_is_an_input_twice_by_the_same_keys_is_refused():
+    with pytest.raises(fm.FloodmarkError, match="reads 'users' twice by the same keys"):
+        fm.BatchTransform(lambda a, b: a, ["users", fm.InputSpec("users")], ["out"])
 
 
 # Auxiliary inputs

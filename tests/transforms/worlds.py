@@ -212,7 +212,7 @@ class Case:
         return fm.BatchTransform(self.function(calls, FACTORS[version]), **found)
 
     def create(self, lake: fm.Lake) -> None:
-        for source in self.sources:
+        for source in {one.name: one for one in self.sources}.values():
             lake.create(source.name, key=source.key, schema=source.schema)
 
 
@@ -285,6 +285,12 @@ def _auxiliary(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list
     return ([{"id": key[0], "z": _total(a, "v") * factor + _total(words, "y"), "sides": str(len(words))}],)
 
 
+def _twice(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    a, cats, groups = rows
+    z = _total(a, "v") * factor + _total(cats, "y")
+    return ([{"id": key[0], "cat": key[1], "g": key[2], "z": z, "label": _total(groups, "y")}],)
+
+
 INT, TEXT = "int64", "string"
 MAPPED = Output("out", {"id": INT, "w": INT}, ("id",))
 MANY = Output("many", {"id": INT, "n": INT, "w": INT}, ("id", "n"))
@@ -334,6 +340,18 @@ JOIN_CROSS = Case(
 )
 AUXILIARY = Case(
     "auxiliary", (A, Source("words", {"n": INT, "y": INT}, ("n",), {})), ("id",), (JOINED,), _auxiliary, given=True
+)
+TWICE = Case(
+    "twice",
+    (
+        Source("a", {"id": INT, "cat": INT, "g": INT, "v": INT}, ("id",), {"id": "id", "cat": "cat", "g": "g"}),
+        CATS,
+        Source("cats", CATS.columns, ("cat",), {"g": "cat"}),
+    ),
+    ("id", "cat", "g"),
+    (Output("out", {"id": INT, "cat": INT, "g": INT, "z": INT, "label": INT}, ("id", "cat", "g")),),
+    _twice,
+    given=True,
 )
 AGGREGATION = Case("aggregation", (MEMBERS,), ("g",), (GROUPED,), _group, given=True)
 MOVING_GROUPS = Case("moving_groups", (MOVING,), ("g",), (GROUPED,), _group, given=True)
@@ -386,6 +404,7 @@ CASES = [
     CROSS,
     JOIN_CROSS,
     AUXILIARY,
+    TWICE,
     AGGREGATION,
     MOVING_GROUPS,
     APPENDED,

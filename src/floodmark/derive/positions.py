@@ -100,6 +100,15 @@ def advance_positions(
     return moved
 
 
+def first_by_dataset(ids: Sequence[str], first: Sequence[int | None]) -> dict[str, int | None]:
+    """By dataset id the first of these records, one of each input: a dataset may be several inputs."""
+    found: dict[str, int | None] = {}
+    for dataset_id, record in zip(ids, first, strict=True):
+        known = [at for at in (found.get(dataset_id), record) if at is not None]
+        found[dataset_id] = min(known, default=None)
+    return found
+
+
 def find_block(position: int, slices: pa.Table | None, head: Multihash, last_offset: int | None) -> ReachedBlock | None:
     """The newest block of an input whose records are all at or before a position; None if there is no such block.
 

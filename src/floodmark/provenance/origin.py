@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -127,10 +128,11 @@ def _of_step(
 ) -> Origin:
     keys = strategy_of(output.snapshot.state).lookup
     declared = StepDeclaration.named(output.snapshot.objects, version)
-    links = tuple(
-        replace(_with_position(link, noted), by=_pairs(declared, number, keys))
-        for number, link in enumerate(known.links)
-    )
+    read = {link.dataset_id: _with_position(link, noted) for link in known.links}
+    if declared is None:
+        links = tuple(replace(link, by=tuple((name, name) for name in keys)) for link in read.values())
+    else:  # a dataset may be several inputs, but is only once on the chain
+        links = tuple(replace(read[one["dataset"]], by=_pairs(one["keys"])) for one in declared.inputs)
     way = "" if declared is None else declared.way
     doubts = (*([NO_DECLARATION] if declared is None else []), *([NO_POSITIONS] if noted is None else []))
     failed = "" if noted is None else noted.failed
@@ -148,10 +150,9 @@ def _with_position(link: InputLink, noted: RunProvenance | SecondaryNote | None)
     return link
 
 
-def _pairs(declared: StepDeclaration | None, number: int, keys: tuple[str, ...]) -> ColumnPairs | None:
-    if declared is None:
-        return tuple((name, name) for name in keys)
-    return tuple(declared.inputs[number]["keys"].items()) or None
+def _pairs(keys: Mapping[str, str]) -> ColumnPairs | None:
+    """The pairs of transform keys and columns; None if an input has none, so that all its rows match."""
+    return tuple(keys.items()) or None
 
 
 def _of_view(output: OpenedDataset, transaction: Transaction, known: Origin, note: snapshot.ViewNote) -> Origin:
@@ -192,7 +193,7 @@ def list_column_pairs(output: OpenedDataset, dataset_id: str) -> set[ColumnPairs
     declared = StepDeclaration.all_of(output.snapshot.objects)
     if declared:
         every = [one for version in declared for one in version.inputs]
-        return {tuple(one["keys"].items()) or None for one in every if one["dataset"] == dataset_id}
+        return {_pairs(one["keys"]) for one in every if one["dataset"] == dataset_id}
     by_name: ColumnPairs = tuple((name, name) for name in strategy_of(output.snapshot.state).lookup)
     return {by_name, None}
 

@@ -276,7 +276,9 @@ class _Claims:
         """How the positions on the chain contradict the meta of the same commit; None when they agree."""
         event = self.replay.transaction.event
         assert isinstance(event, ExecuteTransform)
-        for item, given, link, position in zip(event.query_inputs, inputs, self.links, self.positions, strict=True):
+        items = {str(item.dataset_id): item for item in event.query_inputs}
+        for given, link, position in zip(inputs, self.links, self.positions, strict=True):
+            item = items[link.dataset_id]
             on_chain = NO_POSITION if item.last_offset is None else item.last_offset
             done = _whole_blocks(given, min(position, link.position), link.position)
             if on_chain > done and not self.is_first:

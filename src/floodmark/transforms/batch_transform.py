@@ -12,7 +12,15 @@ from floodmark.derive.inputs import LakeLike
 from floodmark.errors import BadStep
 from floodmark.functions.on_error import OnError, parse_max_failed, parse_on_error
 from floodmark.functions.step_function import StepFunction
-from floodmark.transforms.specs import InputSpec, OutputSpec, as_input, as_list, as_output, parse_column_names
+from floodmark.transforms.specs import (
+    InputSpec,
+    OutputSpec,
+    as_input,
+    as_list,
+    as_output,
+    check_repeated_inputs,
+    parse_column_names,
+)
 from floodmark.transforms.step import (
     RunReport,
     Step,
@@ -32,7 +40,8 @@ class BatchTransform(Step):
 
     The function takes one frame per input and returns one per output: pandas, Arrow or Polars, by its annotations. One
     call gets at most `chunk_size` keys. All rows with the same values of the `transform_keys` columns come in one call.
-    By default, the transform keys are the columns that the keys of all inputs and outputs share.
+    By default, the transform keys are the columns that the keys of all inputs and outputs share. One dataset may be
+    several inputs, with different `keys` each.
 
     Each commit of results also has the processed keys and a position in each input. With `use_offset_optimization`, a
     run reads only records beyond these positions; without it, a run compares every key and processes the same keys.
@@ -70,7 +79,9 @@ class BatchTransform(Step):
         self.inputs: tuple[InputSpec, ...] = tuple(as_input(one) for one in as_list(inputs))
         self.outputs: tuple[OutputSpec, ...] = tuple(as_output(one) for one in as_list(outputs))
         called = name if name is not None else default_name(func)
-        super().__init__(called, [one.name for one in self.inputs], [one.name for one in self.outputs], labels)
+        read = list(dict.fromkeys(one.name for one in self.inputs))
+        super().__init__(called, read, [one.name for one in self.outputs], labels)
+        check_repeated_inputs(self.inputs, called)
         if not self.inputs:
             raise BadStep(
                 f"step {called!r} has no input",

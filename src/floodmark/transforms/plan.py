@@ -166,7 +166,10 @@ def status(step: BatchTransform, lake: LakeLike) -> StepStatus:
     last, problem = (manifest.last_run, "") if refused is None else (refused.run, refused.problem)
     return StepStatus(
         step=step.name,
-        inputs=tuple(input_status(given, step_snapshot.positions) for given in step_snapshot.inputs),
+        inputs=tuple(
+            input_status(given, step_snapshot.positions)
+            for given in {one.dataset_id: one for one in step_snapshot.inputs}.values()
+        ),
         keys=max(manifest.keys, 0 if failed is None else failed.rows),
         failed=0 if failed is None else failed.retry,
         skipped=0 if failed is None else failed.skipped,
@@ -202,7 +205,7 @@ def offsets(step: BatchTransform, lake: LakeLike) -> pa.Table:
 def offsets_table(step: str, inputs: Sequence[InputSnapshot], positions: Mapping[str, int]) -> pa.Table:
     """A table of these positions (by dataset id), with the commit times of their records."""
     rows = []
-    for given in inputs:
+    for given in {one.dataset_id: one for one in inputs}.values():
         offset = positions[given.dataset_id]
         at = given.snapshot.committed_at(offset)
         reached = (None, None) if offset == NO_POSITION else (offset, None if at is None else at // 10**6)

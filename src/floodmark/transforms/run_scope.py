@@ -87,16 +87,16 @@ def parse_requested_parts(shape: KeyShape, keys: Mapping[str, Any], step: str) -
             f"the keys for step {step!r} are not a mapping by the name of an input",
             hint=f'give {{"{shape.inputs[0].name}": keys}}',
         )
-    numbers = {given.name.lower(): number for number, given in enumerate(shape.inputs)}
     parts = {}
     for name, rows in keys.items():
-        number = numbers.get(str(name).lower())
-        if number is None:
+        numbers = [number for number, given in enumerate(shape.inputs) if given.name.lower() == str(name).lower()]
+        if not numbers:
             known = [given.name for given in shape.inputs]
             near = difflib.get_close_matches(str(name), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"its inputs are {', '.join(known)}"
             raise BadStep(f"step {step!r} has no input {name!r}", hint=hint)
-        parts[number] = parse_requested_part(shape, number, rows)
+        for number in numbers:
+            parts[number] = parse_requested_part(shape, number, rows)
     return parts
 
 

@@ -85,7 +85,8 @@ class StepSnapshot:
     @property
     def transform(self) -> SetTransform:
         """The event that describes the step in the chains of its outputs."""
-        inputs = tuple(TransformInput(dataset_ref=given.dataset_id, alias=given.name) for given in self.inputs)
+        names = {given.dataset_id: given.name for given in self.inputs}  # a dataset may be several inputs
+        inputs = tuple(TransformInput(dataset_ref=dataset_id, alias=name) for dataset_id, name in names.items())
         function = self.step.function
         return SetTransform(inputs, TransformSql(ENGINE, version=function.version, query=function.source))
 

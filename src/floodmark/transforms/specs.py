@@ -182,6 +182,22 @@ def parse_column_names(given: Any, what: str) -> tuple[str, ...]:
     return columns
 
 
+def check_repeated_inputs(specs: Sequence[InputSpec], step: str) -> None:
+    """Refuse a dataset that is an input twice by the same transform keys: both frames would be the same."""
+    seen = set()
+    for spec in specs:
+        use = (spec.name, tuple(sorted((spec.keys or {}).items())))
+        if use in seen:
+            raise BadStep(
+                f"step {step!r} reads {spec.name!r} twice by the same keys",
+                hint="name it once, because the function may use its frame several times; or give each other keys: "
+                f'InputSpec({spec.name!r}, keys={{"buyer": "id"}}), InputSpec({spec.name!r}, keys={{"seller": "id"}})',
+                step=step,
+                input=spec.name,
+            )
+        seen.add(use)
+
+
 def check_in_lake(specs: Sequence[InputSpec | OutputSpec], lake: Any, step: str) -> None:
     """Refuse to run without a lake, or in another lake than that of a dataset object in the declaration."""
     if not (hasattr(lake, "store") and hasattr(lake, "runtime")):

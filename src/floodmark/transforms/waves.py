@@ -15,7 +15,7 @@ import pyarrow as pa
 from floodmark.derive.changed_keys import refuse_purged_input
 from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.key_shape import KeyShape
-from floodmark.derive.positions import NO_POSITION, advance_positions
+from floodmark.derive.positions import NO_POSITION, advance_positions, first_by_dataset
 from floodmark.engine.rounds import TaskRunner
 from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.transforms.changelist import (
@@ -183,7 +183,7 @@ class Waves:
             units = plan_key_units(
                 found.keys.slice(start, end - start), self.shape, step_snapshot.inputs, self.runner, room
             )
-            pending = dict(zip(self.shape.ids, found.first_pending(end), strict=True))
+            pending = first_by_dataset(self.shape.ids, found.first_pending(end))
             positions = (
                 self.since if keeps_positions else advance_positions(self.since, step_snapshot.last_offsets, pending)
             )
