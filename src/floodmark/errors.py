@@ -435,7 +435,17 @@ class UndecidedColumn(BadResult):
     column: str
 
 
-class FunctionFailed(DerivationError):
+class RunFailed(DerivationError):
+    """A run failed: a function raised errors that it must not, or a step of a pipeline failed.
+
+    `report` has what the run of a pipeline did, or the run of a step in which too many keys failed. It is None if the
+    first failure ended the run. With `check=False`, `run` returns the report instead.
+    """
+
+    report: Any = None
+
+
+class FunctionFailed(RunFailed):
     """A column's function raised an error that on_error does not handle."""
 
     column: str
@@ -449,7 +459,7 @@ class FunctionFailed(DerivationError):
     called: int
 
 
-class KeyFailed(DerivationError):
+class KeyFailed(RunFailed):
     """The function failed for one key of a step that stops at the first failure."""
 
     function: str
@@ -459,19 +469,10 @@ class KeyFailed(DerivationError):
     traceback: str
 
 
-class StepFailed(DerivationError):
+class StepFailed(RunFailed):
     """The function of a step that processes all data at once raised an error; this run wrote nothing."""
 
     step: str
-
-
-class RunFailed(DerivationError):
-    """A run failed: in a step too many keys, in a pipeline at least one step. `report` has what it did.
-
-    With `check=False` the run returns the report instead.
-    """
-
-    report: Any
 
 
 class UnfitRows(DerivationError):

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
-from floodmark.errors import Busy, UnknownStep
+from floodmark.errors import Busy, RunFailed, StepFailed, UnknownStep
 from floodmark.pipeline.run_lock import hold_run_lock
 
 
@@ -104,20 +104,70 @@ def test_a_failing_step_stops_only_what_needs_it_and_is_tried_again(lake):
         fm.DatatableTransform(broken, ["orders"], [fm.DatasetSpec("bad", key="id")]),
         fm.DatatableTransform(count, ["bad"], [fm.DatasetSpec("worse", key="what")], name="after"),
     )
-    ran = shop.pipeline.run(lake)
+    with pytest.raises(RunFailed, match=r"1 of \d+ steps failed; 1 skipped: broken: .*no good") as failed:
+        shop.pipeline.run(lake)
+    ran = failed.value.report
+    assert isinstance(failed.value.__cause__, StepFailed)
     assert not ran.ok
     assert states(ran)["broken"] == "failed"
     assert "no good" in ran["broken"].why
     assert (ran["after"].state, ran["after"].why) == ("skipped", "broken failed")
     assert states(ran)["count"] == "done"
-    assert shop.pipeline.run(lake)["broken"].state == "failed"
+    assert shop.pipeline.run(lake, check=False)["broken"].state == "failed"
 
 
 def test_keys_that_fail_are_counted_and_the_step_is_done(lake):
-    shop = Shop(fm.BatchTransform(broken, ["orders"], ["bad"]))
+    shop = Shop(fm.BatchTransform(broken, ["orders"], ["bad"], max_failed=1))
     ran = shop.pipeline.run(lake)
     assert ran.ok
     assert (ran["broken"].state, ran["broken"].failed_records) == ("done", 2)
+
+
+def test_a_step_in_which_all_keys_fail_has_failed_and_what_needs_it_waits(lake):
+    shop = Shop(
+        fm.BatchTransform(broken, ["orders"], ["bad"]),
+        fm.DatatableTransform(count, ["bad"], [fm.DatasetSpec("worse", key="what")], name="after"),
+    )
+    with pytest.raises(RunFailed, match="broken: all 2 newly tried keys failed; first error: ValueError: no good"):
+        shop.pipeline.run(lake)
+    ran = shop.pipeline.run(lake, ["broken", "after"])  # only known failures are left
+    assert (ran["broken"].state, ran["broken"].failed_records) == ("done", 2)
+
+
+@pytest.mark.parametrize("kind", ["batch", "table", "column"])
+def test_a_function_with_a_typo_fails_the_run_and_readers_keep_what_it_made_before(kind, lake):
+    def declared(function):
+        match kind:
+            case "batch":
+                return fm.BatchTransform(function, ["orders"], ["made"], name="made")
+            case "table":
+                return fm.DatatableTransform(function, ["orders"], ["made"], name="made")
+            case _:
+                return fm.ColumnSpec("orders", "made", fm.udf(returns="int64")(function))
+
+    def right(orders: pa.Table) -> pa.Table:
+        return orders.select(["id"])
+
+    def typo(orders: pa.Table) -> pa.Table:
+        return orders.select(["idd"])
+
+    def right_value(price: float) -> int:
+        return int(price)
+
+    def typo_value(price: float) -> int:
+        return idd  # noqa: F821
+
+    def read():
+        return lake.sql("select * from orders order by id" if kind == "column" else "select * from made order by id")
+
+    functions = (right_value, typo_value) if kind == "column" else (right, typo)
+    Shop(declared(functions[0])).pipeline.run(lake)
+    before = read()
+    with pytest.raises(RunFailed, match=r"made: .*idd"):
+        Shop(declared(functions[1])).pipeline.run(lake)
+    assert read().to_pylist() == before.to_pylist()
+    Shop(declared(functions[0])).pipeline.run(lake)
+    assert read().to_pylist() == before.to_pylist()
 
 
 def test_steps_without_data_yet_wait(lake):

@@ -109,18 +109,28 @@ class Pipeline:
         )
 
     def run(
-        self, lake: Any, names: Sequence[str] = (), *, workers: int | None = None, full: bool = False
+        self,
+        lake: Any,
+        names: Sequence[str] = (),
+        *,
+        workers: int | None = None,
+        full: bool = False,
+        check: bool = True,
     ) -> PipelineReport:
         """Run all nodes, or exactly the named ones, each after the nodes it reads from; returns a report.
 
-        Independent nodes run at the same time. If a node fails, the nodes that do not need it still run, and the report
-        has the error; no exception is raised for it. `BadPipeline` is raised before anything runs, and `Busy` if
-        another run is active. With `full`, everything is computed again; only differences are written.
+        Independent nodes run at the same time. If a node fails, the nodes that do not need it still run; then
+        `RunFailed` is raised, whose `report` has every outcome. With check=False the report is returned instead.
+        `BadPipeline` is raised before anything runs, and `Busy` if another run is active. With `full`, everything is
+        computed again; only differences are written.
         """
         from floodmark.pipeline.nodes import PipelineOptions
-        from floodmark.pipeline.run import run
+        from floodmark.pipeline.run import raise_if_failed, run
 
-        return run(self, lake, names, workers=workers, asked=PipelineOptions(full=full))
+        report = run(self, lake, names, workers=workers, asked=PipelineOptions(full=full))
+        if check:
+            raise_if_failed(report)
+        return report
 
     # Decorators, which return the function unchanged
 

@@ -226,12 +226,12 @@ def _run_node(node: PipelineNode, work: Callable[[PipelineNode], NodeResult], wa
         outcome = NodeOutcome(node, state, done.waits or "", done, seconds=time.monotonic() - began)
     except UnknownDataset as error:
         outcome = NodeOutcome(node, *_missing_input(node, error), error=error, seconds=time.monotonic() - began)
-    except RunFailed as error:
-        partly = NodeResult(False, 0, error.report.failed, error.report)
-        outcome = NodeOutcome(node, "failed", error.report.problem, partly, error, time.monotonic() - began)
     except Exception as error:
         why = error.message if isinstance(error, FloodmarkError) else f"{type(error).__name__}: {error}"
-        outcome = NodeOutcome(node, "failed", why, error=error, seconds=time.monotonic() - began)
+        partly = None
+        if isinstance(error, RunFailed) and error.report is not None:
+            why, partly = error.report.problem, NodeResult(False, 0, error.report.failed, error.report)
+        outcome = NodeOutcome(node, "failed", why, partly, error, time.monotonic() - began)
     watcher.ended(outcome)
     return outcome
 
@@ -240,6 +240,20 @@ def _missing_input(node: PipelineNode, error: UnknownDataset) -> tuple[NodeState
     """Its inputs were checked before. One that does not exist yet has a writer that had nothing to write."""
     is_read = error.name.lower() in (name.lower() for name in node.reads)
     return ("waiting", f"there is no {error.name!r} yet") if is_read else ("failed", error.message)
+
+
+def raise_if_failed(report: PipelineReport) -> None:
+    """Raise `RunFailed` if a node failed; it names all of them, and the first error is its cause."""
+    failed, skipped = report.of("failed"), report.of("skipped")
+    if not failed:
+        return
+    named = "; ".join(f"{one.node.name}: {one.why}" for one in failed)
+    others = f"; {len(skipped)} skipped" if skipped else ""
+    raise RunFailed(
+        f"{len(failed)} of {len(report.outcomes)} steps failed{others}: {named}",
+        hint="the other steps are done; fix the cause and run again; check=False returns the report without an error",
+        report=report,
+    ) from failed[0].error
 
 
 @contextmanager
