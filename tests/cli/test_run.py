@@ -162,11 +162,16 @@ def test_filter_of_one_key_twice_means_either(run, orders):
     assert cents() == {1: 150, 3: 250}
 
 
-def test_filter_by_what_is_no_transform_key_names_them(run, orders):
-    answer = run("run", "prices", "--filter", "text=free")
+def test_filter_by_another_column_keeps_the_keys_that_have_such_a_row(run, orders):
+    assert run("run", "prices", "--filter", "text=2.5", "--json").json["runs"][0]["keys"] == 1
+    assert cents() == {3: 250}
+
+
+def test_filter_by_what_is_no_column_names_the_transform_keys(run, orders):
+    answer = run("run", "prices", "--filter", "colour=red")
     assert (answer.code, answer.out) == (1, "")
-    assert "'text' is not a transform key of step 'prices'" in answer.err
-    assert "use one of its transform keys: id" in answer.err
+    assert "'colour', which is neither a transform key nor a column of an input" in answer.err
+    assert "use a transform key (id) or another column" in answer.err
 
 
 def test_filter_value_of_another_type_is_refused_with_an_example(run, orders):
@@ -179,7 +184,7 @@ def test_filter_value_of_another_type_is_refused_with_an_example(run, orders):
 def test_filter_without_a_key_or_value_is_not_understood(run, orders, text):
     answer = run("run", "prices", "--filter", text)
     assert answer.code == 2
-    assert "KEY=VALUE" in answer.err
+    assert "COLUMN=VALUE" in answer.err
 
 
 def test_max_records_leaves_the_rest_to_the_next_run(run, orders):

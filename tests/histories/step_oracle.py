@@ -5,7 +5,7 @@ Nothing of the product's `transform` is used: rows come from `to_arrow()`, recor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,8 @@ from transforms.worlds import Case, Key, Row, Source, World, in_order
 
 Content = tuple[Any, ...]
 """Everything that a key's result depends on, as values."""
+
+Since = Callable[[Key], Sequence[int]]
 
 
 def input_rows(lake: fm.Lake, case: Case) -> list[list[Row]]:
@@ -69,6 +71,28 @@ def shown(lake: fm.Lake, case: Case) -> dict[str, list[Row]]:
         there = output.name in lake and lake[output.name].schema is not None
         rows = lake[output.name].to_arrow().to_pylist() if there else []
         found[output.name] = in_order(rows, output.key)
+    return found
+
+
+def keys_with_value(
+    lake: fm.Lake, case: Case, keys: Collection[Key], column: str, values: Collection[Any], since: Since
+) -> set[Key]:
+    """The keys with a row that has one of these values: a current row, or a record that no run of the key has seen.
+
+    `since` gives, by key, the last record of each input that counts as seen.
+    """
+    found = set()
+    for number, source in enumerate(case.sources):
+        if column not in source.columns or lake[source.name].schema is None:
+            continue
+        current = lake[source.name].to_arrow().to_pylist()
+        records = lake[source.name].changes_arrow().to_pylist()
+        for key in keys:
+            named = dict(zip(case.keys, key, strict=True))
+            pending = [record for record in records if record["offset"] > since(key)[number]]
+            for row in [*current, *pending]:
+                if row[column] in values and all(named[name] == value for name, value in source.key_of(row).items()):
+                    found.add(key)
     return found
 
 

@@ -8,7 +8,7 @@ every run the changelists of both ways have the same keys, in the same order.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import floodmark as fm
 from floodmark.errors import OutputTaken
 from histories.disks import Crash, DyingFileSystem, open_lake
 from histories.machines import Machine, begins, fold_all, precondition, reopened, rule, run_histories
-from histories.step_oracle import Memory, Now, assert_right, expected, input_rows, shown, universe
+from histories.step_oracle import Memory, Now, assert_right, expected, input_rows, keys_with_value, shown, universe
 from profiles import IN_FULL
 from transforms.worlds import (
     CASES,
@@ -92,6 +92,8 @@ class Histories(Machine):
         self.version = "1"
         self.chunk_size = 3
         self.name = "step"
+        # How far each input was when a key was processed, if that may be further than the positions.
+        self.seen: list[dict[Key, tuple[int, ...]]] = [{} for _ in self.worlds]
         self.failing: set[Key] = set()
         self.stale = False
         self.ran = False  # in the last step
@@ -271,6 +273,8 @@ class Histories(Machine):
             self.check_refusal(world, memory, known, bool(report.problem))
             memory.called(world.calls.last())
             if report.problem:
+                if not self.stale:
+                    self.seen[number] |= dict.fromkeys(world.calls.count(), now.heads)
                 assert report.failed == len(world.calls.count())
                 assert shown(world.lake, self.case) == before
                 assert self.positions(world) == positions
@@ -280,6 +284,7 @@ class Histories(Machine):
             for key in [key for key in memory.done if key not in now.universe]:
                 memory.processed([key], now)
             memory.perhaps.clear()
+            self.seen[number].clear()  # the positions are as far
             failed = {key for key in memory.broken() if key in now.universe}
             good = by_key(self.case, before)
             assert shown(world.lake, self.case) == expected(self.case, now.inputs, FACTORS[self.version], failed, good)
@@ -302,14 +307,35 @@ class Histories(Machine):
     )
     def run_part(self, values: list[int], limit: int | None, filtered: bool) -> None:
         """Filters, a limit, or both: what is processed is right, the rest is as it was."""
-        name = self.case.keys[0]
         how: dict[str, Any] = {"max_records": limit} if limit else {}
         if filtered or not limit:
-            how["filters"] = {name: values}
-        for world, memory in zip(self.worlds, self.memories, strict=True):
+            how["filters"] = {self.case.keys[0]: values}
+        self.run_some(how, lambda _, keys: {key for key in keys if key[0] in values} if "filters" in how else keys)
+
+    @precondition(lambda self: not self.stale and not self.crashed)
+    @rule(at=st.integers(0, 20), values=st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True))
+    def run_by_rows(self, at: int, values: list[int]) -> None:
+        """A filter by a column that is not a transform key."""
+        columns = sorted({c for source in self.case.sources for c in source.columns} - set(self.case.keys))
+        column = columns[at % len(columns)]
+
+        def wanted(number: int, keys: set[Key]) -> set[Key]:
+            world, seen = self.worlds[number], self.seen[number]
+            positions = [self.positions(world)[source.name] for source in self.case.sources]
+
+            def since(key: Key) -> list[int]:
+                return [max(pair) for pair in zip(positions, seen.get(key, positions), strict=True)]
+
+            return keys_with_value(world.lake, self.case, keys, column, values, since)
+
+        self.run_some({"filters": {column: values}}, wanted)
+
+    def run_some(self, how: dict[str, Any], choose: Callable[[int, set[Key]], set[Key]]) -> None:
+        limit = how.get("max_records")
+        for number, (world, memory) in enumerate(zip(self.worlds, self.memories, strict=True)):
             now, keys = self.look(world, memory)
             before, positions = shown(world.lake, self.case), self.positions(world)
-            wanted = {key for key in keys if key[0] in values} if "filters" in how else keys
+            wanted = choose(number, keys)
             world.calls.forget()
             known = self.known_failures(self.worlds.index(world))
             report = self.step(world).run(world.lake, **how, check=False)
@@ -317,6 +343,7 @@ class Histories(Machine):
             self.check_refusal(world, memory, known, bool(report.problem))
             if report.problem:
                 memory.called(world.calls.last())
+                self.seen[number] |= dict.fromkeys(called, now.heads)
                 assert shown(world.lake, self.case) == before
                 assert self.positions(world) == positions
                 continue
@@ -344,6 +371,7 @@ class Histories(Machine):
                     found = [r for r in after[output.name] if tuple(r[c] for c in self.case.keys) == key]
                     assert found == mine, f"{key} was {'processed' if key in processed else 'left alone'}"
             memory.processed(processed, now)
+            self.seen[number] |= dict.fromkeys(processed | wanted if limit is None else processed, now.heads)
             if "filters" in how:
                 assert self.positions(world) == positions, "a filtered run does not move positions"
 
@@ -357,7 +385,7 @@ class Histories(Machine):
     @rule(at=st.integers(0, 20))
     def run_given(self, at: int) -> None:
         """A key that somebody asks for is processed, changed or not."""
-        for world, memory in zip(self.worlds, self.memories, strict=True):
+        for number, (world, memory) in enumerate(zip(self.worlds, self.memories, strict=True)):
             now = memory.now(world.lake)
             keys = sorted(now.universe, key=str)
             if not keys or not all(self.case.is_full(s) for s in self.case.sources) or None in keys[at % len(keys)]:
@@ -371,6 +399,7 @@ class Histories(Machine):
             assert set(world.calls.count()) <= {key}
             assert key in world.calls.count() or key in memory.perhaps
             memory.called(world.calls.last())
+            self.seen[number][key] = now.heads
             if not report.problem:
                 memory.processed([key], now)
             assert self.positions(world) == positions
@@ -395,9 +424,10 @@ class Histories(Machine):
     @precondition(lambda self: not self.stale)
     @rule()
     def retry(self) -> None:
-        for world, memory in zip(self.worlds, self.memories, strict=True):
+        for number, (world, memory) in enumerate(zip(self.worlds, self.memories, strict=True)):
             now = memory.now(world.lake)
             failed = self.errors(world)
+            self.seen[number] |= dict.fromkeys(failed, now.heads)
             world.calls.forget()
             self.step(world).retry(world.lake)
             called = set(world.calls.count())

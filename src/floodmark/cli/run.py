@@ -53,9 +53,10 @@ _COMMIT_EVERY = "--commit-every"
 @click.option(
     "--filter",
     "filters",
-    metavar="KEY=VALUE",
+    metavar="COLUMN=VALUE",
     multiple=True,
-    help="Only keys with this value. The same KEY again: any of its values. Several KEYs: all must match.",
+    help="Only keys with this value, or with a row that has it. The same COLUMN again: any of its values. Several "
+    "COLUMNs: all must match.",
 )
 @click.option("--commit-every", metavar="N", type=_COUNT, help="Commit after N keys. Default: the setting of the step.")
 @click.option("--full", is_flag=True, help="Compute everything again, even if nothing changed.")
@@ -320,22 +321,20 @@ def _filter_texts(filters: Sequence[str]) -> dict[str, list[str]]:
     for argument in filters:
         key, equals, text = argument.partition("=")
         if not equals or not key:
-            raise click.UsageError(f"--filter {argument!r} is not KEY=VALUE, such as id=7.")
+            raise click.UsageError(f"--filter {argument!r} is not COLUMN=VALUE, such as id=7.")
         found.setdefault(key, []).append(text)
     return found
 
 
 def _parse_filters(filters: Mapping[str, list[str]], step: BatchTransform, lake: Any) -> Mapping[str, list[Any]] | None:
-    """The filters, parsed as the types of the transform keys."""
+    """The filters, parsed as the types of the columns."""
+    from floodmark.transforms.row_filters import filter_field
     from floodmark.transforms.snapshot import snapshot_step
 
-    if (shape := snapshot_step(step, lake).shape) is None:
+    snapshot = snapshot_step(step, lake)
+    if (shape := snapshot.shape) is None:
         return filters  # no input has columns yet, so no key can match
-    for key in filters:
-        if key not in shape.keys.names:
-            raise CommandError(
-                f"{key!r} is not a transform key of step {step.name!r}",
-                hint=f"use one of its transform keys: {', '.join(shape.keys.names)}",
-                name=key,
-            )
-    return {key: arguments.parse_values(texts, shape.keys.field(key)) for key, texts in filters.items()}
+    return {
+        name: arguments.parse_values(texts, filter_field(shape, snapshot.inputs, name))
+        for name, texts in filters.items()
+    }

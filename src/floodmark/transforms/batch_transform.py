@@ -142,8 +142,9 @@ class BatchTransform(Step):
         """Process the keys that changed since the last run, and failed keys that are due.
 
         This run processes only keys that `filters` keep, and at most `max_records` keys, earliest changes first; later
-        runs process the others. If there is nothing to do, it commits nothing. Raises `RunFailed` if too many keys
-        failed; with check=False it returns the report, whose `problem` says so.
+        runs process the others. Filters by columns that are not transform keys keep the keys that have a row with the
+        value. If there is nothing to do, it commits nothing. Raises `RunFailed` if too many keys failed; with
+        check=False it returns the report, whose `problem` says so.
         """
         from floodmark.transforms.run import run
         from floodmark.transforms.run_scope import ChangedScope

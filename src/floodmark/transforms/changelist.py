@@ -33,6 +33,7 @@ from floodmark.transforms.live_keys import (
     read_keys_with_parts,
     read_output_keys,
 )
+from floodmark.transforms.row_filters import PendingRows
 from floodmark.transforms.run_scope import Filters, parse_filters, parse_order
 
 ChangelistVersion = Literal[1, 2]
@@ -117,7 +118,12 @@ def build_changelist(
     )
     # Also before any key was processed: a run that found no keys moves positions, and version 1 reads older records.
     pending = pending.not_processed(known.processed_up_to(pending.hashes, shape.ids), positions)
-    chosen = _choose(shape, drop_missing_keys(shape, inputs, outputs, pending, runner), choice)
+    existing = drop_missing_keys(shape, inputs, outputs, pending, runner)
+    kept = None
+    if choice.filters is not None:
+        done = known.processed_up_to(existing.hashes, shape.ids)
+        kept = PendingRows(shape, inputs, existing, done, positions, runner).kept(choice.filters)
+    chosen = _choose(shape, existing, choice, kept)
     unchanged = tuple(_count_unchanged(shape, n, one.unchanged, pending, choice) for n, one in enumerate(found))
     return replace(chosen, unchanged=unchanged)
 
@@ -137,7 +143,8 @@ def build_stale_changelist(
     present = find_existing_keys(shape, inputs, runner)
     keys = [present, *(read_output_keys(output, shape, None, runner) for output in outputs)]
     pending = PendingKeys.all_of(shape, KeySet.joined(keys, shape.keys), "stale")
-    return _choose(shape, _keep_declared(shape, pending, choice), choice)
+    declared = _keep_declared(shape, pending, choice)
+    return _choose(shape, declared, choice, filter_positions(declared.keys, parse_filters(choice.filters, shape.keys)))
 
 
 def build_requested_changelist(
@@ -245,13 +252,15 @@ def _sources(
     return sources
 
 
-def _choose(shape: KeyShape, pending: PendingKeys, choice: Choice) -> Changelist:
-    """The keys that the choice keeps, in order, and the first pending records of the others."""
+def _choose(shape: KeyShape, pending: PendingKeys, choice: Choice, filtered: I64 | None = None) -> Changelist:
+    """The keys that the choice keeps, in order, and the first pending records of the others.
+
+    `filtered` are the positions of the keys that the filters keep; None if they keep all.
+    """
     order = sort_pending(shape, pending, parse_order(choice.order_by, shape.keys))
-    at = filter_positions(pending.keys, parse_filters(choice.filters, shape.keys))
-    if at is not None:
+    if filtered is not None:
         kept = np.zeros(len(pending), np.bool_)
-        kept[at] = True
+        kept[filtered] = True
         order = order[kept[order]]
     if choice.max_records is not None:
         order = apply_limit(pending, order, choice.max_records, choice.turn)

@@ -67,6 +67,7 @@ class ReadKeysTask:
     keys: pa.Schema
     columns: tuple[str, ...]  # the dataset's column of each key
     wanted: KeyParts | None
+    where: pc.Expression | None = None
 
 
 def read_live_parts(input_snapshot: InputSnapshot, shape: KeyShape, number: int, runner: TaskRunner) -> KeySet:
@@ -76,10 +77,15 @@ def read_live_parts(input_snapshot: InputSnapshot, shape: KeyShape, number: int,
 
 
 def read_requested_parts(
-    input_snapshot: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts, runner: TaskRunner
+    input_snapshot: InputSnapshot,
+    shape: KeyShape,
+    number: int,
+    wanted: KeyParts,
+    runner: TaskRunner,
+    where: pc.Expression | None = None,
 ) -> KeySet:
-    """The requested parts that current rows of an input have."""
-    return _read(input_snapshot, shape.part_schema(number), shape.inputs[number].own, wanted, runner)
+    """The requested parts that current rows of an input have; with `where`, those rows that it keeps."""
+    return _read(input_snapshot, shape.part_schema(number), shape.inputs[number].own, wanted, runner, where)
 
 
 def read_keys_with_parts(
@@ -124,12 +130,13 @@ def _read(
     columns: Sequence[str],
     wanted: KeyParts | None,
     runner: TaskRunner,
+    where: pc.Expression | None = None,
 ) -> KeySet:
     if input_snapshot.layout is None or (wanted is not None and len(wanted.hashes) == 0):
         return KeySet.joined([], schema)
     selection = input_snapshot.current_rows()
     tasks = [
-        ReadKeysTask(input_snapshot.task_input, piece, schema, tuple(columns), wanted)
+        ReadKeysTask(input_snapshot.task_input, piece, schema, tuple(columns), wanted, where)
         for piece in cut_selection(selection, TASK_ROWS)
     ]
     return KeySet.joined(runner.run_reading(tasks, read_keys, selection.end - selection.start), schema)
@@ -139,11 +146,12 @@ def read_keys(task: ReadKeysTask) -> KeySet:
     """The distinct keys of a selection's rows that have one of the requested parts."""
     assert task.given.layout is not None
     parts = []
-    where, among = None, None
+    where, among = task.where, None
     if task.wanted is not None:
         own = dict(zip(task.keys.names, task.columns, strict=True))
         named = task.wanted.table.rename_columns([own[name] for name in task.wanted.names])
-        where, among = values_filter(named, task.given.layout.data), HashIndex.of(task.wanted.hashes)
+        likely, among = values_filter(named, task.given.layout.data), HashIndex.of(task.wanted.hashes)
+        where = likely if where is None else where if likely is None else where & likely
     scan = task.given.scan(task.selection, list(dict.fromkeys(task.columns)))
     with task.given.raise_if_input_moved(), scan.readable():
         for batch in scan.batches(where):

@@ -217,11 +217,12 @@ def _text(value: Any) -> str:
 
 
 def _all_of(given: Mapping[str, Any], keys: pa.Schema) -> pc.Expression:
-    parts = [_among(name, value, keys) for name, value in given.items()]
+    parts = [has_value(name, value, keys) for name, value in given.items()]
     return reduce(lambda a, b: a & b, parts, pc.scalar(True))
 
 
-def _among(name: str, value: Any, keys: pa.Schema) -> pc.Expression:
+def has_value(name: str, value: Any, keys: pa.Schema) -> pc.Expression:
+    """Whether a column has the value, or one of the values, that a filter gives for it."""
     if name not in keys.names:
         raise BadStep(
             f"the filter names {name!r}, which is not a transform key",
@@ -232,7 +233,7 @@ def _among(name: str, value: Any, keys: pa.Schema) -> pc.Expression:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise BadStep(
             f"the filter of {name!r} has values that do not fit {keys.field(name).type}: {error}",
-            hint="give values of the key's type",
+            hint="give values of the column's type",
         ) from error
     field = pc.field(name)
     among = field.isin(allowed.drop_null())
