@@ -66,12 +66,8 @@ class ChainError(FloodmarkError):
     """A dataset's metadata is invalid."""
 
 
-class BadHash(ChainError):
-    """Text or bytes that are not a supported multihash."""
-
-
-class BadDatasetId(ChainError):
-    """Text or bytes that are not a dataset id."""
+class BadId(ChainError):
+    """Text or bytes that are not a supported multihash, or not a dataset id."""
 
 
 class CorruptBlock(ChainError):
@@ -85,10 +81,6 @@ class UnsupportedBlockVersion(ChainError):
     """A block in a format version that this release does not support."""
 
     version: int
-
-
-class UnencodableBlock(ChainError):
-    """A block with a value that the format cannot represent."""
 
 
 class HasSequenceNumber(Protocol):
@@ -183,12 +175,6 @@ class BadStoreUrl(StorageError):
     url: str
 
 
-class NoHashRule(StorageError):
-    """A type that the logical hash does not support, so no slice can have it."""
-
-    data_type: str
-
-
 # Spark, worker processes, tasks
 
 
@@ -196,18 +182,13 @@ class EngineError(FloodmarkError):
     """Tasks could not be run."""
 
     function: str
+    python: str
 
 
 class JavaNotFound(EngineError):
     """Spark needs Java 17 or newer, and none was found."""
 
     found: tuple[str, ...]
-
-
-class WorkersNotStarted(EngineError):
-    """A worker process ended before it could take a task."""
-
-    python: str
 
 
 class TaskFailed(EngineError):
@@ -268,9 +249,10 @@ class UnknownColumns(BadData):
     columns: list[str]
 
 
-class DuplicateColumns(BadData):
-    """The data has several columns with the same name."""
+class BadColumnName(BadData):
+    """A column name that occurs twice, is empty, or is reserved for a system column."""
 
+    column: str
     columns: list[str]
 
 
@@ -284,12 +266,7 @@ class UnsupportedType(BadData):
     """A column type that a dataset cannot have."""
 
     column: str
-
-
-class ReservedColumn(BadData):
-    """A column name that is reserved for a system column."""
-
-    column: str
+    data_type: str
 
 
 class BadEventTime(BadData):
@@ -308,12 +285,6 @@ class DuplicateKeys(BadPrimaryKey):
     """Several rows of one batch have the same key, where only one may."""
 
     keys: list[dict[str, object]]
-
-
-class UnfitResult(BadData):
-    """A transform's result whose columns do not continue the schema of its output."""
-
-    column: str
 
 
 class NothingToWrite(BadData):
@@ -344,10 +315,6 @@ class NoSchema(LedgerError):
     """The dataset has no columns yet."""
 
 
-class BadAsOf(LedgerError):
-    """A past state of a dataset that does not exist."""
-
-
 class RecordsPurged(LedgerError):
     """The requested records were removed by a purge."""
 
@@ -357,7 +324,7 @@ class RecordsPurged(LedgerError):
 
 
 class BadPosition(LedgerError):
-    """A position that is not in this dataset: it is beyond the end, or belongs to another dataset or an older copy."""
+    """A position, time or block that is not in this dataset: beyond the end, of another dataset or older copy."""
 
     dataset_id: str
     last_offset: int | None
@@ -396,10 +363,6 @@ class DerivationError(FloodmarkError):
     input: str
     rows: int
     dependents: list[str]
-
-
-class BadHandling(FloodmarkError, TypeError):
-    """An invalid `on_error` setting."""
 
 
 class BadFunction(DerivationError, TypeError):
@@ -512,32 +475,13 @@ class ColumnExists(DerivationError):
     column: str
 
 
-class BadCatalog(DerivationError):
-    """The catalog of a dataset's computed columns is damaged or from a newer release."""
-
-    key: str
-
-
-class BadColumn(DerivationError):
-    """The manifest of a computed column is missing, damaged or belongs to another column."""
-
-    column: str
-    key: str
-
-
 class UnreadableColumn(DerivationError):
-    """A file with values of a computed column is missing, damaged or belongs to another column."""
+    """A file of computed columns (catalog, manifest, values, row errors) is missing, damaged or not the right one."""
 
     column: str
     key: str
     start: int
     end: int
-
-
-class BadRowErrors(DerivationError):
-    """A file with the errors of skipped rows is missing or damaged."""
-
-    key: str
 
 
 class BadCheckpoint(DerivationError):
@@ -561,11 +505,7 @@ class BadStep(DerivationError):
 
 
 class OutputTaken(DerivationError):
-    """A step's output dataset is already used: it has outside data or another step's results."""
-
-
-class KeysChanged(DerivationError):
-    """A step's transform keys differ from those that its output was created with."""
+    """A step's output dataset has outside data, another step's results, or rows of other transform keys."""
 
 
 class NothingCame(DerivationError):
@@ -757,9 +697,3 @@ class StreamLost(FloodmarkError):
     """A stream's position does not belong to the current dataset."""
 
     name: str
-
-
-class ClockAhead(FloodmarkError):
-    """This machine's clock is far ahead of the store's, so new objects would look old. Nothing was removed."""
-
-    seconds: float

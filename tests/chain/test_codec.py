@@ -8,7 +8,7 @@ from chain.strategies import SCHEMA, a_hash
 from floodmark.chain import schema as s
 from floodmark.chain.events import AddData, MetadataBlock, SetDataSchema, SetInfo, SetLicense
 from floodmark.chain.wire import decode, encode
-from floodmark.errors import UnencodableBlock, UnsupportedBlockVersion
+from floodmark.errors import ChainError, UnsupportedBlockVersion
 
 BLOCK = MetadataBlock(system_time=0, prev_block_hash=a_hash(0), sequence_number=3, event=AddData(prev_offset=0))
 SECOND = 10**9
@@ -70,7 +70,7 @@ def test_other_versions_are_refused(version):
     ],
 )
 def test_value_that_does_not_fit_is_refused_by_name(block, named):
-    with pytest.raises(UnencodableBlock, match=named) as raised:
+    with pytest.raises(ChainError, match=named) as raised:
         encode(block)
     assert raised.value.message.startswith(f"Block {block.sequence_number}: ")
 
@@ -86,5 +86,5 @@ def nested(depth: int) -> MetadataBlock:
 def test_types_nest_as_deep_as_other_readers_follow_and_no_deeper():
     deepest = nested(60)  # inside of block, event, schema and field
     assert decode(encode(deepest)) == deepest
-    with pytest.raises(UnencodableBlock, match="64 deep"):
+    with pytest.raises(ChainError, match="64 deep"):
         encode(nested(61))

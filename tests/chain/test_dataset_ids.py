@@ -3,7 +3,7 @@
 import pytest
 
 from floodmark.chain.ids import DatasetId
-from floodmark.errors import BadDatasetId
+from floodmark.errors import BadId
 
 # RFC 8032, section 7.1: secret and public keys of tests 1, 2, 3, 1024 and SHA(abc)
 RFC_8032 = [
@@ -68,13 +68,13 @@ def test_text_and_bytes_read_back():
     ],
 )
 def test_any_other_spelling_is_refused(text):
-    with pytest.raises(BadDatasetId):
+    with pytest.raises(BadId):
         DatasetId.parse(text)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xed\x01", bytes(34), b"\xed\x01" + bytes(33)])
 def test_bytes_that_are_no_id_are_refused(data):
-    with pytest.raises(BadDatasetId):
+    with pytest.raises(BadId):
         DatasetId.from_bytes(data)
-    with pytest.raises(BadDatasetId):
+    with pytest.raises(BadId):
         DatasetId(data[:31])

@@ -3,7 +3,7 @@
 import pytest
 
 from floodmark.chain.ids import LOGICAL, SHA3_256, Multihash
-from floodmark.errors import BadHash
+from floodmark.errors import BadId
 
 TEXT = "f162008c3792b2a4deed1bd7ea2328fb5de5531eccf0fbfa04a7d800cdc267137c635"
 LOGICAL_TEXT = "f9680c001200b3483eecc3d5c6b50ee6b8cba11b51c08f89ea1f53d3a334c743199f5fe656e"
@@ -45,20 +45,20 @@ def test_text_and_bytes_read_back(text, code):
     ],
 )
 def test_any_other_spelling_is_refused(text):
-    with pytest.raises(BadHash):
+    with pytest.raises(BadId):
         Multihash.parse(text)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x16", b"\x16\x20", bytes(34), bytes(37), b"\x16\x20" + bytes(31)])
 def test_bytes_that_are_no_multihash_are_refused(data):
-    with pytest.raises(BadHash):
+    with pytest.raises(BadId):
         Multihash.from_bytes(data)
 
 
 def test_unknown_function_or_short_digest_is_refused():
-    with pytest.raises(BadHash, match="0x12"):
+    with pytest.raises(BadId, match="0x12"):
         Multihash(0x12, bytes(32))
-    with pytest.raises(BadHash, match="not 31"):
+    with pytest.raises(BadId, match="not 31"):
         Multihash(SHA3_256, bytes(31))
 
 

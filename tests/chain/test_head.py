@@ -3,7 +3,7 @@
 import pytest
 
 from floodmark.chain.ids import LOGICAL, Multihash, format_head, parse_head
-from floodmark.errors import BadHash
+from floodmark.errors import BadId
 
 HEAD = Multihash.sha3_256(b"multihash")
 
@@ -26,5 +26,5 @@ def test_head_is_the_hash_s_text_and_reads_back():
     ],
 )
 def test_anything_else_is_refused(data):
-    with pytest.raises(BadHash, match="refs/head"):
+    with pytest.raises(BadId, match="refs/head"):
         parse_head(data)

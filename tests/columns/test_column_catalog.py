@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from columns.column_worlds import DATASET, add, objects_at, objects_in
 from floodmark.columns import catalog as catalogs
 from floodmark.columns.catalog import Catalog, ColumnDefinition, FunctionRef, hash_inputs, identity
-from floodmark.errors import BadCatalog, CommitConflict, CommitUnknown, SwapUnknown, UnknownColumn
+from floodmark.errors import CommitConflict, CommitUnknown, SwapUnknown, UnknownColumn, UnreadableColumn
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.pointer import MAX_RACES
@@ -84,7 +84,7 @@ def test_a_damaged_catalog_is_refused(objects, harm):
     data = objects.store.get(objects.catalog_key)
     for at in range(0, len(data), 11):
         put(objects.store, objects.catalog_key, HARM[harm](data, at))
-        with pytest.raises(BadCatalog) as caught:
+        with pytest.raises(UnreadableColumn) as caught:
             catalogs.load(objects)
         assert caught.value.key == objects.catalog_key
 

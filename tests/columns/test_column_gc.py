@@ -37,7 +37,7 @@ from floodmark.columns.garbage import column_usage, find_garbage, remove_garbage
 from floodmark.columns.purge import drop_purged
 from floodmark.columns.verify import find_column_problems
 from floodmark.derive.checkpoint_key import CheckpointPrefix, data_key, hash_text, range_key
-from floodmark.errors import BadColumn
+from floodmark.errors import UnreadableColumn
 from floodmark.storage import sweep
 from rows.harm import replace as put
 from storage.garbage_sources import StaticSource
@@ -168,7 +168,7 @@ def test_nothing_is_removed_for_a_catalog_that_is_no_longer_the_present_one(obje
 def test_a_damaged_manifest_stops_the_collection(objects):
     fill(objects, "a", 0, [1.0])
     put(objects.store, objects.manifest_key(column(objects, "a").manifest), b"nonsense")
-    with pytest.raises(BadColumn):
+    with pytest.raises(UnreadableColumn):
         old_garbage(objects)
 
 

@@ -10,7 +10,7 @@ from pyroaring import BitMap
 from columns.column_worlds import add, column, fill, manifest, objects_at
 from floodmark.columns import manifest as manifests
 from floodmark.columns.manifest import ColumnManifest, ColumnSegment, Fragment, decode, encode
-from floodmark.errors import BadColumn
+from floodmark.errors import UnreadableColumn
 from floodmark.storage.document import DamagedDocument
 from rows.harm import HARM
 from rows.harm import replace as put
@@ -96,7 +96,7 @@ def test_a_damaged_manifest_is_refused(objects, harm):
     data = objects.store.get(key)
     for harmed in {HARM[harm](data, at) for at in range(0, len(data), 7)} - {data}:
         put(objects.store, key, harmed)
-        with pytest.raises(BadColumn) as caught:
+        with pytest.raises(UnreadableColumn) as caught:
             manifest(objects, "a")
         assert (caught.value.column, caught.value.key) == ("a", key)
 
@@ -112,7 +112,7 @@ def test_the_manifest_of_another_field_is_refused(objects):
     add(objects, "a")
     fill(objects, "a", 0, [1.0])
     other = add(objects, "b")
-    with pytest.raises(BadColumn, match="belongs to field 1, not to 2"):
+    with pytest.raises(UnreadableColumn, match="belongs to field 1, not to 2"):
         manifests.load(objects, type(other)(**{**vars(other), "manifest": column(objects, "a").manifest}))
 
 

@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from columns.column_worlds import objects_at
 from floodmark.columns import row_errors
 from floodmark.columns.checkpoint_batch import ERROR_TYPE
-from floodmark.errors import BadRowErrors
+from floodmark.errors import UnreadableColumn
 from rows.harm import HARM
 from rows.harm import replace as put
 
@@ -81,6 +81,6 @@ def test_damaged_errors_are_refused(objects, harm):
     data = objects.store.get(key)
     for harmed in {HARM[harm](data, at) for at in range(0, len(data), 13)} - {data}:
         put(objects.store, key, harmed)
-        with pytest.raises(BadRowErrors) as caught:
+        with pytest.raises(UnreadableColumn) as caught:
             row_errors.load(objects, digest)
         assert caught.value.key == key

@@ -13,7 +13,7 @@ from floodmark.engine.attempts import CancelSwitch
 from floodmark.engine.run import run_in_processes
 from floodmark.engine.task import NotShippable, TaskRaised
 from floodmark.engine.worker_pool import POOL
-from floodmark.errors import Cancelled, FloodmarkError, TaskFailed, WorkersNotStarted
+from floodmark.errors import Cancelled, EngineError, FloodmarkError, TaskFailed
 
 pytestmark = pytest.mark.process
 
@@ -281,7 +281,7 @@ def test_worker_that_died_between_two_runs_is_replaced():
 def test_interpreter_that_cannot_start_workers_is_reported(monkeypatch):
     POOL.end()
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(WorkersNotStarted, match="exit code 1"):
+    with pytest.raises(EngineError, match="exit code 1"):
         run_in_processes([1], str)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from floodmark import Retry, Skip
-from floodmark.errors import BadHandling
+from floodmark.errors import BadOption
 from floodmark.functions.on_error import LONGEST_BACKOFF_MS, OnError, parse_on_error
 
 NOW = 1_000
@@ -59,7 +59,7 @@ def test_one_handler_needs_no_list():
     "given", ["ignore", "", [], ["skip", "retry"], [ValueError], ValueError, 3, [Skip(ValueError), 3], True, {"a": 1}]
 )
 def test_nonsense_is_refused_with_what_there_is(given: object):
-    with pytest.raises(BadHandling):
+    with pytest.raises(BadOption):
         parse_on_error(given)
 
 
@@ -75,5 +75,5 @@ def test_nonsense_is_refused_with_what_there_is(given: object):
     ],
 )
 def test_numbers_without_meaning_are_refused(options: dict):
-    with pytest.raises(BadHandling):
+    with pytest.raises(BadOption):
         OnError.retry(**options)

@@ -17,7 +17,6 @@ import pytest
 from floodmark.engine.task import pickle_by_value
 from floodmark.errors import (
     BadFunction,
-    BadHandling,
     BadOption,
     FloodmarkError,
     NoVersion,
@@ -218,7 +217,7 @@ def test_checkpoint_sizes_that_make_no_sense_are_refused(sizes: tuple[Any, Any])
     ],
 )
 def test_handler_that_makes_no_sense_is_refused(make: Any):
-    with pytest.raises(BadHandling):
+    with pytest.raises(BadOption):
         make()
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import floodmark as fm
 from floodmark.dataset import Dataset, DatasetParts
-from floodmark.errors import BadQuery, DuplicateColumns, LedgerError
+from floodmark.errors import BadColumnName, BadQuery, LedgerError
 from floodmark.ledger import side_columns as besides
 from floodmark.ledger import spark_read
 from floodmark.ledger.duckdb_table import raise_failure
@@ -306,7 +306,7 @@ def test_purged_records_shift_nothing(plain):
 def test_name_of_a_data_column_is_refused(plain):
     plain.beside = InMemory(pa.schema([pa.field("N", pa.int64())]))
     for read in (plain.to_arrow, plain.to_batches, plain.scan, plain.read):
-        with pytest.raises(DuplicateColumns, match="'N'"):
+        with pytest.raises(BadColumnName, match="'N'"):
             read()
 
 

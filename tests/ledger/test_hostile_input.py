@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import (
-    BadAsOf,
     BadData,
+    BadPosition,
     DatasetExists,
     TypeMismatch,
     UnknownColumns,
@@ -29,11 +29,11 @@ def dataset(lake):
 
 
 def test_no_time_at_all_purges_nothing(dataset):
-    with pytest.raises(BadAsOf):
+    with pytest.raises(BadPosition):
         dataset.purge(pd.NaT)
-    with pytest.raises(BadAsOf):
+    with pytest.raises(BadPosition):
         dataset.to_arrow(as_of=pd.NaT)
-    with pytest.raises(BadAsOf):
+    with pytest.raises(BadPosition):
         dataset.advance_watermark(pd.NaT)
     assert dataset.count() == 3
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import floodmark as fm
-from floodmark.errors import BadEventTime, DuplicateColumns, ReservedColumn, UnsupportedType
+from floodmark.errors import BadColumnName, BadEventTime, UnsupportedType
 from floodmark.ledger.schema import derive_layout, layout_from_odf
 from floodmark.storage.parquet import Vocabulary
 from ledger.arrow_types import data_types
@@ -100,18 +100,18 @@ def test_schema_can_be_given_by_names_of_types(lake):
 @pytest.mark.parametrize(
     ("schema", "event_time", "error"),
     [
-        ({"offset": "int64"}, None, ReservedColumn),
-        ({"op": "int64"}, None, ReservedColumn),
-        ({"System_Time": "int64"}, None, ReservedColumn),
-        ({"": "int64"}, None, ReservedColumn),
-        ({"a": "int64"}, "offset", ReservedColumn),
-        ({"a": "int64"}, "", ReservedColumn),
-        ({"Event_Time": "int64"}, None, ReservedColumn),
+        ({"offset": "int64"}, None, BadColumnName),
+        ({"op": "int64"}, None, BadColumnName),
+        ({"System_Time": "int64"}, None, BadColumnName),
+        ({"": "int64"}, None, BadColumnName),
+        ({"a": "int64"}, "offset", BadColumnName),
+        ({"a": "int64"}, "", BadColumnName),
+        ({"Event_Time": "int64"}, None, BadColumnName),
         ({"event_time": "int64"}, None, BadEventTime),
         ({"at": "int64"}, "at", BadEventTime),
         ({"att": "date32"}, "at", BadEventTime),
-        ({"a": "int64", "A": "int64"}, None, DuplicateColumns),
-        (pa.schema([("a", "int64"), ("a", "string")]), None, DuplicateColumns),
+        ({"a": "int64", "A": "int64"}, None, BadColumnName),
+        (pa.schema([("a", "int64"), ("a", "string")]), None, BadColumnName),
         ({"a": "float17"}, None, UnsupportedType),
         ({"a": 7}, None, UnsupportedType),
         ({"a": pa.duration("s")}, None, UnsupportedType),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import floodmark as fm
 from floodmark.chain.events import AddData
 from floodmark.chain.ids import Multihash
-from floodmark.errors import BadAsOf, BadPosition, NoSchema
+from floodmark.errors import BadPosition, NoSchema
 from floodmark.storage.memory import CountingStore, MemoryStore
 from ledger.worlds import START, Clock, blocks, numbers
 from profiles import examples
@@ -117,7 +117,7 @@ def test_as_of_a_block_is_the_dataset_right_after_it(dataset):
     [8, 100, -2, True, 1.5, "yesterday", "", Multihash.sha3_256(b"of no block"), Multihash.sha3_256(b"x").text, "99"],
 )
 def test_point_that_does_not_exist_is_refused(dataset, as_of):
-    with pytest.raises(BadAsOf) as refused:
+    with pytest.raises(BadPosition) as refused:
         dataset.to_arrow(as_of=as_of)
     assert refused.value.hint
 
@@ -134,7 +134,7 @@ def test_dataset_without_records_reads_as_empty(memory_lake):
     dataset = memory_lake.create("empty", schema={"n": "int64"})
     assert dataset.count() == 0
     assert values(dataset.to_arrow()) == values(dataset.changes_arrow()) == values(dataset.to_arrow(as_of=-1)) == []
-    with pytest.raises(BadAsOf, match="'empty' has no point 0"):
+    with pytest.raises(BadPosition, match="'empty' has no point 0"):
         dataset.to_arrow(as_of=0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import floodmark as fm
-from floodmark.errors import BadAsOf, NoSchema, RecordsPurged
+from floodmark.errors import BadPosition, NoSchema, RecordsPurged
 from ledger.worlds import events, numbers
 from limits import set_limit
 
@@ -118,7 +118,7 @@ def test_read_and_changes_and_the_past_agree_with_arrow(lake, way):
     assert dataset.read(as_of=middle).count() == 3
     assert sorted(row["offset"] for row in dataset.read(as_of=3, system=True).collect()) == [0, 1, 2, 3]
     assert dataset.read(as_of=-1).collect() == []
-    with pytest.raises(BadAsOf):
+    with pytest.raises(BadPosition):
         dataset.read(as_of=99)
 
     changes = dataset.changes(since=1, until=4)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadAsOf, BadQuery, BadRange, TypeMismatch
+from floodmark.errors import BadPosition, BadQuery, BadRange, TypeMismatch
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import untouched
 
@@ -35,10 +35,10 @@ def read_range(d: fm.Dataset, start: Any, end: Any) -> list[int]:
 
 
 ARGUMENTS: dict[str, tuple[Callable[[fm.Dataset, Any], Any], type[Exception]]] = {
-    "as_of": (lambda d, time: d.to_arrow(as_of=time), BadAsOf),
-    "as_of of an iterator": (lambda d, time: d.to_batches(as_of=time), BadAsOf),
-    "purge": (lambda d, time: d.purge(before=time), BadAsOf),
-    "watermark": (lambda d, time: d.advance_watermark(time), BadAsOf),
+    "as_of": (lambda d, time: d.to_arrow(as_of=time), BadPosition),
+    "as_of of an iterator": (lambda d, time: d.to_batches(as_of=time), BadPosition),
+    "purge": (lambda d, time: d.purge(before=time), BadPosition),
+    "watermark": (lambda d, time: d.advance_watermark(time), BadPosition),
     "start": (lambda d, time: d.timeline_batches(time), BadRange),
     "end": (lambda d, time: d.timeline_batches(None, time), BadRange),
     "pieces": (lambda d, time: d.timeline_pieces(time), BadRange),
@@ -61,7 +61,7 @@ def test_a_time_without_a_zone_is_refused_with_what_it_may_mean(argument: str, g
 def test_now_without_a_zone_is_refused() -> None:
     d = fm.Lake(MemoryStore()).create("d", key="id")
     rows = pa.table({"id": [1]})
-    with pytest.raises(BadAsOf, match="has no time zone"):
+    with pytest.raises(BadPosition, match="has no time zone"):
         d.store_chunk(rows, now=NOON)
     assert d.store_chunk(rows, now=NOON.astimezone()).now == NOON.astimezone()
 
@@ -90,7 +90,7 @@ def test_times_for_an_event_time_without_a_zone_have_none() -> None:
     d.advance_watermark(NOON)
     assert d.watermark == NOON.replace(tzinfo=UTC)
     assert d.purge(before=datetime(2026, 11, 15, 10)).records == 2
-    with pytest.raises(BadAsOf, match="has no time zone"):
+    with pytest.raises(BadPosition, match="has no time zone"):
         d.to_arrow(as_of=NOON)  # is compared with the time of the commit, not with the column
 
 

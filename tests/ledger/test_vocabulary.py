@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadOption, BadPipeline, DatasetExists, ReservedColumn
+from floodmark.errors import BadColumnName, BadOption, BadPipeline, DatasetExists
 from floodmark.provenance.replay import replay
 
 VOCAB = {"offset": "_offset"}
@@ -206,13 +206,13 @@ def test_a_vocabulary_that_does_not_fit_is_refused_when_it_is_declared(lake: fm.
 
 def test_the_new_name_is_reserved_instead_of_the_old_one(lake: fm.Lake) -> None:
     made = lake.create("made", vocab={"offset": "_Offset"})
-    with pytest.raises(ReservedColumn, match="'_offset' is reserved"):
+    with pytest.raises(BadColumnName, match="'_offset' is reserved"):
         made.write(pa.table({"_offset": [1]}))
     made.write(messages((1, "a")))
-    with pytest.raises(ReservedColumn, match="'_OFFSET', which is reserved"):
+    with pytest.raises(BadColumnName, match="'_OFFSET', which is reserved"):
         made.write(messages((1, "a")).append_column("_OFFSET", pa.array([1])))
-    with pytest.raises(ReservedColumn):
+    with pytest.raises(BadColumnName):
         lake.create("other", key="_offset", vocab=VOCAB)
-    with pytest.raises(ReservedColumn) as caught:
+    with pytest.raises(BadColumnName) as caught:
         lake.create("other").write(messages((1, "a")))
     assert "vocab={'offset': '_offset'}" in str(caught.value)

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadAsOf, BadData
+from floodmark.errors import BadData, BadPosition
 from floodmark.storage.memory import CountingStore, MemoryStore
 from ledger.worlds import START, data_events, events, numbers, untouched
 
@@ -106,7 +106,7 @@ def test_watermark_can_be_given_as_text_or_date(dataset, given):
 
 @pytest.mark.parametrize("given", ["soon", "", None, 5])
 def test_watermark_that_is_no_time_is_refused(dataset, given):
-    with untouched(dataset), pytest.raises(BadAsOf):
+    with untouched(dataset), pytest.raises(BadPosition):
         dataset.advance_watermark(given)
 
 

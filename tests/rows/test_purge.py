@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadAsOf, RecordsPurged, StorageError
+from floodmark.errors import BadPosition, RecordsPurged, StorageError
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import START, blocks, events, keys, numbers, untouched
 
@@ -170,7 +170,7 @@ def test_reader_of_an_older_head_is_told_of_the_purge(dataset, lake):
 
 @pytest.mark.parametrize("before", ["long ago", True, 1.5, None])
 def test_purge_before_nothing_sensible_is_refused(dataset, before):
-    with untouched(dataset), pytest.raises(BadAsOf):
+    with untouched(dataset), pytest.raises(BadPosition):
         dataset.purge(before=before)
 
 

@@ -13,13 +13,13 @@ import pytest
 import floodmark as fm
 from faults.recording import HastyFileSystem
 from floodmark.errors import (
+    BadColumnName,
     BadPrimaryKey,
     BadResult,
     BadStep,
     DuplicateKeys,
     NothingCame,
     OutputTaken,
-    ReservedColumn,
     StepFailed,
 )
 from floodmark.sources.generators import BatchGenerate
@@ -222,7 +222,7 @@ def test_a_row_without_its_key_is_refused(lake):
 
 @pytest.mark.parametrize("delete_stale", [True, False])
 def test_a_column_of_operations_is_not_taken_for_one(lake, delete_stale):
-    with pytest.raises(ReservedColumn):
+    with pytest.raises(BadColumnName):
         BatchGenerate(Source(pa.table({"id": [1], "op": [1]})), [FILES], delete_stale, name="list").run(lake)
 
 

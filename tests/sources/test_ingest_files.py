@@ -11,7 +11,7 @@ import pytest
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
-from floodmark.errors import CodeLocation, DuplicateColumns, UnreadableFile
+from floodmark.errors import BadColumnName, CodeLocation, UnreadableFile
 from floodmark.sources import file_log, files, ingest
 from floodmark.sources.file_log import FileLog
 from floodmark.sources.files import IngestFiles
@@ -352,7 +352,7 @@ def test_file_with_two_columns_of_one_name_is_refused_by_name(lake, put, tmp_pat
     step = source(tmp_path, "*.csv", declared=declared)
     step.run(lake)
     (tmp_path / "b.csv").write_text("id,price,id\n2,1,3\n")
-    with pytest.raises(DuplicateColumns, match=r"b\.csv has two columns named 'id'"):
+    with pytest.raises(BadColumnName, match=r"b\.csv has two columns named 'id'"):
         step.run(lake)
     assert ids(lake) == [1]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.errors import NoHashRule
+from floodmark.errors import UnsupportedType
 from floodmark.storage.logical_hash import check_hashable, column_digests, compose_hash, logical_hash, table_digests
 from limits import set_limit
 from profiles import examples
@@ -280,7 +280,7 @@ def test_digests_of_columns_compose_to_the_hash():
     ids=str,
 )
 def test_type_without_a_rule_is_refused_by_name(data_type):
-    with pytest.raises(NoHashRule) as refused:
+    with pytest.raises(UnsupportedType) as refused:
         check_hashable(data_type)
     leaf = data_type.field(0).type if pa.types.is_struct(data_type) else data_type
     assert refused.value.data_type in (str(leaf), str(getattr(leaf, "value_type", leaf)))

@@ -21,11 +21,10 @@ from floodmark.errors import (
     BadResult,
     BadStep,
     DuplicateKeys,
-    KeysChanged,
+    MissingColumns,
     OutputTaken,
     ReadOnlyDataset,
     StepFailed,
-    UnfitResult,
     UnknownDataset,
 )
 from floodmark.storage.local import LocalStore
@@ -251,7 +250,7 @@ def test_a_new_column_of_the_result_is_added_and_one_less_is_refused(lake):
     step(Totals()).run(lake)
     step(lambda table: Totals()(table).assign(half=0.5), version="2").run(lake)
     assert lake["totals"].to_arrow().to_pylist() == [{"g": "a", "total": 1, "half": 0.5}]
-    with pytest.raises(UnfitResult, match="half"):
+    with pytest.raises(MissingColumns, match="half"):
         step(Totals(), version="3").run(lake)
     assert lake["totals"].to_arrow().to_pylist() == [{"g": "a", "total": 1, "half": 0.5}]
 
@@ -348,7 +347,7 @@ def test_another_key_than_the_output_was_made_with_is_refused(lake):
     lake["sales"].write(sales((1, "a", 1)))
     step(Totals()).run(lake)
     other = DatatableTransform(Totals(), ["sales"], [OutputSpec("totals", key="total")], name="totals", version="2")
-    with pytest.raises(KeysChanged):
+    with pytest.raises(OutputTaken):
         other.run(lake)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadHandling, RunFailed
+from floodmark.errors import BadOption, RunFailed
 from floodmark.provenance.replay import replay
 from transforms.oracle import assert_right
 from transforms.worlds import JOIN, MAP, ONE_TO_MANY, TWO_OUTPUTS, World, in_this_process, make_world
@@ -319,7 +319,7 @@ def test_key_that_returned_no_rows_keeps_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [-0.1, 1.5, True, "some", float("nan")])
 def test_share_that_is_no_share_is_an_error(given: Any) -> None:
-    with pytest.raises(BadHandling, match="max_failed"):
+    with pytest.raises(BadOption, match="max_failed"):
         fm.BatchTransform(_typo, ["a"], ["out"], max_failed=given)
 
 

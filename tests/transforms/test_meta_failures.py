@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from floodmark.errors import BadStep, DerivationError, KeysChanged
+from floodmark.errors import BadStep, DerivationError, OutputTaken
 from floodmark.functions.failures import empty_failed_keys, failed_keys_schema
 from floodmark.transforms.failed_keys import failed_column, failed_keys
 from floodmark.transforms.meta import TransformMeta
@@ -79,7 +79,7 @@ def test_file_of_failed_keys_is_not_written_again_when_nothing_about_it_changed(
 
 def test_other_keys_or_another_version_need_a_fresh_start():
     meta = commit(empty(), 1, {1}, failures({1}))
-    with pytest.raises(KeysChanged):
+    with pytest.raises(OutputTaken):
         commit(meta, 2, {2}, empty_failed_keys(pa.schema([("type", pa.string())])))
     with pytest.raises(BadStep):
         meta.after(run(2), [], empty_failed_keys(KEYS), {}, "v2")

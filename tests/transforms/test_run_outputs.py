@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadStep, KeysChanged, OutputTaken
+from floodmark.errors import BadStep, OutputTaken
 from transforms.oracle import assert_right
 from transforms.racing import crash_before, raced_world
 from transforms.worlds import MAP, TWO_OUTPUTS, World, in_this_process, make_world
@@ -72,7 +72,7 @@ def test_first_output_of_a_step_is_no_second_of_another(tmp_path: Path) -> None:
 def test_other_transform_keys_than_the_output_was_made_with_are_refused(world: World) -> None:
     world.run()
 
-    with pytest.raises(KeysChanged, match=r"created with the transform keys \['id'\]") as caught:
+    with pytest.raises(OutputTaken, match=r"created with the transform keys \['id'\]") as caught:
         world.run(transform_keys=["v"])
     assert "drop 'out'" in caught.value.hint
 

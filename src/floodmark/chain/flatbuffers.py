@@ -15,7 +15,7 @@ from datetime import date
 from enum import Enum
 from typing import Any, Protocol
 
-from floodmark.errors import BadDatasetId, BadHash, CorruptBlock, UnencodableBlock
+from floodmark.errors import BadId, ChainError, CorruptBlock
 
 MAX_DEPTH = 64  # of nested tables: the limit of the FlatBuffers verifier
 
@@ -96,7 +96,7 @@ class Writer:
         """Enter a nested table."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise UnencodableBlock(f"Types or tables are nested more than {MAX_DEPTH} deep.")
+            raise ChainError(f"Types or tables are nested more than {MAX_DEPTH} deep.")
 
 
 class Reader:
@@ -358,7 +358,7 @@ class TableKind(_Reference):
     def place(self, writer: Writer, value: Any) -> int:
         """Write the values that the fields refer to, then the table."""
         if value.__class__ is not self.cls:
-            raise UnencodableBlock(f"Expected {self.cls.__name__}, not {value!r}.")
+            raise ChainError(f"Expected {self.cls.__name__}, not {value!r}.")
         writer.descend()
         entries: list[SlotEntry] = []
         for name, slot, kind, optional, omitted, _ in self._slots:
@@ -369,7 +369,7 @@ class TableKind(_Reference):
                 kind.write(writer, slot, field, entries)
             except (struct.error, ValueError, TypeError, AttributeError) as error:
                 message = f"{self.cls.__name__}.{name} cannot hold {field!r}: {error}."
-                raise UnencodableBlock(message, table=self.cls.__name__, field=name, value=field) from error
+                raise ChainError(message, table=self.cls.__name__, field=name, value=field) from error
             if omitted is not None and entries[-1][2] == omitted:
                 entries.pop()
         writer.depth -= 1
@@ -388,7 +388,7 @@ class TableKind(_Reference):
                 continue
             try:
                 values[name] = kind.read(reader, places, slot)
-            except (ValueError, BadHash, BadDatasetId) as error:
+            except (ValueError, BadId) as error:
                 message = f"{self.cls.__name__}.{name} cannot be read: {error}."
                 raise CorruptBlock(message, table=self.cls.__name__, field=name) from error
         reader.depth -= 1
@@ -414,7 +414,7 @@ class UnionKind:
         """Write the code, then the reference."""
         code = self._codes.get(value.__class__)
         if code is None:
-            raise UnencodableBlock(f"{value!r} is not a {self.name}.", value=value)
+            raise ChainError(f"{value!r} is not a {self.name}.", value=value)
         target = self._tables[code].place(writer, value)
         entries.append((slot, 1, _BYTE[code]))
         entries.append((slot + 1, 4, target))

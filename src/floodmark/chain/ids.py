@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from floodmark.errors import BadDatasetId, BadHash
+from floodmark.errors import BadId
 
 SHA3_256 = 0x16
 """Hash of bytes: blocks, Parquet files, checkpoints."""
@@ -32,9 +32,9 @@ class Multihash:
 
     def __post_init__(self) -> None:
         if self.code not in _PREFIXES:
-            raise BadHash(f"Unknown hash function 0x{self.code:x}.", hint=_HASH_HINT, code=self.code)
+            raise BadId(f"Unknown hash function 0x{self.code:x}.", hint=_HASH_HINT, code=self.code)
         if len(self.digest) != DIGEST_SIZE:
-            raise BadHash(f"A digest has {DIGEST_SIZE} bytes, not {len(self.digest)}.", digest=self.digest)
+            raise BadId(f"A digest has {DIGEST_SIZE} bytes, not {len(self.digest)}.", digest=self.digest)
 
     @classmethod
     def sha3_256(cls, data: bytes | bytearray | memoryview) -> Self:
@@ -43,22 +43,22 @@ class Multihash:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse the binary form; `BadHash` if it is not valid."""
+        """Parse the binary form; `BadId` if it is not valid."""
         prefix, code = _CODES.get(len(data), (b"", 0))
         if not prefix or not data.startswith(prefix):
-            raise BadHash(f"These {len(data)} bytes are not a multihash: {data[:40].hex()}.", data=data)
+            raise BadId(f"These {len(data)} bytes are not a multihash: {data[:40].hex()}.", data=data)
         return cls(code, data[len(prefix) :])
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text form: multibase `f` and lower-case hex, without spaces. `BadHash` if it is not valid."""
+        """Parse the text form: multibase `f` and lower-case hex, without spaces. `BadId` if it is not valid."""
         # bytes.fromhex accepts spaces and upper case, but a hash must have exactly one text form.
         if text[:1] != "f" or not set(text[1:]) <= set("0123456789abcdef") or len(text) % 2 == 0:
-            raise BadHash(f"Not a multihash: {text[:100]!r}.", hint=_HASH_HINT, text=text)
+            raise BadId(f"Not a multihash: {text[:100]!r}.", hint=_HASH_HINT, text=text)
         try:
             return cls.from_bytes(bytes.fromhex(text[1:]))
-        except BadHash as error:
-            raise BadHash(f"Not a multihash: {text[:100]!r}.", hint=_HASH_HINT, text=text) from error
+        except BadId as error:
+            raise BadId(f"Not a multihash: {text[:100]!r}.", hint=_HASH_HINT, text=text) from error
 
     @property
     def bytes(self) -> bytes:
@@ -99,7 +99,7 @@ class DatasetId:
 
     def __post_init__(self) -> None:
         if len(self.public_key) != KEY_SIZE:
-            raise BadDatasetId(f"A public key has {KEY_SIZE} bytes, not {len(self.public_key)}.")
+            raise BadId(f"A public key has {KEY_SIZE} bytes, not {len(self.public_key)}.")
 
     @classmethod
     def generate(cls, random_bytes: Callable[[int], bytes]) -> Self:
@@ -114,22 +114,22 @@ class DatasetId:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse the binary form; `BadDatasetId` if it is not valid."""
+        """Parse the binary form; `BadId` if it is not valid."""
         if len(data) != len(_PREFIX) + KEY_SIZE or not data.startswith(_PREFIX):
-            raise BadDatasetId(f"These {len(data)} bytes are not a dataset id: {data[:40].hex()}.", data=data)
+            raise BadId(f"These {len(data)} bytes are not a dataset id: {data[:40].hex()}.", data=data)
         return cls(data[len(_PREFIX) :])
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text form: lower case, without spaces. `BadDatasetId` if it is not valid."""
+        """Parse the text form: lower case, without spaces. `BadId` if it is not valid."""
         digits = text.removeprefix(_TEXT_PREFIX)
         # bytes.fromhex accepts spaces and upper case, but an id must have exactly one text form.
         if digits == text or not set(digits) <= set("0123456789abcdef") or len(digits) % 2:
-            raise BadDatasetId(f"Not a dataset id: {text[:100]!r}.", hint=_HINT, text=text)
+            raise BadId(f"Not a dataset id: {text[:100]!r}.", hint=_HINT, text=text)
         try:
             return cls.from_bytes(bytes.fromhex(digits))
-        except BadDatasetId as error:
-            raise BadDatasetId(f"Not a dataset id: {text[:100]!r}.", hint=_HINT, text=text) from error
+        except BadId as error:
+            raise BadId(f"Not a dataset id: {text[:100]!r}.", hint=_HINT, text=text) from error
 
     @property
     def bytes(self) -> bytes:
@@ -168,15 +168,15 @@ def parse_head(data: bytes) -> Multihash:
     """The newest block's hash. Strict, because compare-and-swap needs exactly one text form per block."""
     try:
         head = Multihash.parse(data.decode("ascii"))
-    except (BadHash, UnicodeDecodeError) as error:
+    except (BadId, UnicodeDecodeError) as error:
         raise _bad_head(data) from error
     if head.code != SHA3_256:
         raise _bad_head(data)
     return head
 
 
-def _bad_head(data: bytes) -> BadHash:
-    return BadHash(
+def _bad_head(data: bytes) -> BadId:
+    return BadId(
         f"refs/head does not contain a block hash but {data[:100]!r}.",
         hint="Write the hash of the newest block to it: f1620 and 64 lower-case hex digits, no newline.",
         data=data,

@@ -24,7 +24,7 @@ from floodmark.chain.events import (
 )
 from floodmark.chain.ids import BlockRef, DatasetId, Multihash
 from floodmark.chain.schema import DataSchema
-from floodmark.errors import BadDatasetId
+from floodmark.errors import BadId
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def parse_input_ids(transform: SetTransform) -> tuple[DatasetId | None, ...]:
 def _parse_id(ref: str) -> DatasetId | None:
     try:
         return DatasetId.parse(ref)
-    except BadDatasetId:
+    except BadId:
         return None  # rule 7 reports it together with the block
 
 

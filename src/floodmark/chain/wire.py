@@ -26,7 +26,7 @@ from floodmark.chain.flatbuffers import (
     Writer,
 )
 from floodmark.chain.ids import DatasetId, Multihash
-from floodmark.errors import CorruptBlock, UnencodableBlock, UnsupportedBlockVersion
+from floodmark.errors import ChainError, CorruptBlock, UnsupportedBlockVersion
 
 VERSION = 3
 BLOCK_KIND = 0x400000
@@ -59,8 +59,8 @@ def encode(block: MetadataBlock, version: int = VERSION) -> bytes:
         raise _unsupported(version)
     try:
         content = _written(BLOCK, block, version)
-    except UnencodableBlock as error:
-        raise UnencodableBlock(f"Block {block.sequence_number}: {error.message}", **error.facts) from error
+    except ChainError as error:
+        raise ChainError(f"Block {block.sequence_number}: {error.message}", **error.facts) from error
     return _written(_MANIFEST, _Manifest(BLOCK_KIND, version, content), version)
 
 

@@ -38,7 +38,7 @@ from floodmark.columns.value_sources import (
 from floodmark.columns.work import ColumnJob, WrittenSegment
 from floodmark.derive.checkpoint_key import data_key
 from floodmark.engine.rounds import most_rows_that_fit
-from floodmark.errors import BadRowErrors
+from floodmark.errors import UnreadableColumn
 from floodmark.rows.row_hash import hash_rows
 from floodmark.storage import row_sets
 from floodmark.storage.arrays import I64
@@ -139,7 +139,7 @@ def _unchanged_rows(work: ColumnJob, task: AssembleTask, base: int) -> tuple[Bit
     """The unchanged rows of this computation, and their errors. No rows when the errors cannot be read."""
     try:
         return task.done, row_errors.only(row_errors.load(work.objects, task.errors), task.done, base)
-    except BadRowErrors as error:
+    except UnreadableColumn as error:
         _log.warning("%s; only rows that this run computed are recorded as finished", error.message)
         return BitMap(), row_errors.EMPTY
 

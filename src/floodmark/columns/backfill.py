@@ -32,7 +32,7 @@ from floodmark.columns.work import ColumnJob, RangeResult
 from floodmark.derive.run import Derivation, run_derivation, take_turn
 from floodmark.engine.progress import Progress
 from floodmark.engine.rounds import TaskRunner
-from floodmark.errors import BadColumn, BadRowErrors, DerivationError, Unreadable, UnreadableColumn, UnreadableSlice
+from floodmark.errors import DerivationError, Unreadable, UnreadableColumn, UnreadableSlice
 from floodmark.functions.udf import Udf
 from floodmark.storage import row_sets
 
@@ -133,7 +133,11 @@ class _Run(Derivation[_State, BackfillReport]):
     counts: _Counts = field(default_factory=_Counts)
     has_turn: bool = False
 
-    replaced = (UnreadableSlice, BadColumn, UnreadableColumn)  # a purge or a commit removed what tasks were reading
+    replaced = (
+        UnreadableSlice,
+        UnreadableColumn,
+        UnreadableColumn,
+    )  # a purge or a commit removed what tasks were reading
 
     def take_snapshot(self) -> _State:
         column_snapshot = self.take_column_snapshot()
@@ -319,7 +323,7 @@ def _changed(column_snapshot: ColumnSnapshot, plan: FragmentPlan, made: Sequence
     changed |= plan.lost.done - rows
     try:
         failed = _failed(plan, row_errors.load(column_snapshot.objects, plan.lost.errors))
-    except BadRowErrors:
+    except UnreadableColumn:
         return changed | plan.lost.done
     now = BitMap.union(*[_failed(plan, a.written.errors) for a in made], BitMap(), BitMap())
     return changed | (plan.lost.done & (failed ^ now))
@@ -357,7 +361,7 @@ def _errors(column_snapshot: ColumnSnapshot, plan: FragmentPlan, rows: BitMap, f
     stay = (plan.before.done | plan.before.kept) - rows
     try:
         kept = row_errors.only(row_errors.load(column_snapshot.objects, before), stay, plan.window.base)
-    except BadRowErrors as error:
+    except UnreadableColumn as error:
         _log.warning("%s; the errors of rows that were not computed again are lost", error.message)
         kept = row_errors.EMPTY
     return row_errors.put(column_snapshot.objects, row_errors.merge_errors([kept, *found]))

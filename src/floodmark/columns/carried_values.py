@@ -37,7 +37,7 @@ from floodmark.columns.value_sources import (
     read_stored_time,
 )
 from floodmark.columns.work import ColumnJob, read_records
-from floodmark.errors import BadRowErrors, CheckpointCoverageError, UnreadableColumn
+from floodmark.errors import CheckpointCoverageError, UnreadableColumn
 from floodmark.ledger.selection import select
 from floodmark.ledger.strategy import strategy_of
 from floodmark.rows.classify import CORRECT_FROM, CORRECT_TO, RETRACT
@@ -230,7 +230,7 @@ def carry_values(work: ColumnJob, task: CarryTask) -> BitMap:
             for offsets, results in _read_results(work, stored[number], part):
                 places = at + np.searchsorted(part, offsets)
                 writer.add(addresses[places], results)
-        except (UnreadableColumn, CheckpointCoverageError, BadRowErrors) as error:
+        except (UnreadableColumn, CheckpointCoverageError) as error:
             _log.warning("%s; the function is called for the records that replaced these", error.message)
         at += len(part)
     writer.store()

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.columns.checkpoint_store import CheckpointStore
-from floodmark.errors import BadCatalog, CommitConflict, CommitUnknown, SwapUnknown, UnknownColumn
+from floodmark.errors import CommitConflict, CommitUnknown, SwapUnknown, UnknownColumn, UnreadableColumn
 from floodmark.ledger.objects import DerivedObjects
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
@@ -244,7 +244,7 @@ def _decode(data: bytes, key: str) -> _StoredCatalog:
     try:
         facts = document.decode(data, _KIND, key).facts
     except DamagedDocument as error:
-        raise BadCatalog(
+        raise UnreadableColumn(
             f"the catalog of computed columns {key!r} is damaged, or has a format that this release does not support:"
             f" {error.problem}",
             hint="upgrade, or restore it from a backup; without it, computed columns must be added again",

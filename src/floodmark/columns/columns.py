@@ -22,7 +22,7 @@ from floodmark.columns.catalog import (
     ColumnObjects,
     FunctionRef,
 )
-from floodmark.errors import BadFunction, BadRowErrors, ColumnExists, FloodmarkError
+from floodmark.errors import BadFunction, ColumnExists, FloodmarkError, UnreadableColumn
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.scan import Where
 from floodmark.ledger.snapshot import Snapshot
@@ -388,6 +388,6 @@ def _error_rows(column_snapshot: ColumnSnapshot, digest: str | None, live: BitMa
 def _count_errors(column_snapshot: ColumnSnapshot, digest: str | None, live: BitMap, base: int) -> int:
     try:
         return int(_error_rows(column_snapshot, digest, live, base).num_rows)
-    except BadRowErrors as error:
+    except UnreadableColumn as error:
         _log.warning("%s", error)  # the rest of the status does not need the errors
         return 0

@@ -17,7 +17,7 @@ from floodmark.columns import row_errors
 from floodmark.columns.catalog import Catalog, ColumnDefinition, ColumnObjects
 from floodmark.columns.manifest import ColumnManifest, Fragment
 from floodmark.derive.checkpoint_key import CheckpointPrefix
-from floodmark.errors import BadRowErrors, DerivationError, LostRace
+from floodmark.errors import DerivationError, LostRace, UnreadableColumn
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _without_errors(objects: ColumnObjects, fragment: Fragment, hidden: BitMap, 
     """A fragment without the errors of hidden rows: their old inputs caused them."""
     try:
         errors = row_errors.load(objects, fragment.errors)
-    except BadRowErrors as error:  # values can be committed without it
+    except UnreadableColumn as error:  # values can be committed without it
         _log.warning("%s", error.message)
         return fragment
     left = row_errors.without(errors, hidden, fragment.number * catalog.fragment_rows)

@@ -14,13 +14,13 @@ from floodmark.columns.catalog import FIRST_FIELD_ID, Catalog, ColumnDefinition,
 from floodmark.columns.checkpoint_batch import ERROR, ROWADDR
 from floodmark.engine.progress import is_encodable
 from floodmark.errors import (
-    BadColumn,
     BadName,
     BadOption,
     ColumnExists,
     DerivationError,
     TypeMismatch,
     UnknownColumn,
+    UnreadableColumn,
 )
 
 
@@ -125,7 +125,7 @@ def _had_errors(objects: ColumnObjects, column: ColumnDefinition) -> bool:
     """Whether rows of a column were skipped. A function that failed once may succeed the next time."""
     try:
         return any(f.errors is not None for f in manifests.load(objects, column).fragments)
-    except BadColumn:
+    except UnreadableColumn:
         return True  # unknown, so assume errors
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pyroaring import BitMap
 
 from floodmark.columns.catalog import ColumnDefinition, ColumnObjects
-from floodmark.errors import BadColumn, ObjectNotFound
+from floodmark.errors import ObjectNotFound, UnreadableColumn
 from floodmark.ledger.position import Position
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
@@ -179,8 +179,8 @@ def find(objects: ColumnObjects, digest: str) -> ColumnManifest | None:
         return None
 
 
-def _bad(column: ColumnDefinition, key: str, problem: str) -> BadColumn:
-    return BadColumn(
+def _bad(column: ColumnDefinition, key: str, problem: str) -> UnreadableColumn:
+    return UnreadableColumn(
         f"the manifest {key!r} of the computed column {column.name!r} {problem}",
         hint=f"call drop_column({column.name!r}) and add it again; values in its checkpoints are not computed again",
         column=column.name,

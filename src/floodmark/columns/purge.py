@@ -23,9 +23,6 @@ from floodmark.columns.commit import ChangedAddresses, hide_dependent_values
 from floodmark.columns.manifest import ColumnSegment, Fragment
 from floodmark.derive.checkpoint_key import CheckpointPrefix, hash_text, parse_key
 from floodmark.errors import (
-    BadCatalog,
-    BadColumn,
-    BadRowErrors,
     CommitConflict,
     CommitUnknown,
     StorageError,
@@ -48,7 +45,7 @@ def drop_purged(objects: ColumnObjects, before: int, dataset_id: str = "") -> No
             return  # the dataset never had a computed column
         after = catalogs.change(objects, partial(_purged, objects, dataset_id, before))
         left = find_purge_leftovers(objects, after, before, dataset_id)
-    except (StorageError, CommitConflict, CommitUnknown, BadCatalog, BadColumn) as error:
+    except (StorageError, CommitConflict, CommitUnknown, UnreadableColumn) as error:
         _log.warning("values computed from purged records could not be removed (%s); the next purge tries again", error)
         return
     for delete, keys in ((objects.store.delete, left.files), (objects.checkpoints.delete, left.checkpoints)):
@@ -105,7 +102,7 @@ class _PurgedColumn:
 def _column(objects: ColumnObjects, column: ColumnDefinition, catalog: Catalog, before: int) -> _PurgedColumn:
     try:
         manifest = manifests.load(objects, column)
-    except BadColumn as error:  # without a manifest, no value can be kept
+    except UnreadableColumn as error:  # without a manifest, no value can be kept
         _log.warning("%s; the purge drops all values of the column", error.message)
         return _PurgedColumn(replace(column, manifest=None), _all_rows(objects, column, catalog))
     trimmed = [_fragment(objects, column, f, catalog.fragment_rows, before) for f in manifest.fragments]
@@ -166,7 +163,7 @@ def _segment(
 def _errors(objects: ColumnObjects, digest: str | None, before: int) -> str | None:
     try:
         errors = row_errors.load(objects, digest)
-    except BadRowErrors as error:
+    except UnreadableColumn as error:
         _log.warning("%s; the purge drops it", error.message)
         return None
     return row_errors.put(objects, errors.filter(pc.field("offset") >= before))
@@ -183,7 +180,7 @@ def _first_of_file(objects: ColumnObjects, key: str) -> int:
 def _first_of_errors(objects: ColumnObjects, key: str) -> int:
     try:
         offsets = row_errors.load(objects, key.rpartition("/")[2]).column("offset")
-    except BadRowErrors:
+    except UnreadableColumn:
         return 0
     return int(pc.min(offsets).as_py())
 

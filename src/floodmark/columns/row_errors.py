@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.columns.catalog import ColumnObjects
-from floodmark.errors import BadRowErrors, ObjectNotFound
+from floodmark.errors import ObjectNotFound, UnreadableColumn
 from floodmark.storage import row_sets
 from floodmark.storage.arrays import I64
 
@@ -86,7 +86,7 @@ def put(objects: ColumnObjects, errors: pa.Table) -> str | None:
 
 
 def load(objects: ColumnObjects, digest: str | None) -> pa.Table:
-    """The error rows with this digest; `BadRowErrors` when they are missing or damaged."""
+    """The error rows with this digest; `UnreadableColumn` when they are missing or damaged."""
     if digest is None:
         return EMPTY
     key = objects.errors_key(digest)
@@ -113,8 +113,8 @@ def decode(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(data).read_all()
 
 
-def _bad(key: str, problem: str) -> BadRowErrors:
-    return BadRowErrors(
+def _bad(key: str, problem: str) -> UnreadableColumn:
+    return UnreadableColumn(
         f"the file {key!r} with the errors of skipped rows {problem}",
         hint="run backfill(…, retry_errors=True) to compute the skipped rows again; other values are not affected",
         key=key,

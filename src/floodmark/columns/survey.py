@@ -20,7 +20,7 @@ from floodmark.columns.manifest import ColumnManifest, ColumnSegment, Fragment
 from floodmark.columns.plan import FragmentPlan, FragmentWindow, MissingRows, StoredResults, plan_fragment
 from floodmark.columns.snapshot import ColumnSnapshot
 from floodmark.derive.checkpoint_key import CheckpointPrefix, hash_text
-from floodmark.errors import BadRowErrors
+from floodmark.errors import UnreadableColumn
 from floodmark.ledger.scan import Where
 from floodmark.storage import row_sets
 
@@ -206,7 +206,7 @@ def _carrying(
         before = by_number[number].before
         try:
             errors = row_errors.load(column_snapshot.objects, before.errors)
-        except BadRowErrors:
+        except UnreadableColumn:
             return BitMap()  # a row without a value may have failed
         return before.done - rows_of(errors, number) if retried else before.done
 
@@ -254,7 +254,7 @@ def _skipped(
         return BitMap()
     try:
         offsets = row_errors.load(column_snapshot.objects, before.errors).column("offset").to_numpy()
-    except BadRowErrors as error:
+    except UnreadableColumn as error:
         _log.warning("%s; every row without a value is tried again", error.message)
         return _nulls(column_snapshot, column, before, window) & window.wanted
     return row_sets.from_array(offsets - window.base) & window.wanted

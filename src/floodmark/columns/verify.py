@@ -17,7 +17,7 @@ from floodmark.columns.column_file import SegmentFile
 from floodmark.columns.manifest import ColumnManifest, ColumnSegment, Fragment
 from floodmark.columns.purge import find_purge_leftovers
 from floodmark.engine.run import GeneratorThreads
-from floodmark.errors import BadCatalog, BadColumn, BadRowErrors, UnreadableColumn
+from floodmark.errors import UnreadableColumn
 from floodmark.ledger.verify import VerifyProblem
 from floodmark.storage import row_sets
 from floodmark.storage.parquet import ROW_GROUP_ROWS
@@ -39,7 +39,7 @@ def find_column_problems(objects: ColumnObjects, purged_before: int = 0, dataset
             lambda catalog: catalogs.load(objects) != catalog,
             doubted=bool,
         )
-    except BadCatalog as error:
+    except UnreadableColumn as error:
         return [VerifyProblem("column", error.key, error.message)]
 
 
@@ -55,7 +55,7 @@ def _column_problems(objects: ColumnObjects, catalog: Catalog, column: ColumnDef
     key = objects.manifest_key(column.manifest)
     try:
         manifest = manifests.load(objects, column)
-    except BadColumn as error:
+    except UnreadableColumn as error:
         yield VerifyProblem("column", key, error.message, column=column.name)
         return
     rows = catalog.fragment_rows
@@ -129,7 +129,7 @@ def _purged_problems(objects: ColumnObjects, catalog: Catalog, before: int, data
     try:
         starts = {c: _first_offset(manifests.load(objects, c)) for c in catalog.columns}
         left = find_purge_leftovers(objects, catalog, before, dataset_id)
-    except BadColumn:
+    except UnreadableColumn:
         return  # already reported; without the manifest, the owners of the files are unknown
     for column, start in starts.items():
         if start is not None and start < before:
@@ -152,7 +152,7 @@ def _error_problems(
     key = objects.errors_key(fragment.errors)
     try:
         offsets = row_errors.load(objects, fragment.errors).column("offset").to_numpy()
-    except BadRowErrors as error:
+    except UnreadableColumn as error:
         yield VerifyProblem("column", key, f"{error.message}; {error.hint}", column=column.name)
         return
     if len(offsets) and (offsets.min() // rows != fragment.number or offsets.max() // rows != fragment.number):

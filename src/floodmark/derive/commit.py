@@ -23,7 +23,7 @@ from floodmark.chain.ids import DatasetId, Multihash
 from floodmark.engine.progress import Progress
 from floodmark.engine.run import run_on_spark
 from floodmark.engine.session import Runtime
-from floodmark.errors import CommitConflict, NoSchema, ReadOnlyDataset, UnfitResult
+from floodmark.errors import CommitConflict, MissingColumns, NoSchema, ReadOnlyDataset, TypeMismatch
 from floodmark.ledger.append import WriteResult
 from floodmark.ledger.block_attributes import BatchTally
 from floodmark.ledger.casting import can_cast, cast_columns, check_event_times
@@ -117,10 +117,10 @@ def evolve_layout(name: str, layout: Layout, schema: pa.Schema) -> tuple[Layout,
         at = schema.get_field_index(known.name)
         if at < 0:
             message = f"the result for {name!r} has no column {known.name!r} any more"
-            raise UnfitResult(message, hint=hint, column=known.name)
+            raise MissingColumns(message, hint=hint, columns=[known.name])
         if not can_cast(schema.field(at).type, known.type):
             message = f"column {known.name!r} of {name!r} is {known.type}, the result has {schema.field(at).type}"
-            raise UnfitResult(message, hint=hint, column=known.name)
+            raise TypeMismatch(message, hint=hint, column=known.name)
     added = [
         pa.field(f.name, canonical_type(f.type, f.name)) for f in schema if layout.data.get_field_index(f.name) < 0
     ]

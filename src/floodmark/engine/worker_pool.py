@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from floodmark.engine.task import TaskOutcome, unpack_outcome
 from floodmark.engine.worker_setup import RunOrders, WorkerEnvironment
-from floodmark.errors import WorkersNotStarted
+from floodmark.errors import EngineError
 
 Work = TypeVar("Work")
 _END_TIMEOUT = 5.0
@@ -228,7 +228,7 @@ class RunWorkers(Generic[Work]):
     def _record_start(self, worker: Worker, answer: bytes | None) -> None:
         self._starting.remove(worker)
         if answer is None:
-            raise WorkersNotStarted(
+            raise EngineError(
                 f"Could not start a worker process: {worker.end_text()}",
                 hint=f"Read its output on stderr for the reason. It was started with {sys.executable}.",
                 python=sys.executable,

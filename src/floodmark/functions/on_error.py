@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from floodmark.errors import BadHandling
+from floodmark.errors import BadOption
 
 ErrorPolicy: TypeAlias = Literal["retry", "skip", "fail_fast"]
 FailureState: TypeAlias = Literal["retry", "skipped", "exhausted"]
@@ -32,9 +32,9 @@ class Retry:
 
     def __init__(self, *errors: type[Exception], attempts: int = 3, delay: float = 0.0) -> None:
         if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
-            raise BadHandling(f"Retry takes a whole number of at least 1 attempts, not {attempts!r}")
+            raise BadOption(f"Retry takes a whole number of at least 1 attempts, not {attempts!r}")
         if not isinstance(delay, int | float) or not math.isfinite(delay) or delay < 0:
-            raise BadHandling(f"Retry takes a delay of at least 0 seconds, not {delay!r}")
+            raise BadOption(f"Retry takes a delay of at least 0 seconds, not {delay!r}")
         object.__setattr__(self, "errors", _check_errors("Retry", errors))
         object.__setattr__(self, "attempts", attempts)
         object.__setattr__(self, "delay", float(delay))
@@ -72,15 +72,13 @@ def is_skipped(handlers: tuple[Handler, ...], error: BaseException) -> bool:
 
 def _check_errors(name: str, errors: tuple[object, ...]) -> tuple[type[Exception], ...]:
     if not errors:
-        raise BadHandling(
-            f"{name}() names no errors", hint=f"Name them, {name}(ValueError), or all: {name}(Exception)."
-        )
+        raise BadOption(f"{name}() names no errors", hint=f"Name them, {name}(ValueError), or all: {name}(Exception).")
     good: list[type[Exception]] = []
     for error in errors:
         if not isinstance(error, type) or not issubclass(error, BaseException):
-            raise BadHandling(f"{name} takes classes of errors, not {error!r}")
+            raise BadOption(f"{name} takes classes of errors, not {error!r}")
         if not issubclass(error, Exception) or issubclass(error, MemoryError):
-            raise BadHandling(
+            raise BadOption(
                 f"{name} cannot take {error.__name__}, which must end the task",
                 hint="Leave it out: a task that runs out of memory is repeated with half the rows.",
             )
@@ -106,10 +104,10 @@ class OnError:
     def retry(cls, attempts: int | None = None, backoff: float = 0.0) -> OnError:
         """Include failed keys in every run until they succeed, with an optional limit and optional pauses."""
         if attempts is not None and (not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1):
-            raise BadHandling(f"attempts must be a whole number of at least 1, or None for no limit, not {attempts!r}")
+            raise BadOption(f"attempts must be a whole number of at least 1, or None for no limit, not {attempts!r}")
         is_number = isinstance(backoff, int | float) and not isinstance(backoff, bool)
         if not is_number or not math.isfinite(backoff) or backoff < 0:
-            raise BadHandling(f"backoff must be a number of seconds of at least 0, not {backoff!r}")
+            raise BadOption(f"backoff must be a number of seconds of at least 0, not {backoff!r}")
         return cls("retry", attempts, float(backoff))
 
     @classmethod
@@ -146,7 +144,7 @@ def parse_max_failed(given: object, owner: str) -> float | None:
     """Parse `max_failed=`: the share of newly tried keys or rows that may fail; None means all but one."""
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if given is not None and not (is_number and 0 <= float(given) <= 1):  # type: ignore[arg-type]
-        raise BadHandling(
+        raise BadOption(
             f"max_failed={given!r} of {owner} is not a share", hint="give a number from 0 to 1: max_failed=0.05"
         )
     return None if given is None else float(given)  # type: ignore[arg-type]
@@ -179,14 +177,14 @@ def parse_on_error(given: object = "retry") -> OnError:
             return OnError(handlers=(given,))
         case Iterable():
             return _parse_list(list(given))
-    raise BadHandling(f"on_error cannot be {given!r}", hint=_HINT)
+    raise BadOption(f"on_error cannot be {given!r}", hint=_HINT)
 
 
 def _parse_policy(word: str) -> OnError:
     for policy in POLICIES:
         if word == policy:
             return OnError(policy)
-    raise BadHandling(f"on_error cannot be {word!r}", hint=_HINT)
+    raise BadOption(f"on_error cannot be {word!r}", hint=_HINT)
 
 
 def _parse_list(given: list[object]) -> OnError:
@@ -194,10 +192,10 @@ def _parse_list(given: list[object]) -> OnError:
     others = [item for item in given if not isinstance(item, Retry | Skip)]
     for item in others:
         if not isinstance(item, str | OnError):
-            raise BadHandling(f"the list on_error cannot contain {item!r}", hint=_HINT)
+            raise BadOption(f"the list on_error cannot contain {item!r}", hint=_HINT)
     if len(others) > 1:
-        raise BadHandling(f"on_error has two policies: {others[0]!r} and {others[1]!r}", hint=_HINT)
+        raise BadOption(f"on_error has two policies: {others[0]!r} and {others[1]!r}", hint=_HINT)
     if not given:
-        raise BadHandling("on_error is an empty list", hint=_HINT)
+        raise BadOption("on_error is an empty list", hint=_HINT)
     base = parse_on_error(others[0]) if others else OnError()
     return OnError(base.policy, base.attempts, base.backoff, (*base.handlers, *handlers))

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.errors import (
+    BadColumnName,
     BadEventTime,
     BadResult,
     BadStep,
-    DuplicateColumns,
     MissingColumns,
-    ReservedColumn,
     TypeMismatch,
     UnfitRows,
     UnknownColumns,
@@ -176,7 +175,7 @@ class ResultConverter:
         except UnknownColumns as error:
             hint = error.hint if "?" in error.hint else "Drop them in the function, or reset the step's output."
             raise self._bad(error.message, hint) from error
-        except (DuplicateColumns, MissingColumns, ReservedColumn) as error:
+        except (BadColumnName, MissingColumns) as error:
             raise self._bad(error.message, error.hint) from error
         except (TypeMismatch, BadEventTime) as error:
             raise self._unfit(error, error.column) from error

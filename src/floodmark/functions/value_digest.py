@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from floodmark.errors import NoHashRule
+from floodmark.errors import UnsupportedType
 from floodmark.storage.logical_hash import column_digests
 
 
@@ -119,7 +119,7 @@ class Encoder:
             return self._numpy(np.asarray(value), path)
         try:
             arrow = _arrow(value)
-        except NoHashRule as error:
+        except UnsupportedType as error:
             raise CannotEncode(value, path, error.message) from error
         return self.other(value, path) if arrow is None else arrow
 

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.errors import (
+    BadColumnName,
     BadEventTime,
-    DuplicateColumns,
     MissingColumns,
-    ReservedColumn,
     TypeMismatch,
     UnknownColumns,
 )
@@ -28,7 +27,7 @@ def check_unique_names(schema: pa.Schema, where: str) -> None:
     """Refuse data with two columns of the same name."""
     twice = sorted({n for n in schema.names if schema.names.count(n) > 1})
     if twice:
-        raise DuplicateColumns(f"{where} has two columns named {twice[0]!r}", hint="rename one", columns=twice)
+        raise BadColumnName(f"{where} has two columns named {twice[0]!r}", hint="rename one", columns=twice)
 
 
 def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
@@ -39,7 +38,7 @@ def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
     for name in names:
         if name.lower() in reserved and name not in expected:
             only = "; only merge='changelog' reads it" if name.lower() == layout.vocab.op.lower() else ""
-            raise ReservedColumn(
+            raise BadColumnName(
                 f"{where} has a column {name!r}, which is reserved for the system columns",
                 hint=f"drop or rename it; the dataset fills this column itself{only}",
                 column=name,

@@ -28,7 +28,7 @@ from floodmark.chain.schema import check_evolution
 from floodmark.chain.source_steps import ReadStepParquet
 from floodmark.chain.state import EMPTY
 from floodmark.engine.session import Runtime
-from floodmark.errors import BadData, CommitConflict, ReadOnlyDataset, ReservedColumn, StorageError
+from floodmark.errors import BadColumnName, BadData, CommitConflict, ReadOnlyDataset, StorageError
 from floodmark.ledger import names
 from floodmark.ledger.append import first_layout
 from floodmark.ledger.commit import PlannedBlock, empty_event, plan_blocks, publish, to_datetime
@@ -262,7 +262,7 @@ def evolution_events(name: str, schema: pa.Schema, snapshot: Snapshot) -> Sequen
     else:
         existing = [column for column in schema.names if column in layout.data.names]
         if existing:
-            raise ReservedColumn(
+            raise BadColumnName(
                 f"dataset {name!r} already has a column {existing[0]!r}",
                 hint="give only new columns, or the whole schema",
                 column=existing[0],

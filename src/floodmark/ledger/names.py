@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from floodmark.chain.ids import DatasetId
-from floodmark.errors import BadDatasetId, BadName, CommitConflict, DatasetExists, LedgerError, UnknownDataset
+from floodmark.errors import BadId, BadName, CommitConflict, DatasetExists, LedgerError, UnknownDataset
 from floodmark.storage.pointer import MAX_RACES, Pointer, attempt_numbers
 from floodmark.storage.store import Store
 
@@ -261,7 +261,7 @@ def _parse(key: str, data: bytes | None) -> NameEntry | None:
             tuple(map(DatasetId.parse, fields.get("previous", ()))),
             fields.get("rows_of"),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, BadDatasetId, BadName) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, BadId, BadName) as error:
         raise DamagedName(
             f"{key} does not name a dataset: {error}",
             hint='restore the file from a copy of the lake, or write it again: {"name": …, "id": "did:odf:…"}',

@@ -13,11 +13,10 @@ from floodmark.chain.events import SetVocab
 from floodmark.chain.schema import DataSchema, ExtraAttributes
 from floodmark.chain.state import ChainState
 from floodmark.errors import (
+    BadColumnName,
     BadEventTime,
     BadOption,
     BadPrimaryKey,
-    DuplicateColumns,
-    ReservedColumn,
     UnsupportedType,
 )
 from floodmark.ledger.strategy import read_note
@@ -204,7 +203,7 @@ def check_distinct(names: list[str]) -> None:
     lower = [name.lower() for name in names]
     twice = [name for name in names if lower.count(name.lower()) > 1]
     if twice:
-        raise DuplicateColumns(
+        raise BadColumnName(
             f"columns {' and '.join(repr(name) for name in twice[:2])} have the same name (case is ignored)",
             hint="rename one of them",
             columns=twice,
@@ -214,10 +213,10 @@ def check_distinct(names: list[str]) -> None:
 def check_column_name(name: str, vocab: Vocabulary) -> None:
     """Refuse a name that no data column can have."""
     if not name:
-        raise ReservedColumn("a column has no name", hint="give the column a name", column=name)
+        raise BadColumnName("a column has no name", hint="give the column a name", column=name)
     for role, reserved in zip(SYSTEM_COLUMNS, vocab.reserved, strict=True):
         if name.lower() == reserved.lower():
-            raise ReservedColumn(
+            raise BadColumnName(
                 f"column name {name!r} is reserved for the system columns ({', '.join(vocab.reserved)})",
                 hint=f"rename it, for example to {name + '_'!r}; "
                 f"or create a dataset with vocab={{{role!r}: {'_' + role!r}}}, which can have this column",
@@ -269,7 +268,7 @@ def _checked(
     for field in fields:
         check_column_name(field.name, vocab)
         if event_time is None and field.name.lower() == vocab.event_time.lower():
-            raise ReservedColumn(
+            raise BadColumnName(
                 f"column name {field.name!r} is reserved: this dataset uses the system time as event time",
                 hint=f"rename it, for example to {field.name + '_'!r}, or create a dataset with event_time=",
                 column=field.name,

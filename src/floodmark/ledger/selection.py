@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from floodmark.chain.events import AddData, DatasetKind, ExecuteTransform, last_offset
 from floodmark.chain.ids import SHA3_256, Multihash
 from floodmark.chain.walk import read_block, walk_back
-from floodmark.errors import BadAsOf, BadHash, RecordsPurged
+from floodmark.errors import BadId, BadPosition, RecordsPurged
 from floodmark.ledger.commit import ends_transaction
 from floodmark.ledger.moments import MissingZone, parse_moment, to_nanos
 from floodmark.ledger.objects import DatasetObjects
@@ -214,7 +214,7 @@ def _point(snapshot: Snapshot, name: str, as_of: AsOf) -> int:
 def _end_at_text(snapshot: Snapshot, name: str, as_of: str) -> int:
     try:
         return _end_at_block(snapshot, name, Multihash.parse(as_of))
-    except BadHash:
+    except BadId:
         pass
     if _SHORT_HASH.fullmatch(as_of) and (end := _end_where(snapshot, lambda block: block.short == as_of)) is not None:
         return end
@@ -284,11 +284,11 @@ def parse_time(
     try:
         moment = parse_moment(given, in_plain_column=in_plain_column)
     except MissingZone as error:
-        raise BadAsOf(f"{error.message} (dataset {name!r})", hint=error.hint) from error
+        raise BadPosition(f"{error.message} (dataset {name!r})", hint=error.hint) from error
     if moment is None:
         raise _bad(name, given, hint)
     return to_nanos(moment)
 
 
-def _bad(name: str, as_of: object, hint: str) -> BadAsOf:
-    return BadAsOf(f"dataset {name!r} has no point {as_of!r}", hint=hint)
+def _bad(name: str, as_of: object, hint: str) -> BadPosition:
+    return BadPosition(f"dataset {name!r} has no point {as_of!r}", hint=hint)

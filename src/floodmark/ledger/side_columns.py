@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from floodmark.engine.run import GeneratorThreads
-from floodmark.errors import DuplicateColumns
+from floodmark.errors import BadColumnName
 from floodmark.ledger.selection import Selection
 from floodmark.storage.arrays import I64
 
@@ -140,7 +140,7 @@ def check_side_names(records: pa.Schema, beside: SideColumnSet, name: str) -> No
     names = {column.lower() for column in records.names}
     for column in beside.schema.names:
         if column.lower() in names:
-            raise DuplicateColumns(
+            raise BadColumnName(
                 f"dataset {name!r} has both a data column and a computed column {column!r} (case is ignored)",
                 hint=f"remove the computed one with drop_column({column!r}), then add_column() with another name",
                 columns=[column],

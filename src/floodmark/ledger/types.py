@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.chain import schema as odf
-from floodmark.errors import NoHashRule, UnsupportedType
+from floodmark.errors import UnsupportedType
 from floodmark.storage.logical_hash import check_hashable
 
 _UNITS = {
@@ -83,7 +83,7 @@ def canonical_type(data_type: pa.DataType, column: str) -> pa.DataType:
         return pa.struct([pa.field(f.name, canonical_type(f.type, f"{column}.{f.name}")) for f in t])
     try:
         check_hashable(t)
-    except NoHashRule as error:
+    except UnsupportedType as error:
         raise _unsupported(column, t, error.hint) from error
     return data_type
 
@@ -92,7 +92,7 @@ def check_supported(data_type: pa.DataType, column: str) -> None:
     """Refuse a canonical type that the logical hash has no rule for (such as a list of structs)."""
     try:
         check_hashable(data_type)
-    except NoHashRule as error:
+    except UnsupportedType as error:
         raise _unsupported(column, data_type, error.hint) from error
 
 

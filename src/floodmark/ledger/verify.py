@@ -20,7 +20,7 @@ from floodmark.chain.walk import walk_back
 from floodmark.engine.progress import Progress
 from floodmark.engine.run import run_in_threads, run_on_spark
 from floodmark.engine.session import Runtime
-from floodmark.errors import BadHash, ChainError, NoHashRule, ObjectNotFound, StorageError
+from floodmark.errors import BadId, ChainError, ObjectNotFound, StorageError, UnsupportedType
 from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.block_attributes import purged_before
 from floodmark.ledger.objects import DatasetObjects
@@ -146,7 +146,7 @@ def _checkpoint_checks(
     for info in list(objects.checkpoints()):
         try:
             physical = Multihash.parse(info.key.rsplit("/", 1)[-1])
-        except BadHash:
+        except BadId:
             continue  # never read as a checkpoint
         if physical not in named:
             yield CheckpointCheck(objects, None, Checkpoint(physical, info.size), is_newest=False)
@@ -284,7 +284,7 @@ def _check_slice(task: SliceCheck) -> Iterator[VerifyProblem]:
         yield task.problem("its content does not match the hash in its name")
     try:
         yield from _check_content(task, data, intact)
-    except (*_UNREADABLE, NoHashRule) as error:
+    except (*_UNREADABLE, UnsupportedType) as error:
         yield task.problem(f"it cannot be read as a slice: {error}")
 
 

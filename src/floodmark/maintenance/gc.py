@@ -17,7 +17,7 @@ from floodmark.chain.state import ChainState
 from floodmark.chain.walk import walk_back
 from floodmark.columns.garbage import ColumnGarbage
 from floodmark.dataset import Dataset
-from floodmark.errors import BadDatasetId, ClockAhead, FloodmarkError
+from floodmark.errors import BadId, FloodmarkError, StorageError
 from floodmark.ledger import names
 from floodmark.ledger.create import dataset_objects, remove
 from floodmark.ledger.ledger import Ledger
@@ -109,7 +109,7 @@ def check_clock(store: Store, now: float) -> None:
     """Refuse to collect if this machine's clock is ahead of the store's: young objects would look old."""
     ahead = now - read_store_time(store)
     if ahead > MOST_AHEAD:
-        raise ClockAhead(
+        raise StorageError(
             f"this machine's clock is {ahead / 3600:,.1f} hours ahead of that of {store.url}; nothing was removed",
             hint="set the clock, then try again: with a wrong clock, new objects look old",
             seconds=ahead,
@@ -289,7 +289,7 @@ def is_id(text: str) -> bool:
     """Whether a text is the id of a dataset, not a name."""
     try:
         DatasetId.parse(text)
-    except BadDatasetId:
+    except BadId:
         return False
     return True
 
@@ -307,7 +307,7 @@ def _stored_ids(store: Store) -> list[DatasetId]:
 def _id_of(folder: str) -> DatasetId | None:
     try:
         dataset_id = DatasetId.from_bytes(bytes.fromhex(folder))
-    except (ValueError, BadDatasetId):
+    except (ValueError, BadId):
         return None  # not a dataset's folder
     return dataset_id if dataset_id.bytes.hex() == folder else None
 

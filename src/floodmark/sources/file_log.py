@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.chain.ids import Multihash
-from floodmark.errors import BadHash, ObjectNotFound
+from floodmark.errors import BadId, ObjectNotFound
 from floodmark.storage.pointer import Pointer
 
 if TYPE_CHECKING:
@@ -193,6 +193,6 @@ def _pointer(objects: DatasetObjects) -> Pointer:
 def _has_block(objects: DatasetObjects, block: str) -> bool:
     try:
         objects.get_block(Multihash.parse(block))
-    except (ObjectNotFound, BadHash):
+    except (ObjectNotFound, BadId):
         return False
     return True

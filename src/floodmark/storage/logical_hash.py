@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.chain.ids import LOGICAL, Multihash
-from floodmark.errors import NoHashRule
+from floodmark.errors import UnsupportedType
 
 _NULL = b"\x00"
 _TIME_UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
@@ -26,7 +26,7 @@ _BATCH_ROWS = 1 << 17
 
 
 def type_id(data_type: pa.DataType) -> bytes:
-    """The bytes of a leaf type at the start of the digest of its column; `NoHashRule` if the type has no rule."""
+    """The bytes of a leaf type at the start of the digest of its column; `UnsupportedType` if the type has no rule."""
     t: Any = data_type
     types = pa.types
     if types.is_null(t):
@@ -52,7 +52,7 @@ def type_id(data_type: pa.DataType) -> bytes:
         return struct.pack("<HH", 9, _TIME_UNITS[t.unit]) + zone
     if _is_list(t):
         return struct.pack("<H", 11) + type_id(t.value_type)
-    raise NoHashRule(
+    raise UnsupportedType(
         f"type {t} has no rule in the logical hash",
         hint="cast it to a number, string, binary, boolean, decimal, date, time, timestamp, or a list of these",
         data_type=str(t),
@@ -76,7 +76,7 @@ def _leaves(field: pa.Field, level: int) -> Iterator[tuple[str, int, pa.DataType
 
 
 def check_hashable(data_type: pa.DataType) -> None:
-    """Raise `NoHashRule` unless every leaf of the type can be hashed."""
+    """Raise `UnsupportedType` unless every leaf of the type can be hashed."""
     for _, _, leaf in _leaves(pa.field("", data_type), 0):
         if leaf is not None:
             type_id(leaf)

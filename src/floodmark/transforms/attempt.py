@@ -11,7 +11,7 @@ from floodmark.derive.commit import evolve_layout
 from floodmark.derive.inputs import LakeLike
 from floodmark.engine.progress import Progress
 from floodmark.engine.rounds import TaskRunner
-from floodmark.errors import BadResult, UndecidedColumn, UnfitResult
+from floodmark.errors import BadResult, MissingColumns, TypeMismatch, UndecidedColumn
 from floodmark.functions.on_error import explain_refusal
 from floodmark.functions.step_result import OutputShape
 from floodmark.ledger.commit import Commit
@@ -186,7 +186,7 @@ class RunAttempt:
         learning = _without_columns(shapes)
         try:
             return _evolve(shapes, with_known_columns(learning, store.found(learning)))
-        except UnfitResult:
+        except (MissingColumns, TypeMismatch):
             return shapes  # the stored results do not fit the outputs
 
     def _learn_more_columns(self, work: TransformWork, units: Sequence[Unit]) -> tuple[OutputShape, ...]:
@@ -255,7 +255,7 @@ def _without_columns(shapes: Sequence[OutputShape]) -> tuple[OutputShape, ...]:
 
 
 def _evolve(shapes: Sequence[OutputShape], learnt: Sequence[OutputShape]) -> tuple[OutputShape, ...]:
-    """The outputs with the learnt columns added to their own; `UnfitResult` if the learnt ones lack a column."""
+    """The outputs with the learnt columns added to their own; `MissingColumns` if the learnt ones lack a column."""
     return tuple(
         known
         if known.layout is None or new.layout is None

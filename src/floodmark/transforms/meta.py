@@ -14,7 +14,7 @@ import pyarrow as pa
 from floodmark.chain.events import Checkpoint
 from floodmark.chain.ids import Multihash
 from floodmark.derive import notes
-from floodmark.errors import BadStep, DerivationError, KeysChanged
+from floodmark.errors import BadStep, DerivationError, OutputTaken
 from floodmark.functions import failures as failures_of
 from floodmark.functions.failures import empty_failed_keys
 from floodmark.ledger.objects import DatasetObjects
@@ -217,7 +217,7 @@ class TransformMeta:
                 version=version,
             )
         if before.version is not None and keys != before.transform_keys:
-            raise KeysChanged(
+            raise OutputTaken(
                 f"the transform keys of {self.objects.folder!r} are {before.transform_keys}, not {keys}",
                 hint="run `floodmark reset STEP`: the next run computes everything again with the new keys",
                 dataset=self.objects.folder,

@@ -23,7 +23,6 @@ from floodmark.errors import (
     BadStep,
     DatasetExists,
     DuplicateKeys,
-    KeysChanged,
     OutputTaken,
     TypeMismatch,
     UnsupportedType,
@@ -124,7 +123,7 @@ def check_keys(outputs: Sequence[StepOutput], keys: Sequence[str], step: str) ->
         if stored.lookup != transform_keys or (declared is not None and set(declared) != set(stored.key)):
             now = declared if stored.lookup == transform_keys and declared is not None else transform_keys
             before = stored.key if stored.lookup == transform_keys else stored.lookup
-            raise KeysChanged(
+            raise OutputTaken(
                 f"{output.name!r} was created with the transform keys {list(stored.lookup)} and the key "
                 f"{list(stored.key)}; step {step!r} now has {list(now)} instead of {list(before)}",
                 hint=f"drop {output.name!r}: the next run creates it again; or declare the keys of its creation",

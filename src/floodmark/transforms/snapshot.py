@@ -16,7 +16,7 @@ from floodmark.chain.state import parse_input_ids
 from floodmark.derive.inputs import InputSnapshot, LakeLike
 from floodmark.derive.key_shape import KeyShape, OutputKeys
 from floodmark.derive.positions import NO_POSITION, check_on_chain, minimum_watermark
-from floodmark.errors import BadMeta, KeysChanged, OutputTaken
+from floodmark.errors import BadMeta, OutputTaken
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.transforms.key_resolution import resolve_shape
@@ -232,7 +232,7 @@ def _check_types(meta: TransformMeta, shape: KeyShape, output: StepOutput, step:
     before = {field.name: field.type for field in meta.transform_keys}
     for field in shape.keys:
         if before.get(field.name) != field.type:
-            raise KeysChanged(
+            raise OutputTaken(
                 f"the transform key {field.name!r} of step {step!r} has type {field.type}, but had "
                 f"{before.get(field.name)} when {output.name!r} was created",
                 hint=f"drop {output.name!r}: the next run creates it again",

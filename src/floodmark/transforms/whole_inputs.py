@@ -18,7 +18,7 @@ from floodmark.derive.key_shape import InputShape, KeyShape
 from floodmark.derive.notes import BadNote, CommitNote
 from floodmark.derive.positions import NO_POSITION, bind_blocks, check_on_chain
 from floodmark.engine.rounds import TaskRunner
-from floodmark.errors import BadMeta, BadStep, KeysChanged, OutputTaken
+from floodmark.errors import BadMeta, BadStep, OutputTaken
 from floodmark.transforms.outputs import StepOutput, find_outputs
 from floodmark.transforms.specs import snapshot_inputs
 
@@ -164,7 +164,7 @@ def resolve_output_key(
     """The key of an output: as created, as declared, or the columns that the keys of all inputs share."""
     declared, stored = output.spec.key, output.declared_key
     if declared is not None and stored is not None and tuple(declared) != stored:
-        raise KeysChanged(
+        raise OutputTaken(
             f"{output.name!r} was created with the key {list(stored)}; step {step.name!r} now has {list(declared)}",
             hint=f"drop {output.name!r}: the next run creates it again; or declare the key that it was created with",
             step=step.name,

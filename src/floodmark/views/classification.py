@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.errors import BadView, DuplicateColumns, UnsupportedType
+from floodmark.errors import BadColumnName, BadView, UnsupportedType
 from floodmark.ledger.schema import check_column_name
 from floodmark.ledger.types import arrow_schema, canonical_type, check_supported
 from floodmark.storage.parquet import Vocabulary
@@ -298,7 +298,7 @@ def _check_distinct(names: Sequence[str], sources: Mapping[str, InputSchema]) ->
         having = [alias for alias, source in sources.items() if name.lower() in map(str.lower, source.schema.names)]
         where = f": {' and '.join(map(repr, having))} have one each" if len(having) > 1 else ""
         spelled = repr(name) if other == name else f"{other!r} and {name!r} (case is ignored)"
-        raise DuplicateColumns(
+        raise BadColumnName(
             f"its result has two columns {spelled}{where}",
             hint="list the columns instead of *, and rename one of these (… as other_name)",
             columns=[other, name],

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.columns.catalog import FunctionRef
-from floodmark.errors import BadFunction, BadView, DuplicateColumns, LedgerError
+from floodmark.errors import BadColumnName, BadFunction, BadView, LedgerError
 from floodmark.functions.udf import Udf, find_udf
 from floodmark.ledger.schema import check_column_name, check_distinct, quote_name
 from floodmark.storage.parquet import Vocabulary
@@ -170,7 +170,7 @@ def _select(select: Any) -> tuple[tuple[str, str | UdfColumn], ...]:
         _check_name(name)
     try:
         check_distinct(list(select))
-    except DuplicateColumns as error:
+    except BadColumnName as error:
         raise BadView(error.message, hint=error.hint) from error
     return tuple((name, _column(name, given)) for name, given in select.items())
 
