@@ -33,6 +33,10 @@ MEMORY_DISK_BYTES = 2 << 30  # what a run with all its workers may need
 def pytest_configure(config: pytest.Config) -> None:
     load_hypothesis_profile()
     use_memory_disk(config)
+    # Tests must not change what this user's own lakes have seen.
+    state = tempfile.mkdtemp(prefix="fm-state-")
+    config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
+    os.environ["FLOODMARK_STATE"] = state
     # Without bytecode every process that a test starts would compile the package again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A parent that ignores SIGINT (nohup, a shell script) would pass that on to every process that tests start.

@@ -342,10 +342,14 @@ class Dataset:
         """The blocks, newest first, each with a one-sentence summary."""
         return self.parts.ledger.log()
 
-    def verify(self) -> VerifyReport:
-        """Check every block against the rules and every file against its hashes, including derived files."""
+    def verify(self, expect: str | None = None) -> VerifyReport:
+        """Check every block against the rules and every file against its hashes, including derived files.
+
+        The chain must also have the block with the hash `expect`. By default this is the newest block that this machine
+        has seen, so an older `refs/head` is a problem. With `expect` the present head counts as seen from then on.
+        """
         parts = self.parts
-        report = parts.ledger.verify()
+        report = parts.ledger.verify(expect)
         rows = () if report.problems else parts.rows.problems()  # checked against the ledger, which must be intact
         problems = (*report.problems, *rows, *parts.timeline.problems(), *parts.columns.problems())
         return replace(report, problems=problems)

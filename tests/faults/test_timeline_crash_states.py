@@ -62,7 +62,7 @@ class Trial:
 
     def problem(self, state: CrashState, goes_on: bool) -> str | None:
         """What is wrong with the lake when it is opened after a crash, and when it is written to and folded then."""
-        root = state.materialise(self._folder / "state")
+        root = state.materialise(self._folder / state.digest[:16])
         try:
             problem = self._problem_of(root, state, goes_on)
         finally:
@@ -89,7 +89,7 @@ class Trial:
 
     def verified(self, state: CrashState) -> str | None:
         """What verify reports after a crash that readers must not notice."""
-        root = state.materialise(self._folder / "state")
+        root = state.materialise(self._folder / state.digest[:16])
         try:
             problem = self._problem_of_rows(root, state)
             assert problem is None, f"{problem}\n{state.story}\nacknowledged: {state.acknowledged}"

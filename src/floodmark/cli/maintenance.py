@@ -231,12 +231,19 @@ _PRINTED_DIFFERENCES = 3  # printed differences per transaction
 
 @verb("verify")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--expect", metavar="HASH", help="The block that the chain must have. Needs one NAME.")
 @click.option("--replay", is_flag=True, help="Also recompute derived data, and compare.")
 @click.option("--run-stored-code", is_flag=True, help="With --replay: run old code that the lake stores.")
 @click.option("--strict", is_flag=True, help="With --replay: exit code 3 if code is not available.")
 @targets.pipeline_option
 def verify(
-    call: Invocation, names: tuple[str, ...], replay: bool, run_stored_code: bool, strict: bool, file: str | None
+    call: Invocation,
+    names: tuple[str, ...],
+    expect: str | None,
+    replay: bool,
+    run_stored_code: bool,
+    strict: bool,
+    file: str | None,
 ) -> None:
     """Check datasets against their hashes.
 
@@ -248,6 +255,9 @@ def verify(
     Checks every block against the rules of the chain, every file against its hashes, and the key index against the
     records. Without a NAME it checks all datasets. The exit code is 3 if there are problems.
 
+    It also checks that the newest block that this machine has seen is still on the chain. With --expect it checks the
+    block with that hash instead; `floodmark log --json` shows hashes. The newest block then counts as seen.
+
     With --replay it also recomputes every transaction of a step or view, and every computed column, from the inputs of
     that time and with the same columns and code. Steps come from the pipeline, if there is one. Differences are shown
     by key. A transaction is not replayable if its inputs are purged; the exit code is then 3. If its code has changed,
@@ -256,11 +266,13 @@ def verify(
     """
     if (run_stored_code or strict) and not replay:
         raise click.UsageError("--run-stored-code and --strict need --replay")
+    if expect is not None and len(names) != 1:
+        raise click.UsageError("--expect needs exactly one NAME")
     lake = call.lake()
     datasets = [lake[name] for name in names] if names else lake.datasets()
     found: list[VerifyReport] = []
     for dataset in datasets:
-        result = dataset.verify()
+        result = dataset.verify(expect)
         found.append(result)
         if not call.as_json:
             _print_verification(result)

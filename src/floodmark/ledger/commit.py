@@ -26,6 +26,7 @@ from floodmark.chain.walk import walk_back
 from floodmark.errors import CommitUnknown, SwapUnknown
 from floodmark.ledger.block_attributes import BatchTally, commit_part, data_attributes, tally_of
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.witness import Witness, record_commit
 from floodmark.storage.parquet import SliceFile
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -218,13 +219,16 @@ def publish(
         return _is_ancestor(objects, head, block.sequence_number, parse_head(content))
 
     try:
-        return objects.head.swap(None if old is None else format_head(old), format_head(head), happened)
+        swapped = objects.head.swap(None if old is None else format_head(old), format_head(head), happened)
     except SwapUnknown as error:
         raise CommitUnknown(
             f"commit {head.short} may or may not have happened: {error.message}",
             hint="read the dataset's log to find out; writing again with the same source= and state= is always safe",
             block=head,
         ) from error
+    if swapped:
+        record_commit(objects, old, Witness(block.sequence_number, head))
+    return swapped
 
 
 def _is_ancestor(objects: DatasetObjects, ancestor: Multihash, sequence_number: int, head: Multihash) -> bool:

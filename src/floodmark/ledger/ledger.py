@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import pyarrow as pa
 
 from floodmark.chain.events import SourceState
+from floodmark.chain.ids import Multihash
 from floodmark.engine.progress import Progress
 from floodmark.engine.session import Runtime
 from floodmark.errors import ObjectNotFound, UnknownDataset
@@ -126,6 +127,7 @@ class Ledger:
         snapshot = self.snapshot()
         return logs.log(snapshot.objects, snapshot.head)
 
-    def verify(self) -> VerifyReport:
+    def verify(self, expect: str | None = None) -> VerifyReport:
         """Check every block against the rules, and every slice and checkpoint against its hashes."""
-        return verify(self.name, self.objects, self.runtime, self.runtime.progress())
+        block = None if expect is None else Multihash.parse(expect)
+        return verify(self.name, self.objects, self.runtime, self.runtime.progress(), block)

@@ -25,6 +25,7 @@ from floodmark.ledger import snapshot as snapshots
 from floodmark.ledger.block_attributes import purged_before
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout, layout_from_odf, vocabulary
+from floodmark.ledger.witness import Witness, read_witness, write_witness
 from floodmark.storage.logical_hash import compose_hash, hashes_alike, table_digests
 from floodmark.storage.parquet import recorded_digests
 
@@ -61,8 +62,14 @@ class _Chain:
     reaches_seed: bool
 
 
-def verify(name: str, objects: DatasetObjects, runtime: Runtime, progress: Progress) -> VerifyReport:
-    """Check one dataset as of its present head."""
+def verify(
+    name: str, objects: DatasetObjects, runtime: Runtime, progress: Progress, expect: Multihash | None = None
+) -> VerifyReport:
+    """Check one dataset as of its present head.
+
+    The chain must have the block `expect`, by default the newest block that this machine has seen.
+    """
+    seen = read_witness(objects)  # before the head: another process may commit in between
     try:
         head = objects.read_head()
     except ChainError as error:
@@ -72,6 +79,8 @@ def verify(name: str, objects: DatasetObjects, runtime: Runtime, progress: Progr
         return VerifyReport(name, problems=(problem,))
     chain = _read_chain(objects, head)
     problems = list(chain.problems)
+    if chain.reaches_seed:
+        problems += _check_witness(objects, name, chain, seen if expect is None else Witness(-1, expect))
     checks: list[SliceCheck | CheckpointCheck] = []
     state = EMPTY
     states = [source_state(event) for event in _events(chain)]
@@ -108,6 +117,7 @@ def verify(name: str, objects: DatasetObjects, runtime: Runtime, progress: Progr
         progress.finish()
     if not problems:
         problems += _check_index(objects, head, chain)
+        write_witness(objects, Witness(chain.blocks[-1][1].sequence_number, head))
     return VerifyReport(
         name=name,
         blocks=len(chain.blocks),
@@ -135,6 +145,19 @@ def _read_chain(objects: DatasetObjects, head: Multihash) -> _Chain:
         key = objects.block_key(damaged) if damaged is not None else objects.head_key
         problems.append(VerifyProblem("block", key, f"{error.message} The blocks before it cannot be checked."))
     return _Chain(blocks[::-1], problems, reaches_seed=not problems)
+
+
+def _check_witness(objects: DatasetObjects, name: str, chain: _Chain, seen: Witness | None) -> Iterator[VerifyProblem]:
+    """Check that a block that was once on the chain still is."""
+    if seen is None or any(block_hash == seen.block for block_hash, _ in chain.blocks):
+        return
+    head, newest = chain.blocks[-1]
+    if seen.sequence_number < 0:
+        message = f"block {seen.block} is not on the chain"
+    else:
+        message = f"was at block {seen.sequence_number} ({seen.block.short}), is at block {newest.sequence_number} now"
+    hint = f"if this is right, for example after restoring a copy: floodmark verify {name} --expect {head}"
+    yield VerifyProblem("head", objects.head_key, f"{message}: newer blocks were lost or replaced; {hint}")
 
 
 def _checkpoint_checks(
