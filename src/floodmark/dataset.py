@@ -180,15 +180,16 @@ class Dataset:
         self,
         data: Any,
         processed_idx: Any = None,
-        now: datetime | None = None,
+        now: datetime | float | None = None,
         *,
         source: str | None = None,
         state: str | None = None,
     ) -> Commit:
         """Upsert a frame; current rows that `processed_idx` names and the frame lacks are retracted.
 
-        `processed_idx` has all or some of the key columns. `now` is recorded on the chain and shown in the log. It does
-        not change offsets or system times, so a `now` in the past loses no data.
+        `processed_idx` has all or some of the key columns. `now` is a time, or seconds since 1970 as `time.time()`
+        gives; it is recorded on the chain and shown in the log. It does not change offsets or system times, so a `now`
+        in the past loses no data.
         """
         return self._followed(self.parts.rows.store_chunk(data, processed_idx, now, _source_state(source, state)))
 

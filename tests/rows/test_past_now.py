@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -95,9 +96,27 @@ def test_now_in_the_future_moves_no_system_time(twin, clock, caplog):
     assert warned(caplog) == []
 
 
-@pytest.mark.parametrize("given", ["soon", float("nan"), 5, pd.NaT])
+@pytest.mark.parametrize("given", ["soon", float("nan"), float("inf"), 1e30, True, 1j, pd.NaT])
 def test_now_that_is_no_time_is_refused(twin, given):
     head = twin.dataset.head
     with pytest.raises((ValueError, TypeError, FloodmarkError)):
         twin.dataset.store_chunk(twin.table([{"id": 1, "x": "a"}]), now=given)
     assert twin.dataset.head == head
+
+
+@pytest.mark.parametrize("number", [float, int, np.float64, np.int32], ids=lambda kind: kind.__name__)
+def test_now_may_be_seconds_since_1970_as_the_clock_gives_them(twin, clock, caplog, number):
+    clock.tick(90)
+    commit = twin.store_chunk([{"id": 1, "x": "a"}], now=number(START.timestamp()))
+    assert commit.now == START
+    [warning] = warned(caplog)
+    assert "store_chunk called with now=2026-03-01T00:00:00+00:00 which is 90s in the past" in warning
+
+
+def test_now_of_zero_is_1970(twin):
+    """Datapipe's own tests write with now=0."""
+    assert twin.store_chunk([{"id": 1, "x": "a"}], now=0).now == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def test_fraction_of_a_second_is_kept(twin):
+    assert twin.store_chunk([{"id": 1, "x": "a"}], now=1794857852.25).now.microsecond == 250_000

@@ -15,7 +15,7 @@ import floodmark as fm
 from floodmark.errors import BadStep
 from limits import set_limit
 from transforms.oracle import assert_right
-from transforms.worlds import CROSS, LOOKUP, MAP, MOVING_GROUPS, World, in_this_process, make_world
+from transforms.worlds import AUXILIARY, CROSS, LOOKUP, MAP, MOVING_GROUPS, World, in_this_process, make_world
 
 BOTH = pytest.mark.parametrize("offsets", [True, False], ids=["v2", "v1"])
 
@@ -96,6 +96,18 @@ def test_filter_by_a_column_of_a_lookup(tmp_path: Path, offsets: bool) -> None:
     assert sorted(world.calls.keys()) == [(1, 5), (2, 5)]
     world.run()
     assert world.calls.keys() == [(3, 6)]
+
+
+@BOTH
+def test_filter_by_a_column_of_an_input_without_transform_keys_keeps_all_keys_or_none(
+    tmp_path: Path, offsets: bool
+) -> None:
+    world = make_world(AUXILIARY, tmp_path, use_offset_optimization=offsets)
+    world.write("a", (1, 10), (2, 20))
+    world.write("words", (5, 50))
+
+    assert world.run(run={"filters": {"y": 51}}).keys == 0
+    assert world.run(run={"filters": {"y": 50, "v": 20}}).keys == 1
 
 
 @BOTH

@@ -163,14 +163,8 @@ def with_seed_names(world: World, meta: pa.Table) -> pa.Table:
     hashes = hash_rows(pa.table({"id": pa.array(ids, pa.int64())}), ["id"])
     found = snapshot_step(world.step(), world.lake).meta
     last_offsets = found.processed_up_to(hashes, [str(world.lake["a"].id)])[:, 0].tolist()
-    known = {
-        (int(high), int(low)): (number, at)
-        for high, low, number, at in zip(hashes.high, hashes.low, ids, last_offsets, strict=True)
-    }
-    rows = []
-    for row in meta.to_pylist():
-        number, at = known[row["high"], row["low"]]
-        rows.append({"id": number, "process_ts": at, "is_success": row["is_success"]})
+    known = dict(zip(ids, last_offsets, strict=True))
+    rows = [{**row, "process_ts": known[row["id"]]} for row in meta.select(["id", "is_success"]).to_pylist()]
     columns = [("id", pa.int64()), ("process_ts", pa.int64()), ("is_success", pa.bool_())]
     return pa.Table.from_pylist(rows, pa.schema(columns))
 

@@ -9,7 +9,21 @@ from pathlib import Path
 import pytest
 
 import floodmark as fm
-from transforms.worlds import JOIN, MAP, World, in_this_process, make_world
+from transforms.worlds import (
+    AUXILIARY,
+    CROSS,
+    JOIN,
+    JOIN_CROSS,
+    LOOKUP,
+    MAP,
+    MOVING_GROUPS,
+    ONE_TO_MANY,
+    TWICE,
+    Case,
+    World,
+    in_this_process,
+    make_world,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -90,11 +104,51 @@ def test_offsets_are_the_table_of_the_seed(tmp_path: Path) -> None:
 
 
 def test_meta_has_a_row_for_every_key_that_was_processed(world: World) -> None:
-    world.write("a", (1, 1), (2, 2))
+    world.write("a", (2, 2), (1, 1), (3, 3))
     world.calls.fail((2,))
-    report = world.run()
+    first = world.run(run={"max_records": 2})
+    second = world.run(run={"filters": {"id": 3}})
+    world.delete("a", 1)
+    world.run(run={"filters": {"id": 1}})
 
     meta = world.step().meta(world.lake)
 
-    assert sorted(meta["is_success"].to_pylist()) == [False, True]
-    assert set(meta["run"].to_pylist()) == {report.run}
+    assert meta.column_names == ["id", "process_ts", "is_success", "run", "error"]
+    assert meta["id"].to_pylist() == [1, 2, 3]  # the first is gone, and was processed
+    assert meta["is_success"].to_pylist() == [True, False, True]
+    assert meta["error"].to_pylist() == [None, "transforms.worlds.ToldToFail: told to fail for (2,)", None]
+    assert meta["run"].to_pylist()[1:] == [first.run, second.run]
+
+
+def test_meta_before_the_first_run_has_no_rows(world: World) -> None:
+    assert world.step().meta(world.lake).num_rows == 0
+    world.write("a", (1, 1))
+    assert world.step().meta(world.lake).column_names[0] == "id"
+    assert world.step().meta(world.lake).num_rows == 0
+
+
+@pytest.mark.parametrize("case", [LOOKUP, CROSS, JOIN_CROSS, AUXILIARY, TWICE, MOVING_GROUPS, ONE_TO_MANY], ids=str)
+def test_meta_has_the_keys_of_every_shape(case: Case, tmp_path: Path) -> None:
+    world = make_world(case, tmp_path)
+    for source in case.sources:
+        rows = [tuple(i % 2 if name in {"cat", "g"} else i for name in source.columns) for i in range(3)]
+        key = [list(source.columns).index(name) for name in source.key or ()]
+        world.write(source.name, *{tuple(row[n] for n in key): row for row in rows}.values())
+    world.run()
+    processed = set(world.calls.keys())
+
+    meta = world.step().meta(world.lake)
+
+    assert {tuple(row[name] for name in case.keys) for row in meta.to_pylist()} == processed
+    assert meta.num_rows == len(processed)
+
+
+def test_meta_of_a_key_whose_records_were_purged_shows_null(world: World) -> None:
+    world.write("a", (1, 1))
+    world.run()
+    world.delete("a", 1)
+    world.run()
+    world.write("a", (2, 2))
+    world.lake["a"].purge(before=2)
+    world.run()
+    assert world.step().meta(world.lake)["id"].to_pylist() == [2, None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, SupportsFloat, TypeVar
 
 import pyarrow as pa
 
@@ -76,7 +76,7 @@ class Rows:
         return self._merge(self._ledger.snapshot(), data, source_state)
 
     def store_chunk(
-        self, data: Any, processed_idx: Any, now: datetime | None, source_state: SourceState | None
+        self, data: Any, processed_idx: Any, now: datetime | float | None, source_state: SourceState | None
     ) -> Commit:
         """Upsert a frame. Current rows with keys in `processed_idx` that the frame lacks are retracted."""
         snapshot = self._ledger.snapshot()
@@ -100,16 +100,17 @@ class Rows:
             snapshot, partial(KeyedWrite, ledger.name, ledger.runtime, data, source_state, cache=self.cache, **options)
         )
 
-    def _noted_time(self, now: datetime | None) -> str | None:
+    def _noted_time(self, now: datetime | float | None) -> str | None:
         """A user's time in the form of the commit's note. Logs a warning for a time in the past."""
         if now is None:
             return None
-        if not isinstance(now, datetime):
-            raise TypeError(f"now={now!r} is not a time: give a datetime")
-        given = parse_time(self._ledger.name, now)
+        moment = now if isinstance(now, bool | datetime) else _from_epoch(now)
+        if not isinstance(moment, datetime):
+            raise TypeError(f"now={now!r} is not a time: give a datetime, or seconds since 1970 as time.time() does")
+        given = parse_time(self._ledger.name, moment)
         late = (self._ledger.runtime.clock() - given) / 1e9
         if late >= 1:
-            _log.warning("store_chunk called with now=%s which is %.0fs in the past.", now.isoformat(), late)
+            _log.warning("store_chunk called with now=%s which is %.0fs in the past.", moment.isoformat(), late)
         return to_datetime(given).isoformat()
 
     # Which records are current
@@ -237,3 +238,13 @@ def _key_problems(snapshot: Snapshot) -> list[VerifyProblem]:
         lambda now: objects.read_head() not in (None, now.head),
         doubted=bool,
     )
+
+
+def _from_epoch(seconds: object) -> datetime | None:
+    """The time of seconds since 1970 in UTC; None for anything else."""
+    if not isinstance(seconds, SupportsFloat):
+        return None
+    try:
+        return datetime.fromtimestamp(float(seconds), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

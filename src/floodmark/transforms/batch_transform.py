@@ -208,7 +208,10 @@ class BatchTransform(Step):
         return offsets(self, self._in(lake))
 
     def meta(self, lake: LakeLike) -> pa.Table:
-        """The transform meta: one row per processed key, with time, success and run."""
+        """The transform meta: one row per processed key, with time, success, run and error. Reads all records.
+
+        A key is null if all records with it were purged.
+        """
         from floodmark.transforms.plan import meta
 
         return meta(self, self._in(lake))

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.derive.changed_keys import ChangedKeys, find_changes, refuse_purged_input
+from floodmark.derive.changed_keys import ChangedKeys, find_changed_keys, find_changes, refuse_purged_input
 from floodmark.derive.inputs import InputSnapshot, KnownKeys
 from floodmark.derive.key_shape import KeyShape
 from floodmark.engine.rounds import TaskRunner
@@ -176,6 +176,21 @@ def build_requested_changelist(
     choice = Choice(declared=declared)
     pending = PendingKeys.all_of(shape, KeySet.joined(found, shape.keys), "asked")
     return _choose(shape, _keep_declared(shape, pending, choice), choice)
+
+
+def find_named_keys(
+    shape: KeyShape,
+    inputs: Sequence[InputSnapshot],
+    outputs: Sequence[InputSnapshot],
+    failed: pa.Table,
+    runner: TaskRunner,
+) -> KeySet:
+    """All keys that records of the inputs, rows of the outputs and failures name."""
+    changed = [find_changed_keys(given, shape, number, -1, runner) for number, given in enumerate(inputs)]
+    failures = _failed(shape, failed)
+    sources = _sources(shape, inputs, outputs, changed, failures.table, runner)
+    results = [read_output_keys(output, shape, None, runner) for output in outputs]
+    return KeySet.joined([failures, *results, *(KeySet(one.keys, one.hashes) for one in sources)], shape.keys)
 
 
 def build_failed_changelist(shape: KeyShape, failed: pa.Table) -> Changelist:

@@ -16,9 +16,10 @@ from floodmark.derive.key_shape import PlanKind
 from floodmark.derive.positions import NO_POSITION
 from floodmark.engine.rounds import TaskRunner
 from floodmark.functions.failures import empty_failed_keys
-from floodmark.transforms.changelist import Changelist, advice
-from floodmark.transforms.failed_keys import failed_column, failed_keys
-from floodmark.transforms.live_keys import NOT_PENDING
+from floodmark.storage.arrays import Hashes
+from floodmark.transforms.changelist import Changelist, advice, find_named_keys, sort_pending
+from floodmark.transforms.failed_keys import failed_column, failed_hashes, failed_keys
+from floodmark.transforms.live_keys import NOT_PENDING, KeySet, PendingKeys
 from floodmark.transforms.run_scope import ChangedScope
 from floodmark.transforms.snapshot import StepSnapshot, snapshot_step
 from floodmark.transforms.step import InputStatus, LastRun, StepStatus
@@ -214,8 +215,39 @@ def offsets_table(step: str, inputs: Sequence[InputSnapshot], positions: Mapping
 
 
 def meta(step: BatchTransform, lake: LakeLike) -> pa.Table:
-    """All processed keys, as hashes."""
-    return snapshot_step(step, lake).meta.to_table()
+    """All processed keys in the order of their values, with the time and result of their last run.
+
+    The meta has hashes of keys. The keys themselves are found in the inputs and outputs; a key is null if all records
+    with it were purged.
+    """
+    step_snapshot = snapshot_step(step, lake)
+    known = step_snapshot.meta.to_table()
+    entries = Hashes(known.column("high").to_numpy(), known.column("low").to_numpy())
+    failed = step_snapshot.meta.failed()
+    messages = _messages(failed).take(pa.array(_positions_or_null(failed_hashes(failed), entries)))
+    columns = [known.column(name) for name in ("process_ts", "is_success", "run")]
+    names = ["process_ts", "is_success", "run", "error"]
+    if step_snapshot.shape is None:
+        return pa.table([*columns, messages], names=names)
+    shape, runner = step_snapshot.shape, TaskRunner(lake.runtime.session)
+    outputs = Waves(step_snapshot, ChangedScope(), 0, runner).outputs
+    named = find_named_keys(shape, step_snapshot.inputs, outputs, failed, runner)
+    keys = named.table.take(pa.array(_positions_or_null(named.hashes, entries)))
+    table = pa.table([*keys.columns, *columns, messages], names=[*keys.column_names, *names])
+    order = sort_pending(shape, PendingKeys.all_of(shape, KeySet(keys, entries), "known"), ())
+    return table.take(pa.array(order))
+
+
+def _positions_or_null(known: Hashes, hashes: Hashes) -> pa.Array:
+    """The position of each hash among the known ones; null if it is not among them."""
+    at = hashes.positions_in(known)
+    return pa.array(at, mask=at < 0)
+
+
+def _messages(failed: pa.Table) -> pa.Array:
+    """The error of each failed key."""
+    texts = zip(failed_column(failed, "type").to_pylist(), failed_column(failed, "message").to_pylist(), strict=True)
+    return pa.array([f"{kind}: {message}" if message else kind for kind, message in texts], pa.string())
 
 
 def input_status(given: InputSnapshot, positions: Mapping[str, int]) -> InputStatus:

@@ -118,9 +118,11 @@ class PendingRows:
     def _current(self, rows: FilteredRows, hashes: Hashes) -> Hashes:
         """The parts of pending keys that current rows of an input have, of those rows that the condition keeps."""
         shape, number, given = self.shape, rows.number, self.inputs[rows.number]
-        parts = KeyParts(*unique_keys(self.pending.keys.select(list(shape.inputs[number].part)), hashes))
         if given.layout is None or len(hashes) == 0:
             return Hashes.joined([])
+        if not shape.inputs[number].part:  # every key has all of its rows
+            return hashes.take(slice(0, int(self._has_row(rows))))
+        parts = KeyParts(*unique_keys(self.pending.keys.select(list(shape.inputs[number].part)), hashes))
         found_by = shape.inputs[number].search_method if given.index is not None else "scan"
         each = estimate_rows_per_key(given, shape, number, parts.table)
         if choose_search(found_by, parts.table.num_rows, each, given.live_rows) == "scan":
@@ -128,6 +130,12 @@ class PendingRows:
         columns = list(dict.fromkeys([*shape.inputs[number].own, *rows.columns]))
         kept = find_rows(given, shape, number, parts.table, columns, _ALL).rows.filter(rows.condition)
         return shape.hash_part(number, shape.part_of(number, kept))
+
+    def _has_row(self, rows: FilteredRows) -> bool:
+        given = self.inputs[rows.number]
+        scan = given.task_input.scan(given.current_rows(), rows.columns)
+        with given.raise_if_input_moved(), scan.readable():
+            return any(batch.num_rows for batch in scan.batches(rows.condition))
 
 
 def filter_owners(shape: KeyShape, inputs: Sequence[InputSnapshot], name: str) -> list[int]:
