@@ -248,11 +248,17 @@ class _ValueRequest:
 
     def carry_over(self) -> None:
         """Store the values that records take over from the records that they replaced, because the inputs are equal."""
+        if not len(self.source.dead) or not self._range_keys:
+            return
         search = CarriedRowFinder(self.source, self.work.inputs, self.work.fragment_rows, [self._may_have])
         found = {n: search.find(n, self.plans[n].to_compute - self.plans[n].again) for n in self.incomplete}
         sources = np.unique(np.concatenate([NO_OFFSETS, *[rows.sources for rows in found.values()]]))
         stored = {n: self._stored(n, part) for n, part in split_by_fragment(sources, self.work.fragment_rows)}
-        tasks = [CarryTask(n, rows, tuple(stored.values())) for n, rows in found.items() if len(rows)]
+        tasks = [
+            CarryTask(n, rows, tuple(stored[i] for i in np.unique(rows.sources // self.work.fragment_rows).tolist()))
+            for n, rows in found.items()
+            if len(rows)
+        ]
         self.carried += sum(map(len, self.runner.run_light(tasks, partial(carry_values, self.work))))
         for task in tasks:
             merge_small_checkpoints(self.work.objects.checkpoints, self.work.prefix, task.fragment, self.work.column)

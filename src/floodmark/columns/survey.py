@@ -193,6 +193,9 @@ def _carrying(
     retried: bool,
 ) -> Iterator[FragmentPlan]:
     """The plans in which rows take over values, where they can. Values that failed are not taken over to be retried."""
+    if not any(plan.before.done or plan.listed is None or plan.listed.uncommitted for plan in plans):
+        yield from plans  # nothing is stored
+        return
     by_number = {plan.number: plan for plan in plans}
     all_results: dict[int, StoredResults] = {}
 
