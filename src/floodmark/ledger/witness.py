@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floodmark.chain.ids import Multihash
-from floodmark.errors import BadHash
+from floodmark.errors import BadId
 from floodmark.ledger.objects import DatasetObjects
 
 STATE_FOLDER = "FLOODMARK_STATE"
@@ -31,7 +31,7 @@ class Witness:
 
 def read_witness(objects: DatasetObjects) -> Witness | None:
     """The newest block that this machine has seen; None if it has seen none."""
-    with suppress(OSError, ValueError, BadHash):
+    with suppress(OSError, ValueError, BadId):
         number, block = _path(objects).read_text().split()
         return Witness(int(number), Multihash.parse(block))
     return None
