@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadHash
+from floodmark.errors import BadId
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_a_block_that_is_not_on_the_chain_is_a_problem(lake: fm.Lake) -> None:
     lake["k"].write(pa.table({"v": [5]}))
     assert lake["k"].verify(expect=newest).ok  # newer blocks are no problem
 
-    with pytest.raises(BadHash):
+    with pytest.raises(BadId):
         lake["k"].verify(expect="nothing")
     assert not lake["k"].verify(expect=newest[:-4] + ("0000" if newest[-4:] != "0000" else "1111")).ok
 
