@@ -63,7 +63,7 @@ class InputShape:
         return "prefix" if mine == set(self.lookup) else "scan"
 
 
-_CONSTANT = pa.table({"": pa.array([0], pa.int8())})  # no column of a dataset has the name ""
+_CONSTANT = pa.schema([pa.field("", pa.int8())])  # no column of a dataset has the name ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class KeyShape:
     def part_schema(self, number: int) -> pa.Schema:
         """The transform keys that an input has. If it has none, all its rows have one part, which is a constant."""
         part = self.inputs[number].part
-        return pa.schema([self.keys.field(name) for name in part]) if part else _CONSTANT.schema
+        return pa.schema([self.keys.field(name) for name in part]) if part else _CONSTANT
 
     def part_of(self, number: int, rows: pa.Table | pa.RecordBatch) -> pa.Table:
         """The transform keys in rows of an input, with the names and types of the transform keys."""
@@ -112,7 +112,7 @@ class KeyShape:
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         schema = self.part_schema(number)
         if not given.part:
-            return _CONSTANT.take(pa.array(np.zeros(table.num_rows, np.int64)))
+            return pa.Table.from_arrays([pa.array(np.zeros(table.num_rows, np.int8))], schema=_CONSTANT)
         columns = [
             cast_exactly(table.column(column), schema.field(name), given.name) for name, column in given.keys.items()
         ]

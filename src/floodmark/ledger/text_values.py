@@ -24,8 +24,8 @@ _DIGITS = 38
 """The most digits of a decimal."""
 
 _SPACES = " \t"
-_WORDS = pa.array(["true", "false"])
-_NO_NUMBERS = pa.array(["nan", "inf", "-inf", "infinity", "-infinity"])
+_WORDS = ("true", "false")  # not an Arrow array: the first array imports pandas, if it is installed
+_NO_NUMBERS = ("nan", "inf", "-inf", "infinity", "-infinity")
 _DECIMAL = re.compile(r"-?([0-9]*)\.?([0-9]*)")
 _CLOCK = r"^[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?$"
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
@@ -125,7 +125,7 @@ def _check_floats(text: Any, values: Any) -> None:
 
 
 def _is_same_number(text: str, value: str) -> bool:
-    if text.lower() in _NO_NUMBERS.to_pylist():
+    if text.lower() in _NO_NUMBERS:
         return True
     number = Decimal(value)
     return number.is_finite() and Decimal(text) == number
@@ -252,9 +252,11 @@ class ColumnGuess:
             return self._takes_decimals(text)
         if pa.types.is_decimal(target) and not _all_match(text, r"^\s*-?[0-9]+\s*$"):
             return False
-        if pa.types.is_boolean(target) and not pc.all(pc.is_in(_lower(text), _WORDS)).as_py():
+        if pa.types.is_boolean(target) and not pc.all(pc.is_in(_lower(text), pa.array(_WORDS))).as_py():
             return False
-        if pa.types.is_floating(target) and (self.is_key or pc.all(pc.is_in(_lower(text), _NO_NUMBERS)).as_py()):
+        if pa.types.is_floating(target) and (
+            self.is_key or pc.all(pc.is_in(_lower(text), pa.array(_NO_NUMBERS))).as_py()
+        ):
             return False
         return _fits(text.drop_null(), target)
 
