@@ -233,6 +233,13 @@ class DatasetExists(LedgerError):
     name: str
 
 
+class DatasetInUse(LedgerError):
+    """Other datasets are computed from this one, so it was not dropped."""
+
+    dataset: str
+    readers: list[str]
+
+
 class BadData(LedgerError):
     """The given data does not fit the dataset."""
 

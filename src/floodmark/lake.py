@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,11 @@ from floodmark.chain.events import SetTransform
 from floodmark.chain.ids import Multihash
 from floodmark.dataset import Dataset
 from floodmark.engine.session import Runtime, Session
-from floodmark.errors import BadName, CommitConflict, DatasetExists
+from floodmark.errors import BadName, CommitConflict, DatasetExists, DatasetInUse, UnknownDataset
 from floodmark.ledger import names
 from floodmark.ledger.create import create, create_derived, dataset_objects, remove
 from floodmark.ledger.ledger import Ledger
+from floodmark.ledger.readers import drop_order, find_readers
 from floodmark.ledger.schema import declare_vocab, vocabulary
 from floodmark.ledger.sql import query_duckdb, query_spark
 from floodmark.ledger.strategy import Strategy, declare
@@ -242,11 +244,41 @@ class Lake:
         """All datasets in alphabetical order."""
         return list(self)
 
-    def drop(self, name: str, *, head: Multihash | None = None) -> None:
-        """Permanently remove a dataset: first its name, then all its objects.
+    def readers(self, name: str) -> tuple[str, ...]:
+        """The names of the datasets that are computed from a dataset: outputs of steps that read it, and views."""
+        return find_readers(self._store, names.require_entry(self._store, name))
 
-        With `head`, remove it only if this is still its newest block; otherwise raise `CommitConflict`.
+    def drop_order(self, name: str) -> tuple[str, ...]:
+        """What `drop` with `cascade` would remove, in this order: a dataset comes after everything computed from it."""
+        return tuple(drop_order(self._store, names.require_entry(self._store, name)))
+
+    def drop(self, name: str, *, cascade: bool = False, head: Multihash | None = None) -> tuple[str, ...]:
+        """Permanently remove a dataset: first its name, then all its objects. Returns the names of what was dropped.
+
+        `DatasetInUse` if other datasets are computed from it. With `cascade`, these are dropped first, and everything
+        that is computed from them. With `head`, remove it only if this is still its newest block; otherwise raise
+        `CommitConflict`.
         """
+        order = self.drop_order(name)
+        *readers, last = order
+        if readers and not cascade:
+            direct = self.readers(name)
+            raise DatasetInUse(
+                f"dataset {last!r} was not dropped: {', '.join(direct)} {'is' if len(direct) == 1 else 'are'} computed "
+                f"from it",
+                hint=f"drop everything that is computed from it, too: lake.drop({last!r}, cascade=True), or "
+                f"`floodmark drop {last} --cascade`",
+                dataset=last,
+                readers=readers,
+            )
+        for one in readers:
+            with suppress(UnknownDataset):  # another process dropped it
+                self._drop_alone(one)
+        self._drop_alone(name, head)
+        return order
+
+    def _drop_alone(self, name: str, head: Multihash | None = None) -> None:
+        """Drop a dataset, whether others read it or not."""
         for _ in attempt_numbers(MAX_RACES):
             entry = names.require_entry(self._store, name)
             objects = dataset_objects(self._store, entry.id)

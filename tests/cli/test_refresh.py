@@ -84,7 +84,7 @@ def test_view_computed_as_a_whole_says_why_every_time(run, views, flights):
 
 
 def test_view_that_fails_does_not_stop_the_others(run, views):
-    run("drop", "weather", "--yes")
+    Lake("lake")._drop_alone("weather")
     answer = run("refresh", "windy", "daily")
     assert answer.code == 1
     assert [line.partition(":")[0] for line in answer.lines] == ["daily"]
@@ -98,7 +98,7 @@ def test_view_that_fails_does_not_stop_the_others(run, views):
 
 
 def test_single_view_that_fails_is_the_error(run, views):
-    run("drop", "weather", "--yes")
+    Lake("lake")._drop_alone("weather")
     answer = run("refresh", "windy", "--json")
     assert answer.code == 1
     assert answer.json["error"]["type"] == "SourceGone"

@@ -113,7 +113,7 @@ def test_dataset_that_is_no_view_cannot_become_one(run, flights, spark):
 def test_view_whose_source_is_gone_does_not_hide_the_others(run, flights, spark):
     run("view", "daily", "--sql", DAILY)
     run("view", "gusts", "--sql", "select * from weather")
-    run("drop", "weather", "--yes")
+    Lake("lake")._drop_alone("weather")
     answer = run("view")
     assert answer.code == 1
     assert [line.split()[0] for line in answer.lines] == ["view", "daily"]

@@ -272,7 +272,7 @@ def test_a_name_that_is_anothers_now_means_that_one(lake, analyser):
 
 def test_a_source_that_was_dropped_and_made_anew_is_another_one(lake, analyser):
     view = lake.view("daily", sql=SQL)
-    lake.drop("flights")
+    lake._drop_alone("flights")
     assert view.inputs == ("flights",)
     lake.create("flights", key="id").write(pa.table({"id": [7], "v": [70]}))
     lake.view("daily", sql=SQL)

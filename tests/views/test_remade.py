@@ -285,7 +285,7 @@ def test_view_on_a_view_finds_it_even_when_the_old_rows_are_dropped(lake):
     lake.drop("daily-old-2")
     lake.view("copy").refresh()
     assert shown(lake, "copy") == right(lake, TEXTS)
-    lake.drop("daily")
+    lake._drop_alone("daily")
     with pytest.raises(SourceGone):
         lake.view("copy").refresh()
 
@@ -308,7 +308,7 @@ def test_old_rows_do_not_stand_in_for_a_source_that_was_made_anew_and_dropped(la
     lake.view("daily", sql=FINER).refresh()
     lake.view("daily", sql=TEXTS).refresh()
     lake.drop("daily-old-1")
-    lake.drop("daily")
+    lake._drop_alone("daily")
     with pytest.raises(SourceGone):
         lake.view("copy").refresh()
 

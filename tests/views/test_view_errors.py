@@ -77,7 +77,7 @@ def test_column_that_makes_a_star_ambiguous_is_found_by_the_refresh(lake: Lake) 
 def test_source_that_was_dropped_is_replaced_by_declaring_again(lake: Lake) -> None:
     sql = "select id, v from a"
     view = lake.view("v", sql=sql)
-    lake.drop("a")
+    lake._drop_alone("a")
     with pytest.raises(SourceGone) as caught:
         view.refresh()
     assert "create 'a' and declare 'v' again" in caught.value.hint

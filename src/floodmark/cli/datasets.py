@@ -242,25 +242,33 @@ def _print_entry(entry: LogEntry, width: int) -> None:
 
 @verb("drop")
 @click.argument("name")
+@click.option("--cascade", is_flag=True, help="Delete the datasets that are computed from it, too.")
 @click.option("--yes", is_flag=True, help="Confirm.")
-def drop(call: Invocation, name: str, yes: bool) -> None:
+def drop(call: Invocation, name: str, cascade: bool, yes: bool) -> None:
     """Delete a dataset and all its data, permanently.
 
     \b
     floodmark drop trips          shows what would be deleted, and does nothing
     floodmark drop trips --yes
+    floodmark drop trips --cascade --yes
+
+    It is refused if other datasets are computed from it: outputs of steps, and views. With --cascade these are deleted
+    first. The next run of their pipeline creates them again.
     """
     lake = call.lake()
     dataset = lake[name]
     records, size = _records_and_size(dataset)
     what = f"{dataset.name} ({_size_text(records, size)})"
-    if not yes:
-        raise NotConfirmed(f"this would permanently drop {what} from {lake.store.url}: add --yes to confirm")
-    lake.drop(name)
+    if not yes and (not lake.readers(name) or cascade):
+        *others, _ = lake.drop_order(name)
+        also = f" and {', '.join(others)}, computed from it," if others else ""
+        raise NotConfirmed(f"this would permanently drop {what}{also} from {lake.store.url}: add --yes to confirm")
+    dropped = lake.drop(name, cascade=cascade)
     if call.as_json:
-        output.emit(dropped=dataset.name, records=records, size=size)
+        output.emit(dropped=dataset.name, also=list(dropped[:-1]), records=records, size=size)
     else:
-        click.echo(f"dropped {what}")
+        also = f" and {', '.join(dropped[:-1])}, computed from it" if len(dropped) > 1 else ""
+        click.echo(f"dropped {what}{also}")
 
 
 def _records_and_size(dataset: Dataset) -> tuple[int | None, int | None]:

@@ -13,7 +13,7 @@ from floodmark.cli import output
 from floodmark.cli.arguments import column_names_option
 from floodmark.cli.command import Invocation, verb
 from floodmark.cli.exit_codes import CommandError
-from floodmark.errors import BadOption, BadPrimaryKey, CommitConflict, UnknownDataset
+from floodmark.errors import BadOption, BadPrimaryKey, CommitConflict, DatasetInUse, UnknownDataset
 
 if TYPE_CHECKING:
     from floodmark.dataset import Dataset
@@ -199,7 +199,7 @@ def _open_or_create(lake: Lake, name: str, wanted: IngestOptions) -> Iterator[Da
     try:
         yield dataset
     except BaseException:  # also on Ctrl-C
-        with suppress(CommitConflict, UnknownDataset):  # another process wrote to it: keep it
+        with suppress(CommitConflict, UnknownDataset, DatasetInUse):  # another process uses it: keep it
             lake.drop(name, head=created_head)
         raise
 
