@@ -45,6 +45,20 @@ def test_drop_with_yes_removes_the_dataset(run, trips):
     assert run("list").code == 0
 
 
+def test_dataset_that_others_are_computed_from_is_dropped_only_with_cascade(run, orders):
+    assert run("run", "prices", "total").code == 0
+    for refused in (run("drop", "orders"), run("drop", "orders", "--yes")):
+        assert refused.code == 1
+        assert "'orders' was not dropped: prices is computed from it" in refused.err
+        assert "`floodmark drop orders --cascade`" in refused.err
+    asked = run("drop", "orders", "--cascade")
+    assert asked.code == 2
+    assert " and total, prices, computed from it, from " in asked.err
+    answer = run("drop", "orders", "--cascade", "--yes", "--json")
+    assert (answer.json["dropped"], answer.json["also"]) == ("orders", ["total", "prices"])
+    assert names(run) == []
+
+
 def test_damaged_dataset_can_be_dropped(run, trips, folder):
     (head,) = (folder / "lake" / "datasets").glob("*/refs/head")
     head.write_text("nonsense")
