@@ -89,14 +89,14 @@ def test_an_idle_run_takes_no_turn() -> None:
     assert copying.log == ["snapshot"]
 
 
-def test_a_run_pins_once_and_attempts_under_the_turn() -> None:
+def test_a_run_takes_one_snapshot_and_attempts_under_the_turn() -> None:
     copying = Copying(World(3, 1))
 
     assert run_derivation(copying) == "copied 3"
     assert copying.log == ["snapshot", "turn", "attempt 1→3", "end of turn"]
 
 
-def test_what_is_created_is_pinned_before_the_attempt() -> None:
+def test_what_is_created_is_in_the_snapshot_of_the_attempt() -> None:
     copying = Copying(World(3))
 
     assert run_derivation(copying) == "copied 3"
@@ -111,7 +111,7 @@ def test_a_run_that_waited_finds_the_work_done() -> None:
     assert copying.log == ["snapshot", "turn", "snapshot", "end of turn"]
 
 
-def test_a_lost_race_pins_again() -> None:
+def test_a_lost_race_takes_another_snapshot() -> None:
     world = World(3, 1)
 
     def lose(_: Heads) -> None:
@@ -212,7 +212,7 @@ def test_other_errors_are_not_retried(error: BaseException) -> None:
     assert copying.log.count("attempt 1→3") == 1
 
 
-def test_a_run_pins_again_under_the_turn_if_it_is_stale_although_nothing_was_committed() -> None:
+def test_a_run_takes_another_snapshot_under_the_turn_if_it_is_stale_although_nothing_was_committed() -> None:
     class Careful(Copying):
         def is_stale(self, state: Heads) -> bool:
             return True

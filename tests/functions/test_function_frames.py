@@ -168,7 +168,7 @@ def test_class_is_made_once_however_often_it_is_called():
     assert len(made) == 1
 
 
-def test_changed_class_of_the_same_pinned_version_is_not_mistaken_for_the_old_one():
+def test_changed_class_of_the_same_given_version_is_not_mistaken_for_the_old_one():
     def of(value: int) -> StepFunction:
         class Job:
             def __call__(self, df: pa.Table):

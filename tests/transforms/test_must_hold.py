@@ -1174,7 +1174,7 @@ def test_renaming_the_function_or_the_step_processes_nothing_and_changing_it_eve
     assert_right(lake, 100)
 
 
-def test_pinned_version_is_what_counts_whatever_the_function_does(world):
+def test_given_version_is_what_counts_whatever_the_function_does(world):
     lake = world(MAP)
     lake.write("a", (1, 1))
     lake.run()

@@ -115,7 +115,7 @@ def test_columns_come_in_the_order_of_the_source_and_injected_ones_after_them(la
     assert found.column_names == ["a", "c", "floodmark_offset", "again"]
 
 
-def test_rows_are_those_of_the_pinned_head_whatever_is_written_meanwhile(lake: Lake):
+def test_rows_are_those_of_the_snapshot_whatever_is_written_meanwhile(lake: Lake):
     source = lake.create("s", key="id")
     source.write(pa.table({"id": [1, 2], "g": [7, 8]}))
     known = analysis("groups", {"g": INT}, [use(source, {"g": "g"}, ["id"])])

@@ -41,7 +41,7 @@ def test_dropped_source_is_said_to_be_gone(lake: Lake):
     assert (error.value.view, error.value.source) == ("v", "s")
 
 
-def test_source_without_computed_columns_is_pinned_at_its_head(lake: Lake):
+def test_source_without_computed_columns_is_read_up_to_its_head(lake: Lake):
     [input_snapshot] = take_input_snapshots(
         lake, "v", analysis("groups", {"g": INT}, [use(lake["s"], {"g": "g"}, ["g"])])
     )

@@ -102,7 +102,7 @@ def test_another_function_hides_everything_until_it_is_computed_and_then_has_oth
     assert source.generations != before
 
 
-def test_values_are_those_that_were_pinned(world: World):
+def test_values_are_those_of_the_snapshot(world: World):
     known = by_v(world, "a")
     [source], touched = touched_in(world.lake, known, {})
     world.alter(HUNDREDFOLD)

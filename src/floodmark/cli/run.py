@@ -30,14 +30,7 @@ _COMMIT_EVERY = "--commit-every"
 
 @verb("run")
 @click.argument("names", metavar="[STEP]...", nargs=-1)
-@click.option(
-    "--label",
-    "labels",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=targets.parse_labels,
-    help="Only steps with this label.",
-)
+@targets.label_option
 @click.option("--dry-run", is_flag=True, help="Show what a run would do; call no function and write nothing.")
 @click.option("--watch", is_flag=True, help="Run again when sources or inputs change, until Ctrl-C.")
 @click.option("--every", metavar="SECONDS", type=click.FloatRange(min=0.05), default=10.0, help="Interval of --watch.")

@@ -44,14 +44,7 @@ _DATASETS += [TableColumn("size", is_number=True), TableColumn("watermark"), Tab
 
 @verb("status")
 @click.argument("names", metavar="[STEP]...", nargs=-1)
-@click.option(
-    "--label",
-    "labels",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=targets.parse_labels,
-    help="Only steps with this label.",
-)
+@targets.label_option
 @targets.pipeline_option
 def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], file: str | None) -> None:
     """Show the state of steps and datasets.

@@ -48,6 +48,18 @@ def pipeline_option(function: Callable[..., None]) -> Callable[..., None]:
     )(function)
 
 
+def label_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the option --label to a command."""
+    return click.option(
+        "--label",
+        "labels",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_parse_labels,
+        help="Only steps with this label.",
+    )(function)
+
+
 def load_pipeline(file: str | None) -> Pipeline:
     """Load the pipeline of --pipeline, else of this folder. The lake never determines which code runs."""
     from floodmark.errors import NoPipeline
@@ -141,7 +153,7 @@ def keyed_step(step: Step, verb: str) -> BatchTransform:
     )
 
 
-def parse_labels(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _parse_labels(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Labels given as NAME=VALUE."""
     found = {}
     for value in values:
