@@ -153,18 +153,18 @@ def filter_positions(keys: pa.Table, condition: pc.Expression | None) -> I64 | N
     return None if len(kept) == keys.num_rows else kept
 
 
-def find_existing_keys(shape: KeyShape, pinned: Sequence[InputSnapshot], runner: TaskRunner) -> KeySet:
+def find_existing_keys(shape: KeyShape, inputs: Sequence[InputSnapshot], runner: TaskRunner) -> KeySet:
     """All keys that the inputs have now."""
-    return keep_required_keys(shape, pinned, product(shape, live_sides(shape, pinned, runner)), runner)
+    return keep_required_keys(shape, inputs, product(shape, live_sides(shape, inputs, runner)), runner)
 
 
 # Cross joins
 
 
-def live_sides(shape: KeyShape, pinned: Sequence[InputSnapshot], runner: TaskRunner) -> list[KeySet]:
+def live_sides(shape: KeyShape, inputs: Sequence[InputSnapshot], runner: TaskRunner) -> list[KeySet]:
     """The parts of keys that each side has now, in any of its inputs."""
     return [
-        KeySet.joined([read_live_parts(pinned[n], shape, n, runner) for n in side], shape.part_schema(side[0]))
+        KeySet.joined([read_live_parts(inputs[n], shape, n, runner) for n in side], shape.part_schema(side[0]))
         for side in shape.sides
     ]
 
