@@ -59,6 +59,7 @@ LIMITS = {
     "merging.many": "floodmark.columns.function_values.MERGE_COUNT",
     "parts.part_bytes": "floodmark.ledger.data_input.PART_BYTES",
     "pointer.max_races": "floodmark.storage.pointer.MAX_RACES",
+    "purge.part_bytes": "floodmark.rows.purge.PART_BYTES",
     "range_file.first_ahead": "floodmark.storage.cloud._FIRST_AHEAD",
     "range_file.most_ahead": "floodmark.storage.cloud._MOST_AHEAD",
     "read.unit_rows": "floodmark.timeline.read.UNIT_ROWS",

@@ -227,13 +227,18 @@ class Dataset:
 
         The time must have a time zone, unless the event time column has none. A date is midnight in UTC.
 
-        The chain and the offsets stay. Only whole slices are removed, so some older records may remain. Values computed
-        from the removed records are removed too.
+        With a key, only history is removed: current rows of these slices are first written again at the end, marked as
+        carried, and readers that have read them skip them. The chain and the offsets of other records stay. Only whole
+        slices are removed, so some older records may remain. Values computed from the removed records are removed too.
         """
-        dataset_id = str(self.id)  # read first, so that a finished purge is always reported
-        done = self.parts.rows.purge(before)
-        self.parts.timeline.drop_purged()
-        self.parts.columns.drop_purged(done.before, dataset_id)
+        parts = self.parts
+        done = parts.rows.purge(before)
+        after = parts.ledger.latest
+        parts.timeline.drop_purged()
+        if done.carried:
+            parts.timeline.follow()
+        if after is not None:
+            parts.columns.drop_purged(after)
         return done
 
     # Read

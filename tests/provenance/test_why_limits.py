@@ -63,9 +63,10 @@ def test_rows_that_are_purged_are_said_to_be_missing(tmp_path: Path) -> None:
     world.write("a", (1, 7, 10))
     world.write("a", (2, 7, 20))
     world.run()
-    world.lake["a"].purge(1)
+    world.write("a", (1, 7, 11))
+    world.lake["a"].purge(2)
 
-    found = why(world.lake, "out", {"g": 7})
+    found = why(world.lake, "out", 0)
 
     assert [one.record.values["id"] for one in found.inputs[0].records] == [2]
     assert "before offset 1 are purged" in (found.inputs[0].missing or "")
@@ -73,16 +74,35 @@ def test_rows_that_are_purged_are_said_to_be_missing(tmp_path: Path) -> None:
     assert any("not all is known" in line for line in render_lines(build_why_tree(found)))
 
 
+def test_row_that_a_purge_carried_is_found_at_its_new_offset(tmp_path: Path) -> None:
+    world = make_world(MAP, tmp_path)
+    world.write("a", (1, 1), (2, 2))
+    world.run()
+    world.write("a", (1, 10))
+    world.run()
+    world.lake["a"].purge(2)
+
+    found = why(world.lake, "out", {"id": 2})
+
+    assert (found.offsets()["a"], found.inputs[0].missing) == ({4}, None)
+    [row] = found.inputs[0].records
+    assert row.record.values == {"id": 2, "v": 2}
+    assert (row.maker.kind, row.maker.state, found.is_complete) == ("carried", "2", True)
+    assert any(
+        "carried by a purge of the records before offset 2" in line for line in render_lines(build_why_tree(found))
+    )
+
+
 def test_a_purge_before_the_run_leaves_nothing_unknown(tmp_path: Path) -> None:
     world = make_world(MOVING_GROUPS, tmp_path)
-    world.write("a", (1, 7, 10))
-    world.write("a", (2, 7, 20))
-    world.lake["a"].purge(1)
+    world.write("a", (1, 7, 10), (2, 7, 20))
+    world.write("a", (1, 7, 11))
+    world.lake["a"].purge(2)
     world.run()
 
     found = why(world.lake, "out", {"g": 7})
 
-    assert (found.is_complete, found.inputs[0].rows) == (True, 1)
+    assert (found.is_complete, found.inputs[0].rows) == (True, 2)
 
 
 def test_the_only_row_that_a_key_can_have_is_all_there_is_whatever_was_purged(tmp_path: Path) -> None:
@@ -90,9 +110,10 @@ def test_the_only_row_that_a_key_can_have_is_all_there_is_whatever_was_purged(tm
     world.write("a", (1, 1))
     world.write("a", (2, 2))
     world.run()
+    world.write("a", (1, 10))
     world.lake["a"].purge(1)
 
-    gone, there = why(world.lake, "out", {"id": 1}), why(world.lake, "out", {"id": 2})
+    gone, there = why(world.lake, "out", 0), why(world.lake, "out", {"id": 2})
 
     assert (there.is_complete, there.inputs[0].missing) == (True, None)
     assert (gone.is_complete, gone.inputs[0].rows) == (False, 0)
@@ -242,6 +263,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         why(world.lake, "many", {"id": 5})
     with pytest.raises(UnknownRecord, match="3 rows of 'many' have id=1"):
         why(world.lake, "many", {"id": 1})
+    world.delete("a", 1)
     world.lake["a"].purge(1)
     with pytest.raises(RecordsPurged):
         why(world.lake, "a", 0)

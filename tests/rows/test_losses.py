@@ -196,14 +196,14 @@ def test_damaged_folded_file_is_found_by_verify_and_repaired_by_a_fold(original)
 
 @pytest.mark.parametrize("kind", ["ledger", "upsert", "snapshot"])
 def test_what_a_purge_forgets_does_not_depend_on_the_index(kind):
-    """The records of some keys are gone: what was made from them may not know more than what can be made again."""
+    """The history of some keys is gone: what was made from it may not know more than what can be made again."""
     outcomes = []
     for lose in (lambda dataset: None, lose_all):
         dataset = fm.Lake(MemoryStore()).create("d", key=["id"], merge=kind)
-        dataset.write(pa.table({"id": [1, 2, 3]}))
-        dataset.write(pa.table({"id": [1, 2, 3, 4]}))
-        assert dataset.purge(before=3).records == 3
+        dataset.write(pa.table({"id": [1, 2, 3], "v": [0, 0, 0]}))
+        dataset.write(pa.table({"id": [1, 2, 4], "v": [1, 0, 0]}))
+        assert dataset.purge(before=3).records == (0 if kind == "ledger" else 3)
         lose(dataset)
-        commit = dataset.write(pa.table({"id": [1, 4, 5]}))
+        commit = dataset.write(pa.table({"id": [1, 4, 5], "v": [1, 0, 0]}))
         outcomes.append((Counts.of(commit), dataset.to_arrow().to_pylist(), dataset.verify().problems))
     assert outcomes[0] == outcomes[1]

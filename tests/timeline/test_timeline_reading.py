@@ -130,6 +130,7 @@ def test_purged_records_are_left_out_though_the_timeline_still_has_copies(tmp_pa
     made = world(tmp_path, kind="upsert", mode="lazy")
     for day in range(3):
         made.write(made.table(made.times(BEGIN + day * DAY, BEGIN + (day + 1) * DAY, 100)))
+    made.dataset.delete([{"id": i} for i in range(0, 200, 7)])
     take_in(made.dataset)
     monkeypatch.setattr("floodmark.timeline.update.drop_purged", lambda *_: None)  # as if it had been cut short
     made.dataset.purge(200)

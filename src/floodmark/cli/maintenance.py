@@ -76,20 +76,28 @@ def purge(call: Invocation, name: str, before: str) -> None:
     floodmark purge trips --before 100000
 
     Deletes whole slices: those whose records are all before the offset or event time, so some older records may remain.
-    In a keyed dataset this includes current rows that have not changed since. The chain and the offsets stay, and
-    `verify` reports what is purged.
+    A dataset with a key keeps its current rows: they are carried to new offsets, and only history is deleted. The chain
+    and the other offsets stay, and `verify` reports what is purged.
     """
     dataset = call.lake()[name]
     point = int(before) if re.fullmatch(r"[0-9]+", before) else before
     done = dataset.purge(point)
     if call.as_json:
         output.emit(
-            dataset=dataset.name, purged_before=done.before, slices=done.slices, records=done.records, size=done.bytes
+            dataset=dataset.name,
+            purged_before=done.before,
+            slices=done.slices,
+            records=done.records,
+            size=done.bytes,
+            carried=done.carried,
         )
     elif done.slices:
         slices = f"{output.format_count(done.slices, 'slice')} ({output.format_bytes(done.bytes)})"
         gone = f"{output.format_count(done.records, 'record')} in {slices}"
-        click.echo(f"{dataset.name}: purged {gone}; offsets below {done.before} are gone")
+        kept = f"; {output.format_count(done.carried, 'current row')} of them carried on" if done.carried else ""
+        click.echo(f"{dataset.name}: purged {gone}{kept}; offsets below {done.before} are gone")
+    elif dataset.strategy.is_keyed:
+        click.echo(f"{dataset.name}: nothing to purge; no slice with history is entirely before {before}")
     else:
         click.echo(f"{dataset.name}: nothing to purge; no slice is entirely before {before}")
 

@@ -24,7 +24,7 @@ from floodmark.columns.checkpoints import RepairingFinder
 from floodmark.columns.commit import commit_fragments
 from floodmark.columns.manifest import ColumnManifest, Fragment
 from floodmark.columns.plan import BackfillOptions, FragmentPlan
-from floodmark.columns.purge import drop_purged
+from floodmark.columns.purge import drop_purged, find_carried
 from floodmark.columns.rounds import compute_missing
 from floodmark.columns.snapshot import ColumnSnapshot
 from floodmark.columns.survey import BackfillPlan, column_prefix, plan_backfill
@@ -79,10 +79,9 @@ def take_column_turn(column_snapshot: ColumnSnapshot, column: ColumnDefinition, 
     """Take the turn of a column's backfills, and report a long wait. A backfill that had to wait reuses the results."""
     objects = column_snapshot.objects
     with take_turn(objects.store, objects.turn_key(column.field_id), f"another backfill of {column.name}", progress):
-        if column_snapshot.start > column_snapshot.catalog.purged_before:
-            drop_purged(
-                objects, column_snapshot.start, column_snapshot.dataset_id
-            )  # a purge was killed before it did this
+        if column_snapshot.start > column_snapshot.catalog.purged_before:  # a purge was killed before it did this
+            carried = find_carried(column_snapshot.snapshot)
+            drop_purged(objects, column_snapshot.start, column_snapshot.dataset_id, carried)
         try:
             yield
         finally:

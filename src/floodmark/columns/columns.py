@@ -245,11 +245,12 @@ class ComputedColumns:
 
     # Purge, verify, collect garbage
 
-    def drop_purged(self, before: int, dataset_id: str) -> None:
-        """Remove the values that were computed from records before an offset."""
-        from floodmark.columns.purge import drop_purged
+    def drop_purged(self, snapshot: Snapshot) -> None:
+        """Remove the values that were computed from purged records; keep those of rows that a purge carried."""
+        from floodmark.columns.purge import drop_purged, find_carried
 
-        drop_purged(self.objects, before, dataset_id)
+        dataset_id = str(snapshot.state.dataset_id)
+        drop_purged(self.objects, snapshot.purged_before, dataset_id, find_carried(snapshot))
 
     def problems(self) -> list[VerifyProblem]:
         """The problems of the catalog, the manifests and the values."""
@@ -264,11 +265,14 @@ class ComputedColumns:
     def find_garbage(self, used: Callable[[Snapshot], Sequence[UsedCheckpoints]]) -> ColumnGarbage:
         """Old checkpoints and files that nothing needs. `used` returns other uses of checkpoints, for a snapshot."""
         from floodmark.columns import garbage
+        from floodmark.columns.purge import find_carried
 
         snapshot = self._ledger.snapshot()
         dataset_id, dead = str(snapshot.state.dataset_id), self._rows.dead(snapshot)
         known = (ColumnObjects(snapshot.objects), dataset_id, dead, self._ledger.runtime.clock())
-        return garbage.find_garbage(*known, purged_before=snapshot.purged_before, used=used(snapshot))
+        return garbage.find_garbage(
+            *known, purged_before=snapshot.purged_before, used=used(snapshot), carried_to=find_carried(snapshot)
+        )
 
     def collect_garbage(self, used: Callable[[Snapshot], Sequence[UsedCheckpoints]]) -> ColumnGarbage:
         """Remove garbage and return what was removed."""

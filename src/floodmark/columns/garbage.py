@@ -21,7 +21,7 @@ from floodmark.columns.catalog import Catalog, ColumnObjects
 from floodmark.columns.checkpoint_batch import ROWADDR
 from floodmark.columns.checkpoint_store import CheckpointGroup, CheckpointInfo, CheckpointStore
 from floodmark.columns.manifest import ColumnManifest
-from floodmark.columns.purge import drop_purged, find_purge_leftovers, is_of_other_dataset
+from floodmark.columns.purge import CarriedTo, drop_purged, find_purge_leftovers, is_of_other_dataset
 from floodmark.derive.checkpoint_key import DATA, CheckpointKey, CheckpointPrefix, hash_text, parse_key
 from floodmark.errors import BadCheckpoint, ObjectNotFound
 from floodmark.storage import row_sets, sweep
@@ -81,6 +81,7 @@ def find_garbage(
     grace_nanos: int = GRACE_NANOS,
     purged_before: int = 0,
     used: Sequence[UsedCheckpoints] | None = None,
+    carried_to: CarriedTo | None = None,
 ) -> ColumnGarbage:
     """The objects that can be removed. `dead` are the sorted offsets of rows that will never be computed again.
 
@@ -88,7 +89,7 @@ def find_garbage(
     checkpoints are kept.
     """
     checkpoints = {objects.checkpoints.object_key(info.key): info for info in objects.checkpoints.infos()}
-    source = ColumnGarbageSource(objects, checkpoints, dataset_id, dead, purged_before, used)
+    source = ColumnGarbageSource(objects, checkpoints, dataset_id, dead, purged_before, used, carried_to)
     return ColumnGarbage.of(source, sweep.find(source, (now_nanos - grace_nanos) / 10**9))
 
 
@@ -97,7 +98,7 @@ def remove_garbage(garbage: ColumnGarbage) -> ColumnGarbage:
     source, objects = garbage.source, garbage.source.objects
     removed = ColumnGarbage.of(source, sweep.remove(garbage.swept))
     if source.purged_before and source.purged_before > catalogs.load(objects).purged_before:
-        drop_purged(objects, source.purged_before, source.dataset_id)
+        drop_purged(objects, source.purged_before, source.dataset_id, source.carried_to)
     return removed
 
 
@@ -111,6 +112,7 @@ class ColumnGarbageSource(GarbageSource[Catalog]):
     dead: I64
     purged_before: int
     used: Sequence[UsedCheckpoints] | None
+    carried_to: CarriedTo | None = None
 
     @property
     def store(self) -> Store:

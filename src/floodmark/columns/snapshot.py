@@ -308,7 +308,8 @@ def find_readable_end(given: InputSnapshot, computed: ColumnCoverage) -> int:
         return end
     ends = given.snapshot.all_slices.column("end").to_numpy()
     states = np.unique(np.append(ends, 0))
-    states = states[states >= start]
+    # Before the end of carried rows, the state of that time is purged.
+    states = states[states >= max(start, given.snapshot.carried_end)]
     missing = (row_sets.to_array(rows) + base for base, rows in computed.missing(start, end))
     for at in np.flatnonzero(find_complete_states(states, ((some, _ended_by(given, some)) for some in missing)))[
         ::-1
@@ -317,7 +318,7 @@ def find_readable_end(given: InputSnapshot, computed: ColumnCoverage) -> int:
         # Only the end of a transaction is a valid state: readers never see a part of one.
         if state == 0 or end_as_of(given.snapshot, given.name, state - 1) == state:
             return state
-    return start
+    return start if given.snapshot.carried_end <= start else 0
 
 
 def find_complete_states(states: I64, waiting: Iterable[tuple[I64, I64]]) -> Mask:

@@ -168,6 +168,8 @@ def find_changed_keys(
 ) -> ChangedKeys:
     """The keys (or parts of them) of all records after `since`, retractions and old values included.
 
+    Rows that a purge carried count as records from before it, so a reader that has read these skips them.
+
     The first record of a key is its first one beyond `position`, if it has one there.
     """
     return _find(input_snapshot, shape, number, since, runner, known, where, position, None).changed
@@ -202,7 +204,7 @@ def _find(
     compared: tuple[str, ...] | None,
 ) -> InputChanges:
     schema = shape.part_schema(number)
-    selection = input_snapshot.records(since + 1)
+    selection = input_snapshot.records(since + 1, position)
     if input_snapshot.layout is None or selection.is_empty:
         return InputChanges(ChangedKeys.joined([], schema), ChangedKeys.joined([], schema))
     if compared is not None and not has_corrections(input_snapshot, selection):
@@ -212,7 +214,7 @@ def _find(
     pieces = cut_selection(selection, TASK_ROWS)
     tasks = [replace(task, selection=piece, start=piece.start, end=piece.end) for piece in pieces]
     if compared is not None:
-        around = input_snapshot.records(since)  # a position may be between the two records of a correction
+        around = input_snapshot.records(since, position)  # a position may be between the two records of a correction
         tasks = [replace(one, selection=_with_neighbours(around, one.start, one.end)) for one in tasks]
     read = runner.run_reading(tasks, read_changed_keys, selection.end - selection.start)
     changed = ChangedKeys.joined([part.changed for part in read], schema)
@@ -261,14 +263,15 @@ def _key_batches(task: ChangedKeysTask) -> Iterator[tuple[pa.Table, I64, Mask | 
     names = [vocab.offset, *task.shape.inputs[task.number].own]
     if task.compared is None:
         for records in _record_batches(task, names):
-            yield task.shape.part_of(task.number, records), records.column(vocab.offset).to_numpy(), None
+            offsets = task.given.seen_at(records.column(vocab.offset).to_numpy())
+            yield task.shape.part_of(task.number, records), offsets, None
         return
     for records in _whole_corrections(_record_batches(task, [*names, vocab.op, *task.compared]), vocab.op):
         offsets = records.column(vocab.offset).to_numpy()
         is_same = _changes_nothing(records, offsets, records.column(vocab.op).to_numpy(), task.compared)
         own = slice(*np.searchsorted(offsets, [task.start, task.end]).tolist())
         mine = records.slice(own.start, own.stop - own.start)
-        yield task.shape.part_of(task.number, mine), offsets[own], is_same[own]
+        yield task.shape.part_of(task.number, mine), task.given.seen_at(offsets[own]), is_same[own]
 
 
 def _record_batches(task: ChangedKeysTask, columns: Sequence[str]) -> Iterator[pa.Table]:

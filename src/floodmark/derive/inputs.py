@@ -21,8 +21,8 @@ from floodmark.errors import BadIndex, InputMoved, ObjectNotFound, UnreadableSli
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.schema import Layout
-from floodmark.ledger.selection import NO_OFFSETS, Selection, select
-from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.selection import NO_OFFSETS, Selection, select, without_carried
+from floodmark.ledger.snapshot import CarriedRecords, Snapshot
 from floodmark.ledger.strategy import Strategy, strategy_of, view_columns
 from floodmark.rows import key_index_loader
 from floodmark.rows.key_entries import Kills
@@ -46,6 +46,14 @@ class TaskInput:
     end: int
     head: Multihash
     index: KeyIndex | None = field(repr=False)  # None if the input has no key, or the task does not need it
+    carried: tuple[CarriedRecords, ...] = ()
+
+    def seen_at(self, offsets: I64) -> I64:
+        """The offsets at which readers had seen these records at the latest: before a purge that carried them.
+
+        Positions and processed keys are compared with these. Other records were first seen at their own offset.
+        """
+        return first_seen(self.carried, offsets)
 
     @cached_property
     def rows(self) -> RowReader:
@@ -106,7 +114,7 @@ class InputSnapshot:
 
     @property
     def purged_before(self) -> int:
-        return self.snapshot.purged_before
+        return min(self.snapshot.purged_before, self.end)
 
     @property
     def watermark(self) -> int | None:
@@ -185,6 +193,7 @@ class InputSnapshot:
             self.end,
             self.snapshot.head,
             self.index,
+            self.snapshot.carried,
         )
 
     @contextmanager
@@ -201,9 +210,40 @@ class InputSnapshot:
                 input=self.name,
             ) from error
 
-    def records(self, start: int) -> Selection:
-        """All records from offset `start` on, dead ones included."""
-        return select(self.snapshot, max(start, self.purged_before), self.end)
+    def records(self, start: int, position: int | None = None) -> Selection:
+        """All records from offset `start` on, dead ones included, that are new to a reader that has read up to it.
+
+        A purge repeats current rows at the end. They are not new to readers of the purged records. `position` says how
+        far a reader has read that starts again from an earlier record.
+        """
+        selection = select(self.snapshot, max(start, self.purged_before), self.end)
+        return without_carried(
+            selection, self.snapshot.carried, start if position is None else max(start, position + 1)
+        )
+
+    def carried_to(self, offsets: I64) -> I64:
+        """Where purges carried these records; those that were not carried keep their offsets.
+
+        An offset stays below `purged_before` if the key index was rebuilt since the purge and does not know the record.
+        """
+        if self.newest_index is None:
+            return offsets
+        with self.raise_if_input_moved():
+            return follow_carried(self.newest_index, self.snapshot, offsets)
+
+    def unread_purged(self, positions: Mapping[str, int]) -> bool:
+        """Whether records were purged before a reader with these positions, by dataset id, had read them."""
+        return positions.get(self.dataset_id, -1) + 1 < self.purged_before
+
+    def seen_at(self, offsets: I64) -> I64:
+        """Like the same method of `TaskInput`."""
+        return first_seen(self.snapshot.carried, offsets)
+
+    def unread(self, position: int) -> int:
+        """How many records come after a position and are new to a reader that has read up to it."""
+        start = max(position + 1, self.purged_before)
+        carried = [c for c in self.snapshot.carried if c.before <= position + 1]
+        return max(0, self.end - start - sum(max(0, min(c.end, self.end) - max(c.start, start)) for c in carried))
 
     def current_rows(self) -> Selection:
         """The current rows, read from folded files where these exist."""
@@ -215,6 +255,21 @@ class InputSnapshot:
         chosen = self.records(start)
         low, high = np.searchsorted(self.dead, [chosen.start, chosen.end])
         return Selection(chosen.start, chosen.end, chosen.files, self.dead[low:high])
+
+
+def follow_carried(index: KeyIndex, snapshot: Snapshot, offsets: I64) -> I64:
+    """Where purges carried these records, as far as the key index knows."""
+    for one in snapshot.ever_carried:  # oldest first: a row may have been carried several times
+        enders = index.ended_by(offsets)
+        offsets = np.where((enders >= one.start) & (enders < one.end), enders, offsets)
+    return offsets
+
+
+def first_seen(carried: Sequence[CarriedRecords], offsets: I64) -> I64:
+    """The offsets, and for carried records the last offset that the purge removed."""
+    for one in carried:
+        offsets = np.where((offsets >= one.start) & (offsets < one.end), one.before - 1, offsets)
+    return offsets
 
 
 def snapshot_dataset(dataset: DatasetLike) -> InputSnapshot:

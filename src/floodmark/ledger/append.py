@@ -84,10 +84,7 @@ class Write(ABC):
         return first_layout(own, snapshot.state.vocab, strategy)
 
     def _system_time(self, snapshot: Snapshot) -> int:
-        """The current time in whole milliseconds, never before the chain's newest block."""
-        previous = snapshot.state.system_time or 0
-        now = self.runtime.clock() // _MS * _MS
-        return max(now, -(-previous // _MS) * _MS)
+        return next_system_time(snapshot, self.runtime)
 
     def _committed_before(self, snapshot: Snapshot) -> Commit | None:
         if self.source_state is None or (found := snapshot.find_state(self.source_state)) is None:
@@ -170,6 +167,12 @@ class Append(Write):
         tasks = finalise_tasks(parts, snapshot.next_offset, at, layout, folder, snapshot.objects, size)
         slices: list[SliceFile] = staged.run(tasks, finalise, progress=self.progress, weight=_rows)
         return slices
+
+
+def next_system_time(snapshot: Snapshot, runtime: Runtime) -> int:
+    """The current time in whole milliseconds, never before the chain's newest block."""
+    previous = snapshot.state.system_time or 0
+    return max(runtime.clock() // _MS * _MS, -(-previous // _MS) * _MS)
 
 
 def first_layout(schema: pa.Schema, vocab: SetVocab | None, strategy: Strategy) -> tuple[Layout, list[MetadataEvent]]:

@@ -1,4 +1,4 @@
-"""Floodmark's attributes on blocks: event-time bounds, the part of a commit, row counts, purges.
+"""Floodmark's attributes on blocks: event-time bounds, the part of a commit, row counts, purges, carried rows.
 
 The chain is complete without them. With them, an index can be rebuilt without opening a data file.
 """
@@ -16,6 +16,7 @@ SLICE_KEY = "floodmark.dev/slice"
 COMMIT_KEY = "floodmark.dev/commit"
 PURGE_SOURCE = "floodmark.dev/purge"
 PURGE_KEY = "floodmark.dev/purge"
+CARRIED_KEY = "floodmark.dev/carried"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,21 @@ def data_attributes(
     return ExtraAttributes.of(
         {SLICE_KEY: {"event_time": [low, high]}, COMMIT_KEY: {"part": part, "parts": parts, **counts}}
     )
+
+
+def carried_attributes(low: int | None, high: int | None, part: int, parts: int, before: int) -> ExtraAttributes:
+    """The attributes of a slice of carried rows: those of a data block, and the purge that they were kept from.
+
+    Its records repeat current rows that are among the records before offset `before`, which the same commit purges.
+    """
+    notes = {SLICE_KEY: {"event_time": [low, high]}, COMMIT_KEY: {"part": part, "parts": parts}}
+    return ExtraAttributes.of({**notes, CARRIED_KEY: {"before": before}})
+
+
+def carried_before(event: DataEvent) -> int:
+    """The offset before which the rows of this slice were written first, if a purge carried them; else 0."""
+    before = _note(event, CARRIED_KEY).get("before")
+    return before if isinstance(before, int) and not isinstance(before, bool) and before > 0 else 0
 
 
 def tally_attributes(tally: BatchTally) -> ExtraAttributes:
@@ -99,9 +115,11 @@ def purge_state(before: int) -> SourceState:
     return SourceState(source_name=PURGE_SOURCE, kind="floodmark.dev/offset", value=str(before))
 
 
-def purge_attributes(slices: int, size: int) -> ExtraAttributes:
-    """The attributes of a purge: how many slices and bytes it removed."""
-    return ExtraAttributes.of({PURGE_KEY: {"slices": slices, "bytes": size}})
+def purge_attributes(slices: int, size: int, carried: int) -> ExtraAttributes:
+    """The attributes of a purge: how many slices and bytes it removed, and how many current rows it carried."""
+    return ExtraAttributes.of(
+        {PURGE_KEY: {"slices": slices, "bytes": size, **({"carried": carried} if carried else {})}}
+    )
 
 
 def purged_amount(event: DataEvent) -> tuple[int, int]:
@@ -109,6 +127,12 @@ def purged_amount(event: DataEvent) -> tuple[int, int]:
     note = _note(event, PURGE_KEY)
     slices, size = note.get("slices"), note.get("bytes")
     return (slices, size) if isinstance(slices, int) and isinstance(size, int) else (0, 0)
+
+
+def carried_amount(event: DataEvent) -> int:
+    """How many current rows this event's purge carried."""
+    carried = _note(event, PURGE_KEY).get("carried")
+    return carried if isinstance(carried, int) else 0
 
 
 def purged_before(state: SourceState) -> int:

@@ -12,7 +12,15 @@ from floodmark.chain.source_steps import MergeStrategy, MergeStrategySnapshot
 from floodmark.chain.state import parse_input_ids
 from floodmark.chain.walk import walk_back
 from floodmark.errors import FloodmarkError
-from floodmark.ledger.block_attributes import PURGE_SOURCE, BatchTally, commit_part, purged_before, tally_of
+from floodmark.ledger.block_attributes import (
+    PURGE_SOURCE,
+    BatchTally,
+    carried_amount,
+    carried_before,
+    commit_part,
+    purged_before,
+    tally_of,
+)
 from floodmark.ledger.commit import Commit, to_datetime
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import load_snapshot
@@ -145,7 +153,7 @@ def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None, read: Sequ
     state = ev.source_state(event)
     if state is not None and (previous is None or ev.source_state(previous) != state):
         if state.source_name == PURGE_SOURCE:
-            moved.append(f"purged records before offset {purged_before(state)}")
+            moved.append(_purge_summary(event, purged_before(state)))
         else:
             moved.append(f"source {state.source_name} at {state.value}")
     if not moved and event.new_checkpoint is not None:
@@ -153,9 +161,17 @@ def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None, read: Sequ
     return "; ".join(moved) or "no visible change"
 
 
+def _purge_summary(event: ev.DataEvent, before: int) -> str:
+    carried = carried_amount(event)
+    rows = "1 current row of them was" if carried == 1 else f"{carried:,} current rows of them were"
+    return f"purged records before offset {before}" + (f"; {rows} carried to new offsets" if carried else "")
+
+
 def _slice_summary(event: ev.DataEvent, new: ev.DataSlice, tally: BatchTally | None) -> str:
     """The records of one slice. The last slice of a merged batch also has the counts of the whole batch."""
     where = f"offsets {new.offset_interval.start}–{new.offset_interval.end} ({_bytes(new.size)})"
+    if before := carried_before(event):
+        return f"carried {new.rows:,} current rows from before offset {before}, {where}"
     _, slices = commit_part(event)
     if tally is None:
         return f"+{new.rows:,} records, {where}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from floodmark.ledger.commit import ends_transaction
 from floodmark.ledger.moments import MissingZone, parse_moment, to_nanos
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.position import Position, first_after, offset_of
-from floodmark.ledger.snapshot import Snapshot
+from floodmark.ledger.snapshot import CarriedRecords, Snapshot
 from floodmark.storage.arrays import I64
 
 _SHORT_HASH = re.compile(r"[0-9a-f]{8}")
@@ -141,6 +141,14 @@ def slice_files(objects: DatasetObjects, slices: pa.Table) -> tuple[DataFile, ..
     )
 
 
+def without_carried(selection: Selection, carried: Sequence[CarriedRecords], start: int) -> Selection:
+    """The selection without the carried rows that a reader of all records below `start` has read already."""
+    known = {one.start for one in carried if one.before <= start}
+    if not known:
+        return selection
+    return replace(selection, files=tuple(f for f in selection.files if f.start not in known))
+
+
 def select_interval(
     snapshot: Snapshot, name: str, since: int | Position | None, until: int | Position | None
 ) -> Selection:
@@ -160,10 +168,12 @@ def select_interval(
 def readable_offsets(snapshot: Snapshot, name: str, as_of: AsOf) -> tuple[int, int]:
     """The offsets [start, end) of all records that can be read, now or as of a point in the past."""
     end = snapshot.next_offset if as_of is None else end_as_of(snapshot, name, as_of)
-    if as_of is not None and snapshot.purged_before and end <= snapshot.purged_before:
+    # A purge that carries rows keeps those of the newest state only, so no state before it can be read.
+    oldest = max(snapshot.purged_before, snapshot.carried_end - 1)
+    if as_of is not None and snapshot.purged_before and end <= oldest:
         raise RecordsPurged(
             f"the state of {name!r} as of {as_of} is purged",
-            hint=f"give a later point: the oldest state left ends at offset {snapshot.purged_before}",
+            hint=f"give a later point: the oldest state left ends at offset {oldest}",
             purged_before=snapshot.purged_before,
         )
     return min(snapshot.purged_before, end), end

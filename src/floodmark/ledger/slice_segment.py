@@ -23,13 +23,16 @@ from floodmark.chain.ids import SHA3_256, BlockRef, Multihash
 from floodmark.chain.walk import SkipPointers
 from floodmark.chain.walk import merge as merge_skips
 from floodmark.errors import ChainError
-from floodmark.ledger.block_attributes import event_time_bounds, purged_amount, purged_before
+from floodmark.ledger.block_attributes import carried_before, event_time_bounds, purged_amount, purged_before
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument, Document
 
 _KIND = "slice index"
-_VERSION = 2
-"""Since version 2 a segment says that all blocks up to its last one were checked. Older segments are rebuilt."""
+_VERSION = 3
+"""Since version 2 a segment says that all blocks up to its last one were checked; since 3 it marks carried rows.
+
+Older segments are rebuilt.
+"""
 
 SLICES = pa.schema(
     [
@@ -42,6 +45,7 @@ SLICES = pa.schema(
         pa.field("physical", pa.binary(32), nullable=False),
         pa.field("event_min", pa.int64()),  # microseconds: nanoseconds end in 2262; null if the writer noted no bounds
         pa.field("event_max", pa.int64()),
+        pa.field("carried", pa.int64(), nullable=False),  # the offset before which its rows were written first, else 0
     ]
 )
 STATES = pa.schema(
@@ -66,6 +70,7 @@ class Totals:
     purged_before: int = 0  # offsets below this are purged
     last_state: SourceState | None = None
     data_block: str | None = None  # the hash of the block with the last record
+    carried_end: int = 0  # the offset after the last record that a purge carried
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
     states: list[tuple[Any, ...]] = []
     count = 0
     n_slices, n_bytes, purged, last_state = totals.slices, totals.bytes, totals.purged_before, totals.last_state
-    data_block = totals.data_block
+    data_block, carried_end = totals.data_block, totals.carried_end
     for block_hash, data, block in blocks:
         ref, event = BlockRef(block.sequence_number, block_hash), block.event
         if skips is None:
@@ -136,10 +141,22 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
             new = event.new_data
             low, high = (None if bound is None else bound // 1000 for bound in event_time_bounds(event))
             start, end = new.offset_interval.start, new.offset_interval.end + 1
-            digests = (block_hash.digest, new.physical_hash.digest)
+            carried = carried_before(event)
             rows.append(
-                (ref.sequence_number, digests[0], block.system_time, start, end, new.size, digests[1], low, high)
+                (
+                    ref.sequence_number,
+                    block_hash.digest,
+                    block.system_time,
+                    start,
+                    end,
+                    new.size,
+                    new.physical_hash.digest,
+                    low,
+                    high,
+                    carried,
+                )
             )
+            carried_end = end if carried else carried_end
             n_slices += 1
             n_bytes += new.size
             data_block = block_hash.digest.hex()
@@ -155,7 +172,7 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
     return SliceSegment(
         skips=skips,
         blocks=count,
-        totals=Totals(n_slices, n_bytes, purged, last_state, data_block),
+        totals=Totals(n_slices, n_bytes, purged, last_state, data_block, carried_end),
         older=(previous.as_older, *previous.older) if previous else (),
         definitions=definitions,
         slices=_table(rows, SLICES),
@@ -197,6 +214,7 @@ def encode(segment: SliceSegment) -> bytes:
             "purged_before": totals.purged_before,
             "last_state": None if state is None else [state.source_name, state.kind, state.value],
             "data_block": totals.data_block,
+            "carried_end": totals.carried_end,
         },
         "older": [[o.name, o.blocks] for o in segment.older],
         "definitions": segment.definitions,

@@ -24,6 +24,18 @@ from floodmark.ledger.slice_segment import BadSegment
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class CarriedRecords:
+    """The records [start, end), which repeat current rows from before a purge so that these survive it.
+
+    A reader that has read all records below `before` has read these rows, too.
+    """
+
+    before: int
+    start: int
+    end: int
+
+
 @dataclass
 class Snapshot:
     """A dataset as of one head. Values that are read lazily belong to the same head."""
@@ -53,6 +65,23 @@ class Snapshot:
     def purged_before(self) -> int:
         """Offsets below this one are purged."""
         return self._index.newest.totals.purged_before
+
+    @property
+    def carried_end(self) -> int:
+        """The offset after the last record that a purge carried; 0 without such records."""
+        return self._index.newest.totals.carried_end
+
+    @cached_property
+    def carried(self) -> tuple[CarriedRecords, ...]:
+        """The records that purges carried and that can be read, oldest first. Reads nothing if there are none."""
+        if self.carried_end <= self.purged_before:
+            return ()
+        return _carried_in(self.slices)
+
+    @cached_property
+    def ever_carried(self) -> tuple[CarriedRecords, ...]:
+        """The same, with records that a later purge removed."""
+        return _carried_in(self.all_slices) if self.carried_end else ()
 
     @property
     def records(self) -> int:
@@ -130,6 +159,12 @@ class Snapshot:
         """The snapshot after these blocks were committed on top of this one."""
         head, data, block = blocks[-1]
         return Snapshot(self.objects, head, block, state, self._index.extended(blocks), data)
+
+
+def _carried_in(slices: pa.Table) -> tuple[CarriedRecords, ...]:
+    slices = slices.filter(pc.greater(slices.column("carried"), 0))
+    columns = (slices.column(name).to_pylist() for name in ("carried", "start", "end"))
+    return tuple(CarriedRecords(*row) for row in zip(*columns, strict=True))
 
 
 def load_snapshot(objects: DatasetObjects, head: Multihash, cache: SegmentCache) -> Snapshot:

@@ -257,7 +257,7 @@ def _view_status(view: ViewSpec, lake: Any) -> StepStatus:
     if isinstance(view_snapshot, ViewSnapshot):
         stale = stale or (view_snapshot.stale if note is not None else None)
         inputs = tuple(
-            InputStatus(s.given.name, at, s.last_offset, max(0, s.last_offset - max(at, s.given.purged_before - 1)))
+            InputStatus(s.given.name, at, s.last_offset, s.given.unread(at))
             for s in view_snapshot.sources
             for at in (view_snapshot.positions[s.given.dataset_id],)
         )

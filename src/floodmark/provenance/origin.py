@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +20,7 @@ from floodmark.derive.positions import NO_POSITION
 from floodmark.derive.row_search import SearchLimits, find_rows
 from floodmark.ledger.scan import live_mask
 from floodmark.ledger.selection import NO_OFFSETS
+from floodmark.ledger.snapshot import CarriedRecords
 from floodmark.ledger.strategy import strategy_of
 from floodmark.provenance.transactions import OpenedDataset, Transaction
 from floodmark.rows import row_hash
@@ -216,7 +217,8 @@ def find_matching_rows(given: OpenedDataset, link: InputLink, values: pa.Table) 
     """The rows of an input, as of the link's position, that match output rows with these values. Each row once."""
     input_snapshot = given.as_of(link.position)
     missing = explain_missing(given, link)
-    if input_snapshot.end <= input_snapshot.purged_before or input_snapshot.layout is None:
+    carried = [c for c in given.snapshot.carried if c.before <= link.position + 1 <= c.start]
+    if (input_snapshot.end <= input_snapshot.purged_before and not carried) or input_snapshot.layout is None:
         return MatchingRows(0, NO_OFFSETS, missing)
     if link.by is None:
         return MatchingRows(input_snapshot.live_rows, NO_OFFSETS, missing)
@@ -229,8 +231,17 @@ def find_matching_rows(given: OpenedDataset, link: InputLink, values: pa.Table) 
         offsets = find_rows(
             input_snapshot, lookup_shape(input_snapshot, link.by, keys.schema), 0, keys, [], _ANY
         ).offsets
+        if carried:
+            offsets = np.union1d(offsets, _among_carried(given, carried, link.by, keys))
     is_one = missing is not None and len(offsets) == values.num_rows and _is_key(input_snapshot, link.by)
     return MatchingRows(len(offsets), offsets, None if is_one else missing)
+
+
+def _among_carried(given: OpenedDataset, carried: Sequence[CarriedRecords], by: ColumnPairs, keys: pa.Table) -> I64:
+    """The offsets of current rows with these keys that purges carried."""
+    now = given.as_of(given.snapshot.next_offset - 1)
+    offsets = find_rows(now, lookup_shape(now, by, keys.schema), 0, keys, [], _ANY).offsets
+    return offsets[np.any([(offsets >= c.start) & (offsets < c.end) for c in carried], axis=0)]
 
 
 def find_retractions(given: OpenedDataset, link: InputLink, values: pa.Table, since: int) -> I64:

@@ -36,7 +36,7 @@ class Maker:
     """What made a record: a write from outside, a step, or a view."""
 
     kind: str
-    """write, step (BatchTransform), datatable (DatatableTransform), view, or unknown."""
+    """write, carried (by a purge), step (BatchTransform), datatable (DatatableTransform), view, or unknown."""
     name: str | None = None
     version: str | None = None
     way: str = ""
@@ -45,7 +45,7 @@ class Maker:
     source: str | None = None
     """For a write: the name of its source."""
     state: str | None = None
-    """For a write: how far its source was read."""
+    """For a write: how far its source was read. For a carried row: the offset before which it was written first."""
     file: str | None = None
     """For a write from a file: the name of the file when it was loaded, if still known."""
 
@@ -333,6 +333,8 @@ def _maker_text(maker: Maker, block: TransactionBlock) -> str:
             who = "written"
             if maker.source is not None:
                 who += f" from {maker.file or f'{maker.source}, {_shorten(maker.state or str())}'}"
+        case "carried":
+            who = f"carried by a purge of the records before offset {maker.state}"
         case "view":
             who = f"view ({maker.way}) {_version(maker.version)}"
         case "step" | "datatable":

@@ -21,6 +21,7 @@ from floodmark.derive.inputs import LakeLike
 from floodmark.derive.key_shape import cast_with_mask
 from floodmark.derive.positions import NO_POSITION
 from floodmark.errors import ObjectNotFound, RecordsPurged, UnknownRecord
+from floodmark.ledger.block_attributes import carried_before
 from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.ledger.strategy import strategy_of
 from floodmark.provenance.origin import (
@@ -157,6 +158,8 @@ def key_values(output: OpenedDataset, offsets: I64, link: InputLink) -> pa.Table
 
 
 def _write_maker(given: OpenedDataset, transaction: Transaction) -> Maker:
+    if before := carried_before(transaction.event):
+        return Maker("carried", state=str(before))
     state = given.new_source_state(transaction)
     if state is None:
         return Maker("write")

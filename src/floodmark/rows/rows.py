@@ -215,7 +215,7 @@ class Rows:
     def purge(self, before: int | str | date | datetime) -> PurgeReport:
         """Remove whole slices before an offset or an event time, with the copies of their rows."""
         ledger = self._ledger
-        report, ledger.latest = purge(ledger.name, before, ledger.snapshot, ledger.runtime)
+        report, ledger.latest = purge(ledger.name, before, ledger.snapshot, ledger.runtime, self.cache)
         return report
 
     def problems(self) -> list[VerifyProblem]:

@@ -213,7 +213,7 @@ def _pending(rows: pa.Table, offset: str, shape: KeyShape, given: TaskInput, kno
     frame = rows.select(shape.inputs[0].columns.names).cast(shape.inputs[0].columns)
     if known is None:
         return frame, offsets, keys, hashes
-    pending = offsets > known.processed_up_to(hashes, [given.dataset_id])[:, 0]
+    pending = given.seen_at(offsets) > known.processed_up_to(hashes, [given.dataset_id])[:, 0]
     if pending.all():
         return frame, offsets, keys, hashes
     mask = pa.array(pending)

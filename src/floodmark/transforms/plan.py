@@ -129,7 +129,7 @@ def _input(step_snapshot: StepSnapshot, number: int, keys: int, version: int, un
     given = step_snapshot.inputs[number]
     previous = step_snapshot.positions[given.dataset_id]
     start = max(previous + 1, given.purged_before)
-    records = max(0, given.end - start)
+    records = given.unread(previous)
     if step_snapshot.stale is not None or version == 1:
         reads = f"all {given.end - given.purged_before:,} records"
     elif records == 0:
@@ -253,5 +253,4 @@ def _messages(failed: pa.Table) -> pa.Array:
 def input_status(given: InputSnapshot, positions: Mapping[str, int]) -> InputStatus:
     """How far a step with these positions has read an input."""
     position = positions[given.dataset_id]
-    behind = max(0, given.end - max(position + 1, given.purged_before))
-    return InputStatus(given.name, position, given.last_offset, behind)
+    return InputStatus(given.name, position, given.last_offset, given.unread(position))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 
 from floodmark.derive.changed_keys import refuse_purged_input
@@ -159,7 +160,8 @@ class Waves:
         rows_in_wave = 0
         for unit in ranges:
             if most is not None and rows_in_wave and rows_in_wave + unit.rows > most:
-                yield Wave(wave, {only.dataset_id: unit.start - 1}, is_complete=False, checked=checked)
+                [first] = only.seen_at(np.array([unit.start])).tolist()
+                yield Wave(wave, {only.dataset_id: max(since, first - 1)}, is_complete=False, checked=checked)
                 wave, rows_in_wave = [], 0
             wave.append(unit)
             rows_in_wave += unit.rows

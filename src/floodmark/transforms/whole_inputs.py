@@ -109,7 +109,7 @@ class WholeStepSnapshot:
         for number in range(len(self.outputs)):
             positions = self.positions(number)
             for given in self.inputs:
-                if positions[given.dataset_id] != given.last_offset:
+                if given.unread(positions[given.dataset_id]):
                     return f"{given.name!r} has new records"
         return None
 

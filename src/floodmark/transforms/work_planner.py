@@ -78,7 +78,11 @@ def _ranges(input_snapshot: InputSnapshot, since: int, unit_rows: int, skipped: 
         live = replace(live, dead=np.union1d(live.dead, skipped))
     live = without_dead_files(live)
     rows = max(1, min(unit_rows, int(UNIT_BYTES / max(input_snapshot.row_bytes, 1.0))))
-    return [RangeUnit(part, part.start, part.end) for part in cut_selection(live, rows)]
+    # Carried rows come first, as they were written first: beyond a purge, a position includes all of them.
+    starts = {one.start for one in input_snapshot.snapshot.carried}
+    groups = [tuple(f for f in live.files if (f.start in starts) is is_carried) for is_carried in (True, False)]
+    parts = [replace(live, files=files) for files in groups if files]
+    return [RangeUnit(part, part.start, part.end) for some in parts for part in cut_selection(some, rows)]
 
 
 def _gone_since(

@@ -72,8 +72,11 @@ class RefreshAttempt:
         try:
             with staging_area(view_snapshot.snapshot.objects.store) as folder:
                 publisher = ViewPublisher(view_snapshot, runtime, folder, progress, self.cache)
-                if (stale := self._stale) is not None or view_snapshot.analysis.kind == "whole":
+                stale, is_whole = self._stale, view_snapshot.analysis.kind == "whole"
+                if stale is not None or (is_whole and (self._records or self.retry_errors)):
                     return self._refresh_whole(publisher, stale)
+                if is_whole:
+                    return self._refresh_nothing(publisher)
                 return self._touched(publisher)
         finally:
             progress.finish()
@@ -95,8 +98,10 @@ class RefreshAttempt:
         """Why the whole view must be recomputed; None if changed keys are enough."""
         if self.view_snapshot.stale is not None:
             return self.view_snapshot.stale
+        if any(int(o) < s.purged_before for s in self.view_snapshot.sources for o in self._failures.offsets[:1]):
+            return "a purge carried rows whose function failed, and it is not known where"
         for source in self.view_snapshot.moved:
-            new, rows = source.last_offset - self.view_snapshot.positions[source.dataset_id], source.given.live_rows
+            new, rows = _new_records(self.view_snapshot, source), source.given.live_rows
             if new > max(FEW_RECORDS, MAX_NEW_FRACTION * rows):
                 return f"most rows of {source.name!r} are new"
         return None
@@ -120,14 +125,18 @@ class RefreshAttempt:
 
     # Refresh of the changed keys
 
+    def _refresh_nothing(self, publisher: ViewPublisher) -> RefreshReport:
+        """Only move the positions."""
+        commit = publisher.publish_nothing(self._note(self._failures, keys=0, computed=None), self._failures)
+        return self._report(commit, None, 0, None)
+
     def _touched(self, publisher: ViewPublisher) -> RefreshReport:
         view_snapshot, before = self.view_snapshot, self._failures
         with _timed("touched"):
             changed = find_changes(view_snapshot.sources, view_snapshot.analysis, view_snapshot.positions, self._runner)
             again = before.offsets if self.retry_errors else NO_OFFSETS
         if not len(changed) and not len(again):
-            note = self._note(before, keys=0, computed=None)
-            return self._report(publisher.publish_nothing(note, before), None, 0, None)
+            return self._refresh_nothing(publisher)
         with _timed("rows"):
             inputs = {
                 s.alias: read_changed_rows(s, view_snapshot.analysis, changed, self._session)
@@ -193,14 +202,15 @@ class RefreshAttempt:
         with convert_refresh_errors(self.view_snapshot.name):
             return FunctionColumns(source, self.functions, *parts).complete(answer)
 
-    @property
+    @cached_property
     def _failures(self) -> Failures:
         """The recorded errors of rows that are still live."""
         note, objects = self.view_snapshot.note, self.view_snapshot.snapshot.objects
         if note is None or note.errors is None:
             return Failures()
         [source] = self.view_snapshot.sources
-        return functions.load_failures(self.view_snapshot.name, note.errors, objects).without(source.given.dead)
+        failures = functions.load_failures(self.view_snapshot.name, note.errors, objects)
+        return failures.carried_to(source.given.carried_to).without(source.given.dead)
 
     def _note(self, failed: Failures, keys: int, computed: ComputedResult | None) -> ViewNote:
         view_snapshot, runtime = self.view_snapshot, self.lake.runtime
@@ -222,7 +232,7 @@ class RefreshAttempt:
     @property
     def _records(self) -> int:
         """The number of new records in all inputs."""
-        return sum(max(0, _new_records(self.view_snapshot, source)) for source in self.view_snapshot.sources)
+        return sum(_new_records(self.view_snapshot, source) for source in self.view_snapshot.sources)
 
     def _report(self, commit: Commit, stale: str | None, keys: int, computed: ComputedResult | None) -> RefreshReport:
         view_snapshot = self.view_snapshot
@@ -247,7 +257,7 @@ class RefreshAttempt:
 
 
 def _new_records(view_snapshot: ViewSnapshot, source: ViewInputSnapshot) -> int:
-    return source.last_offset - max(view_snapshot.positions[source.dataset_id], source.purged_before - 1)
+    return source.given.unread(view_snapshot.positions[source.dataset_id])
 
 
 @contextmanager

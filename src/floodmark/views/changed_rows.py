@@ -73,7 +73,7 @@ def find_changes(
         together = pa.concat_tables([c.keys for c in changed])
         keys, hashes = unique_keys(together, Hashes.joined([c.hashes for c in changed]))
     counts = [
-        InputChanges(source.name, len(_records(source, since[source.dataset_id])), len(c))
+        InputChanges(source.name, source.given.unread(since[source.dataset_id]), len(c))
         for source, c in zip(sources, changed, strict=True)
     ]
     return ViewChanges(keys, hashes, tuple(counts), since)

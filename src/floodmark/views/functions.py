@@ -5,7 +5,7 @@ Values are stored in checkpoints by the offsets of the input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -189,6 +189,12 @@ class Failures:
         """Delete the file that these errors replace; call it after the commit."""
         if before is not None and before != self.name:
             objects.store.delete(objects.checkpoint_key(Multihash.parse(before)))
+
+    def carried_to(self, moved: Callable[[I64], I64]) -> Failures:
+        """The same errors at the offsets to which purges carried their rows."""
+        place = self.table.schema.get_field_index("offset")
+        offsets = pa.array(moved(self.table.column("offset").to_numpy()))
+        return Failures(self.table.set_column(place, self.table.schema.field(place), offsets))
 
     def without(self, offsets: I64) -> Failures:
         """The errors of all other rows."""

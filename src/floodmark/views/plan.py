@@ -107,8 +107,7 @@ def plan_refresh(lake: LakeLike, name: str) -> RefreshPlan:
 def _plan_input(view_snapshot: ViewSnapshot, source: ViewInputSnapshot) -> ViewInputPlan:
     given = source.given
     position = view_snapshot.positions[given.dataset_id]
-    behind = max(0, source.last_offset - max(position, given.purged_before - 1))
-    return ViewInputPlan(given.name, position, source.last_offset, behind, source.waiting)
+    return ViewInputPlan(given.name, position, source.last_offset, given.unread(position), source.waiting)
 
 
 def _describe_changes(view_snapshot: ViewSnapshot) -> str:

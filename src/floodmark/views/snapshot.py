@@ -96,12 +96,25 @@ class ViewSnapshot:
             return "the columns of its sources changed"
         for source in self.sources:
             given = source.given
-            if note.purged.get(given.dataset_id, 0) != given.purged_before:
+            if self._has_lost_rows(source, note):
                 return f"records of {given.name!r} were purged"
             for column, generation in source.generations.items():
                 if note.generations.get(given.dataset_id, {}).get(column) != generation:
                     return f"the computed column {column!r} of {given.name!r} changed"
         return None
+
+    def _has_lost_rows(self, source: ViewInputSnapshot, note: ViewNote) -> bool:
+        """Whether a purge since the last refresh may have removed rows that the view includes, or has yet to read.
+
+        With a key, a purge keeps current rows, but they get other offsets.
+        """
+        given = source.given
+        if note.purged.get(given.dataset_id, 0) == given.purged_before:
+            return False
+        if not given.strategy.is_keyed or given.layout is None:
+            return True
+        read = {*source.use.columns, *(column for _, column in source.use.keys)}
+        return not read.isdisjoint(given.layout.vocab.reserved) or given.unread_purged(note.positions)
 
     def _rebuild_reason(self, replaced: Snapshot) -> str:
         why = find_misfit(self.name, self.stored, replaced) or "its definition changed"
