@@ -14,7 +14,7 @@ from floodmark.storage import sorted_runs
 from floodmark.views import attempt, changed_rows
 from floodmark.views.commit import ViewPublisher
 from limits import set_limit
-from views.refresh_worlds import COLUMNS, Answers, delete, lake_without_spark, orders, shown, view_of, write
+from views.refresh_worlds import COLUMNS, ORDERS, Answers, delete, lake_without_spark, orders, shown, view_of, write
 
 
 def test_only_rows_with_new_records_are_asked_about(tmp_path: Path) -> None:
@@ -105,9 +105,46 @@ def test_when_most_rows_are_new_everything_is_derived(tmp_path: Path, monkeypatc
     assert shown(view) == {n: 2 * n for n in [11, 12, 13, *range(20, 60)]}
 
 
-def test_purged_records_leave_the_view(tmp_path: Path) -> None:
+def test_purge_of_history_changes_nothing_and_asks_nothing(tmp_path: Path) -> None:
     lake, answers = lake_without_spark(tmp_path), Answers()
     source = orders(lake)
+    write(source, {n: n for n in range(11, 16)})
+    write(source, {12: 22, 13: 23})
+    view = view_of(lake, source)
+    with answers.instead_of_spark():
+        view.refresh()
+        before = view.last_offset
+        assert source.purge(before=100).carried == 5
+        plan = view.plan_refresh()
+        assert (plan.stale, plan.behind) == (None, 0)
+        done = view.refresh()
+        assert (done.is_whole, done.keys, done.records, view.last_offset) == (False, 0, 0, before)
+        assert view.refresh().nothing
+        write(source, {12: 32})
+        view.refresh()
+    assert answers.asked == [[11, 12, 13, 14, 15], [12]]
+    assert shown(view) == {11: 22, 12: 64, 13: 46, 14: 28, 15: 30}
+    assert view.verify().ok
+
+
+def test_view_that_missed_a_purge_is_recomputed_and_a_new_one_reads_carried_rows(tmp_path: Path) -> None:
+    lake, answers = lake_without_spark(tmp_path), Answers()
+    source = orders(lake)
+    write(source, {11: 11, 12: 12})
+    view = view_of(lake, source)
+    with answers.instead_of_spark():
+        view.refresh()
+        delete(source, [11])
+        source.purge(before=100)
+        assert view.refresh().stale == "records of 'orders' were purged"
+        other = view_of(lake, source, "other")
+        other.refresh()
+    assert shown(view) == shown(other) == {12: 24}
+
+
+def test_purged_records_leave_the_view(tmp_path: Path) -> None:
+    lake, answers = lake_without_spark(tmp_path), Answers()
+    source = lake.create("orders", schema=ORDERS)
     write(source, {11: 11})
     write(source, {12: 12})
     view = view_of(lake, source)
