@@ -329,7 +329,8 @@ def test_purged_values_are_not_carried_over(tmp_path: Path) -> None:
     world.write((2, 2, 5))
     assert world.dataset.purge(before=20).before == 20
     done = world.backfill()
-    assert (done.carried, world.called, world.values()) == (0, [2], {2: 21})
+    assert (done.carried, world.called) == (0, [2])
+    assert world.values() == {n: None if n == BAD else 10 * n + 1 for n in range(20)}  # those of current rows moved
 
 
 # Functions of views

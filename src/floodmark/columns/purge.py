@@ -239,6 +239,7 @@ def _place(
         done=fragment.done | row_sets.from_array(addresses[mine.is_done]),
         kept=fragment.kept | row_sets.from_array(addresses[~mine.is_done]),
         errors=row_errors.put(objects, errors),
+        carried=fragment.carried | row_sets.from_array(addresses),
     )
 
 
