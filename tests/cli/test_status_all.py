@@ -153,3 +153,38 @@ def test_reset_column_is_computed_again_by_the_next_run(run, flow):
     assert answer.out.startswith("orders.double: reset; the next run computes everything again")
     assert found(run)["orders.double"]["behind"] == 2
     assert run("run", "orders.double").out.startswith("orders.double: 2 rows computed")
+
+
+def test_copied_project_has_no_new_files(run, flow):
+    run("run", "ingest_orders")
+    path = flow / "data" / "a.csv"
+    path.write_text(path.read_text())  # another time, the same content
+    assert found(run)["ingest_orders"]["state"] == "a source"
+    answer = run("run", "ingest_orders")
+    assert answer.lines[0] == "ingest_orders: nothing to do"
+    assert answer.lines[1] == "  1 file written again with the same content: data/a.csv"
+
+
+def test_plan_of_files_names_them(run, flow):
+    assert run("plan", "ingest_orders").lines == [
+        "ingest_orders: 1 file to read into orders",
+        "file        is",
+        "data/a.csv  new",
+    ]
+    run("run", "ingest_orders")
+    assert run("plan", "ingest_orders").lines == ["ingest_orders: nothing to do"]
+    (flow / "data" / "a.csv").rename(flow / "data" / "b.csv")
+    (flow / "data" / "c.csv").write_text("id,price,at\n3,1.5,2026-01-03T00:00:00Z\n")
+    assert run("plan", "ingest_orders").lines[-2:] == [
+        "data/c.csv  new",
+        "  1 file renamed, with no new rows: data/a.csv → data/b.csv",
+    ]
+    plan = run("plan", "ingest_orders", "--json").json["plans"][0]
+    assert (plan["kind"], plan["plan"]["files"]["new"]) == ("Source", ["data/c.csv"])
+
+
+def test_source_is_named_as_it_is_declared(run, flow):
+    assert "ingest_orders [Source] → orders" in run("graph").out
+    answer = run("reset", "ingest_orders")
+    assert "step 'ingest_orders' is a Source, which has no state to reset" in answer.err
+    assert "--full" in answer.err

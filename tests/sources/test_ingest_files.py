@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -61,21 +63,125 @@ def test_new_files_are_taken_in_and_old_ones_are_not(lake, put, tmp_path):
     assert step.pending(lake) == []
 
 
-def test_each_file_is_a_commit_with_its_hash_as_the_state(lake, put, tmp_path):
+def test_each_file_is_a_commit_with_its_hash_and_its_name_as_the_state(lake, put, tmp_path):
     put("a.csv", 1)
     put("b.csv", 2)
     assert source(tmp_path, "*.csv").run(lake).commits == 2
     state = lake["orders"].snapshot().state.source_state
-    assert (state.source_name, state.value[:7], len(state.value)) == ("files", "sha256:", 71)
+    assert (state.source_name, state.value[:7], state.value[71:]) == ("files", "sha256:", ":1:b.csv")
 
 
-def test_a_file_that_was_renamed_copied_or_is_found_by_another_source_is_not_new(lake, put, tmp_path):
+def test_two_files_of_equal_content_are_two_files(lake, put, tmp_path):
+    put("data/monday.csv", 10)
+    step = source(tmp_path, "data/*.csv")
+    step.run(lake)
+    put("data/tuesday.csv", 10)
+    report = step.run(lake)
+    assert (report.new, ids(lake)) == (1, [10, 10])
+    assert report.files.copies == (("data/tuesday.csv", "data/monday.csv"),)
+    assert report.notes == ["1 file with the content of another, both count: data/tuesday.csv = data/monday.csv"]
+    assert step.run(lake).files.is_empty
+    put("data/thursday.csv", 20)
+    put("data/friday.csv", 20)
+    assert step.run(lake).files.copies == (("data/thursday.csv", "data/friday.csv"),)  # both in one run
+    assert ids(lake) == [10, 10, 20, 20]
+
+
+def test_file_that_is_written_again_with_the_same_content_is_reported(lake, put, tmp_path):
     path = put("a.csv", 1, 2)
-    source(tmp_path, "*.csv").run(lake)
+    step = source(tmp_path, "*.csv")
+    step.run(lake)
+    os.utime(path, (1_700_000_100, 1_700_000_100))
+    report = step.run(lake)
+    assert (report.nothing, report.files.repeated, ids(lake)) == (True, ("a.csv",), [1, 2])
+    assert report.notes == ["1 file written again with the same content: a.csv"]
+    assert step.run(lake).notes == []
+
+
+@pytest.mark.parametrize("declared", [None, KEYED])
+def test_file_under_a_new_name_whose_old_name_is_gone_is_renamed(lake, put, tmp_path, declared):
+    path = put("a.csv", 1, 2)
+    step = source(tmp_path, "*.csv", declared=declared)
+    step.run(lake)
     path.rename(tmp_path / "c.csv")
-    put("sub/copy.csv", 1, 2)
-    assert source(tmp_path, "*.csv", "sub/*.csv").run(lake).nothing
-    assert ids(lake) == [1, 2]
+    assert (step.pending(lake), step.unseen(lake)) == ([], 0)
+    report = step.run(lake)
+    assert (report.new, report.changed, report.files.renamed, ids(lake)) == (0, 0, (("a.csv", "c.csv"),), [1, 2])
+    assert report.notes == ["1 file renamed, with no new rows: a.csv → c.csv"]
+    assert step.run(lake).files.is_empty
+    put("a.csv", 1, 2)  # a file like it under the old name is another one
+    assert step.run(lake).files.new == ("a.csv",)
+
+
+def test_file_that_is_gone_keeps_its_rows_and_is_reported_once(lake, put, tmp_path):
+    paths = [put(f"{name}.csv", number) for number, name in enumerate("abcde")]
+    step = source(tmp_path, "*.csv")
+    step.run(lake)
+    for path in paths[1:]:
+        path.unlink()
+    report = step.run(lake)
+    assert (report.nothing, report.files.vanished) == (True, ("b.csv", "c.csv", "d.csv", "e.csv"))
+    assert report.notes == ["4 files gone, their rows stay: b.csv, c.csv, d.csv and 1 more"]
+    assert step.run(lake).files.is_empty
+    assert ids(lake) == [0, 1, 2, 3, 4]
+
+
+def test_file_like_one_that_went_in_an_earlier_run_is_new(lake, put, tmp_path):
+    """People archive an inbox after each load, and two days may have the same content."""
+    put("monday.csv", 10).unlink(missing_ok=False)
+    put("monday.csv", 10)
+    step = source(tmp_path, "*.csv")
+    step.run(lake)
+    (tmp_path / "monday.csv").unlink()
+    assert step.run(lake).files.vanished == ("monday.csv",)
+    put("tuesday.csv", 10)
+    report = step.run(lake)
+    assert (report.new, report.files.renamed, ids(lake)) == (1, (), [10, 10])
+    assert report.files.copies == (("tuesday.csv", "monday.csv"),)
+    put("monday.csv", 10)
+    report = step.run(lake)
+    assert (report.nothing, report.files.repeated) == (True, ("monday.csv",))
+
+
+def test_file_that_another_source_reads_is_not_gone(lake, put, tmp_path):
+    put("left/a.csv", 1)
+    put("right/b.csv", 2)
+    left, right = source(tmp_path, "left/*.csv"), source(tmp_path, "right/*.csv")
+    for step in (left, right, left, right):
+        assert step.run(lake).files.vanished == ()
+    (tmp_path / "right" / "b.csv").unlink()
+    assert left.run(lake).files.vanished == ()
+    assert right.run(lake).files.vanished == ("right/b.csv",)
+
+
+def test_file_found_by_two_patterns_is_one(lake, put, tmp_path):
+    put("data/a.csv", 1)
+    (tmp_path / "other").mkdir()
+    step = source(tmp_path, "data/*.csv", "other/../data/*.csv", str(tmp_path / "data" / "a.csv"))
+    assert (step.run(lake).new, ids(lake)) == (1, [1])
+
+
+def test_copied_folder_has_no_new_files(lake, put, tmp_path):
+    """The times of its files are new, and the content is not."""
+    put("project/data/a.csv", 1)
+    put("project/data/b.csv", 2)
+    source(tmp_path / "project", "data/*.csv").run(lake)
+    for path in shutil.copytree(tmp_path / "project", tmp_path / "copy", copy_function=shutil.copyfile).rglob("*.csv"):
+        os.utime(path, (1_700_000_777, 1_700_000_777))
+    step = source(tmp_path / "copy", "data/*.csv")
+    assert (step.unseen(lake), step.pending(lake)) == (0, [])
+    assert step.run(lake).files.repeated == ("data/a.csv", "data/b.csv")
+    put("copy/data/a.csv", 3)
+    put("copy/data/c.csv", 4)
+    assert (step.unseen(lake), step.pending(lake)) == (2, ["data/a.csv", "data/c.csv"])
+
+
+def test_values_in_folder_names_are_columns_of_a_source(lake, put, tmp_path):
+    for day in ("2026-01-01", "2026-01-02"):
+        put(f"hive/dt={day}/a.csv", 1)  # the same content on both days
+    assert source(tmp_path, "hive/*/*.csv").run(lake).new == 2
+    days = lake["orders"].to_arrow()["dt"].to_pylist()
+    assert days == [date(2026, 1, 1), date(2026, 1, 2)]
 
 
 def test_untouched_files_are_not_read_again(lake, put, tmp_path, monkeypatch):
@@ -192,7 +298,7 @@ def test_two_sources_of_one_dataset_share_what_they_know(lake, put, tmp_path):
     sources = [fm.Source("orders", files=str(tmp_path / side / "*.csv"), name=side) for side in ("left", "right")]
     pipeline = fm.Pipeline(sources)
     assert pipeline.run(lake, workers=2).ok
-    assert ids(lake) == [0, 1, 2, 3, 10, 11, 12, 13]
+    assert ids(lake) == [0, 0, 1, 2, 3, 10, 11, 12, 13]
     note = FileLog.of(lake["orders"].snapshot())
     assert len(note.taken) == 9
 

@@ -6,11 +6,11 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TextIO
 from uuid import UUID
 
 import click
@@ -216,6 +216,17 @@ def format_value(value: Any) -> str | None:
 def format_count(count: int, noun: str) -> str:
     """``1 record``, ``2,000 records``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def with_article(name: str) -> str:
+    """``a BatchTransform``, ``an UpdateExternalTable``."""
+    return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
+
+
+def print_notes(notes: Iterable[str], file: TextIO | None = None) -> None:
+    """Print sentences below the line of a step."""
+    for note in notes:
+        click.echo(f"  {escape_control_characters(note)}", file=file)
 
 
 def format_bytes(count: int) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from floodmark.pipeline.declarations import ColumnSpec, ViewSpec
     from floodmark.pipeline.graph import Graph, PipelineNode
     from floodmark.pipeline.pipeline import Pipeline
+    from floodmark.sources.files import FilesPlan
     from floodmark.sources.update_external_table import PollPlan
     from floodmark.transforms.datatable_transform import DatatablePlan
     from floodmark.transforms.plan import RunPlan
@@ -87,7 +88,7 @@ class _PlanResult:
     @property
     def fields(self) -> dict[str, Any]:
         """The plan or error, for JSON."""
-        known = {"view" if _is_view(self.one) else "step": self.one.name, "kind": type(self.one).__name__}
+        known = {"view" if _is_view(self.one) else "step": self.one.name, "kind": _kind(self.one)}
         if self.error is None:
             return {**known, "plan": None if self.plan is None else asdict(self.plan)}
         said = {"type": type(self.error).__name__, "message": self.error.message, "hint": self.error.hint}
@@ -113,6 +114,10 @@ def _plan_one(one: Any, lake: Lake) -> _PlanResult:
         return _PlanResult(one, error=error)
 
 
+def _kind(one: Any) -> str:
+    return "View" if _is_view(one) else str(one.declared_as)
+
+
 def _is_view(one: Any) -> bool:
     from floodmark.view import View
 
@@ -120,11 +125,14 @@ def _is_view(one: Any) -> bool:
 
 
 def _print_plan(plan: Any) -> None:
+    from floodmark.sources.files import FilesPlan
     from floodmark.transforms.plan import RunPlan
     from floodmark.views.plan import RefreshPlan
 
     if isinstance(plan, RefreshPlan):
         _print_refresh_plan(plan)
+    elif isinstance(plan, FilesPlan):
+        _print_files_plan(plan)
     elif isinstance(plan, RunPlan):
         _print_run_plan(plan)
     elif hasattr(plan, "why"):
@@ -185,6 +193,17 @@ def _print_datatable_plan(plan: DatatablePlan) -> None:
     )
     if plan.unchanged:
         click.echo(f"{output.format_count(plan.unchanged, 'key')}: unchanged in the columns read")
+
+
+def _print_files_plan(plan: FilesPlan) -> None:
+    names = plan.files.to_read
+    text = f"{output.format_count(len(names), 'file')} to read into {plan.output}" if names else "nothing to do"
+    click.echo(f"{plan.step}: {text}")
+    changed = {*plan.files.changed}
+    if names:
+        columns = [TableColumn("file"), TableColumn("is")]
+        print_table(columns, [[name, "changed" if name in changed else "new"] for name in names])
+    output.print_notes(plan.files.notes)
 
 
 def _print_poll_plan(plan: PollPlan) -> None:

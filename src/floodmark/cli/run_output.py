@@ -74,6 +74,7 @@ def print_outcomes(
             call.note(f"error: {one.node.name}: {one.why}" + (f"\n  {hint}" if hint else ""))
             continue
         click.echo(f"{one.node.name}: {_outcome_text(pipeline, one)}", file=file)
+        output.print_notes(getattr(None if one.done is None else one.done.report, "notes", ()), file=file)
         if one.failed_records:
             _note_failures(call, lake, pipeline, one)
 

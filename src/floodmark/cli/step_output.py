@@ -58,6 +58,7 @@ def print_report(call: Invocation, lake: Lake, step: Step, report: RunReport) ->
     if call.as_json:
         return
     click.echo(f"{step.name}: {format_report(step, report)}")
+    output.print_notes(report.notes)
     if report.failed:
         call.note(format_failure_advice(step, lake, report.failed))
 

@@ -208,9 +208,13 @@ def reset(call: Invocation, name: str, file: str | None) -> None:
         return
     step: Any = pipeline[name]
     if not hasattr(step, "reset"):
+        from floodmark.pipeline.nodes import continues_source
+
+        again = f"`floodmark run {step.name} --full`: it reads everything again"
+        always = f"`floodmark run {step.name}`: it always computes everything"
         raise CommandError(
-            f"step {step.name!r} is a {type(step).__name__}, which has no state to reset",
-            hint=f"run `floodmark run {step.name}`: it always computes everything",
+            f"step {step.name!r} is {output.with_article(step.declared_as)}, which has no state to reset",
+            hint=f"run {again if continues_source(step) else always}",
             step=step.name,
         )
     lake = call.lake()

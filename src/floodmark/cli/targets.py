@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli import arguments, exit_codes
+from floodmark.cli import arguments, exit_codes, output
 from floodmark.cli.command import Invocation, marker_folder
 from floodmark.cli.exit_codes import CommandError
 from floodmark.errors import FloodmarkError, UnknownDataset
@@ -147,7 +147,7 @@ def keyed_step(step: Step, verb: str) -> BatchTransform:
     if isinstance(step, BatchTransform):
         return step
     raise CommandError(
-        f"`floodmark {verb}` needs a BatchTransform, but step {step.name!r} is a {type(step).__name__}",
+        f"`floodmark {verb}` needs a BatchTransform, but step {step.name!r} is {output.with_article(step.declared_as)}",
         hint=f"it succeeds or fails as a whole: run `floodmark run {step.name}` to try again",
         step=step.name,
     )

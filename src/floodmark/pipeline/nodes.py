@@ -69,13 +69,13 @@ def _run_step(step: Any, lake: Any, asked: PipelineOptions) -> NodeResult:
         report = step.run(lake, filters=filters, max_records=asked.max_records, commit_every=asked.commit_every)
         nothing = report.nothing and not report.keys
     else:
-        report = step.run(lake, full=True) if asked.full and _continues_source(step) else step.run(lake)
+        report = step.run(lake, full=True) if asked.full and continues_source(step) else step.run(lake)
         nothing = report.nothing
     waits = step.missing() if nothing and hasattr(step, "missing") else None
     return NodeResult(nothing, report.new + report.changed + report.retracted, report.failed, report, waits)
 
 
-def _continues_source(step: Step) -> bool:
+def continues_source(step: Step) -> bool:
     """Whether it continues its source from the last position, so that only `full` makes it read everything."""
     from floodmark.sources.files import IngestFiles
     from floodmark.sources.update_external_table import UpdateExternalTable
@@ -93,7 +93,7 @@ def reset_node(pipeline: Pipeline, name: str, lake: Any) -> None:
             lake.view(name).reset()
     else:
         step: Any = pipeline[name]
-        if not _continues_source(step) and hasattr(step, "reset") and all(read in lake for read in step.input_names):
+        if not continues_source(step) and hasattr(step, "reset") and all(read in lake for read in step.input_names):
             step.reset(lake)
 
 

@@ -299,7 +299,7 @@ class Pipeline:
     def _step_node(self, step: Step, one: Source | Step) -> PipelineNode:
         kind: NodeKind = "step" if step.input_names else "source"
         known: dict[str, Any] = {"labels": step.labels, "place": one.place, "shares": step.shares_outputs}
-        return PipelineNode(step.name, kind, step.input_names, step.output_names, **known, what=type(step).__name__)
+        return PipelineNode(step.name, kind, step.input_names, step.output_names, **known, what=step.declared_as)
 
 
 def _labels(one: Declaration) -> dict[str, str]:

@@ -6,7 +6,6 @@ step or view. If something was purged, dropped or never recorded, the answer con
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.chain.events import AddData, SourceState
+from floodmark.chain.events import AddData
 from floodmark.columns.snapshot import make_column_values
 from floodmark.derive.inputs import LakeLike
 from floodmark.derive.key_shape import cast_with_mask
 from floodmark.derive.positions import NO_POSITION
-from floodmark.errors import ObjectNotFound, RecordsPurged, UnknownRecord
+from floodmark.errors import RecordsPurged, UnknownRecord
 from floodmark.ledger.block_attributes import carried_before
 from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.ledger.strategy import strategy_of
@@ -48,6 +47,7 @@ from floodmark.provenance.tree import (
 from floodmark.rows import key_index_loader, row_hash
 from floodmark.rows.key_entries import NO_ROW
 from floodmark.rows.lookup import filter_by_keys, history_filter, located_rows, parse_keys
+from floodmark.sources.file_log import SOURCE, Content
 from floodmark.storage.arrays import I64
 from floodmark.transforms.commit import unpack_hashes
 
@@ -55,7 +55,6 @@ MAX_ROWS = 10
 """How many rows of an input are traced further. The others are only counted."""
 
 _TAKES_BACK = ("-R", "-C")
-_CONTENT = "sha256:"
 
 
 def why(lake: LakeLike, name: str, asked: RecordSelector, rows: int = MAX_ROWS) -> Provenance:
@@ -163,20 +162,8 @@ def _write_maker(given: OpenedDataset, transaction: Transaction) -> Maker:
     state = given.new_source_state(transaction)
     if state is None:
         return Maker("write")
-    return Maker("write", source=state.source_name, state=state.value, file=_file(given, state))
-
-
-def _file(given: OpenedDataset, state: SourceState) -> str | None:
-    """The name of the loaded file, found by the hash of its content; None when the list of files is lost."""
-    _, is_hash, digest = state.value.partition(_CONTENT)
-    objects = given.snapshot.objects
-    if not is_hash:
-        return None
-    try:
-        log = json.loads(objects.store.get(f"{objects.folder}/info/sources/{state.source_name}.json"))
-        return next((name for name, seen in log["files"].items() if seen["sha256"] == digest), None)
-    except (ObjectNotFound, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    content = Content.parse(state.value) if state.source_name == SOURCE else None
+    return Maker("write", source=state.source_name, state=state.value, file=None if content is None else content.name)
 
 
 def _ended_record(given: OpenedDataset, record: Record) -> int | None:

@@ -1,8 +1,8 @@
-"""The source files of a dataset: size, time and hash of each file when it was last read.
+"""The file log of a dataset: for each source file its size, time and hash, and the content whose rows are there.
 
-With this document, a run does not read unchanged files again, and it knows which file the rows of a hash on the chain
-came from. The chain has only the hash, so the document is written durably: without it, a modified file is treated as a
-new file, and a reverted file as already loaded.
+With it, a run does not read unchanged files again. The chain has the path and the hash of each file that was loaded, so
+a lost log is read from the chain. Only the log knows which files were renamed or are gone, and that a file returned to
+earlier content.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from floodmark.chain.events import AddData
 from floodmark.chain.ids import Multihash
+from floodmark.chain.walk import walk_back
 from floodmark.errors import BadId, ObjectNotFound
 from floodmark.storage.pointer import Pointer
 
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
     from floodmark.ledger.snapshot import Snapshot
 
 
+SOURCE = "files"
+"""The source name of all files of a dataset. A file that several patterns match is ingested once."""
+
 _SETTLED_NS = 2 * 10**9
 """A file modified less than this before it was read may have changed again with the same modification time."""
 
 _NOTE = "info/sources/files.json"
-
-
-_UNKNOWN_HASH = ""
-"""The hash of a file whose rows on the chain are not known. It differs from every hash, so the file has changed."""
+_HASH = "sha256:"
 
 
 _turns: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
@@ -54,10 +56,11 @@ def take_files_turn(objects: DatasetObjects) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that matches a pattern: its name relative to the project folder, and its path."""
+    """A file that matches a pattern: its name relative to the project folder, its path, the pattern's fixed folder."""
 
     name: str
     path: Path
+    base: Path
 
 
 @dataclass(frozen=True)
@@ -80,35 +83,66 @@ class FileState:
         return self.read_ns - self.mtime_ns > _SETTLED_NS
 
 
-class FileLog:
-    """The file log of a dataset: by file name, when it was read, the hash of its ingested rows, and files without rows.
+@dataclass(frozen=True)
+class Content:
+    """A delivery of a file as its source state on the chain names it: hash of the content, number, name at that time.
 
-    `begun` are the files that a run is about to ingest. If the run is killed, the chain shows which of them were
-    ingested, except for the files in `again`, whose hash was on the chain before. `head` is the block at which all
-    files in `taken` are on the chain.
+    The number tells deliveries of the same content under the same name apart: a file may return to earlier content.
+    """
+
+    sha256: str
+    name: str
+    number: int = 1
+
+    @property
+    def state(self) -> str:
+        return f"{_HASH}{self.sha256}:{self.number}:{self.name}"
+
+    @classmethod
+    def parse(cls, state: str) -> Content | None:
+        """The content that a source state names; None for the state of another source."""
+        sha256, _, rest = state.removeprefix(_HASH).partition(":")
+        number, _, name = rest.partition(":")
+        return cls(sha256, name, int(number)) if state.startswith(_HASH) and number.isdecimal() else None
+
+
+class FileLog:
+    """By file name: when a file was read, the content whose rows are in the dataset, files without rows, files gone.
+
+    `begun` are the contents that a run is about to ingest. If the run is killed, the chain shows which of them were
+    ingested. `head` is the block at which all contents in `taken` are on the chain.
     """
 
     def __init__(self, objects: DatasetObjects, content: dict[str, Any] | None = None) -> None:
-        content = content or {"files": {}, "taken": {}, "empty": []}
+        content = content or {}
         self._objects = objects
-        self.seen = {name: FileState(**file) for name, file in content["files"].items()}
-        self.taken: dict[str, str] = dict(content["taken"])
-        self.begun: dict[str, str] = dict(content.get("begun", {}))
-        self.again: set[str] = set(content.get("again", []))
-        self.empty = set(content["empty"])
+        self.seen = {name: FileState(**file) for name, file in content.get("files", {}).items()}
+        self.taken = {name: Content(*one) for name, one in content.get("taken", {}).items()}
+        self.begun = {name: Content(*one) for name, one in content.get("begun", {}).items()}
+        self.empty: set[str] = set(content.get("empty", []))
+        self.gone: set[str] = set(content.get("gone", []))
         self.head: str | None = content.get("head")
         self._stored = self._text()
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> FileLog:
-        """Load the file log of a dataset. If it is missing or damaged it is empty, and every file is read once more."""
+        """Load the file log of a dataset. If it is missing or damaged, it is read from the chain."""
         objects = snapshot.objects
         try:
             log = cls(objects, json.loads(objects.store.get(f"{objects.folder}/{_NOTE}")))
         except (ObjectNotFound, ValueError, KeyError, TypeError, AttributeError):
-            return cls(objects)
+            return cls._from_chain(snapshot)
         if log.head is not None and log.head != snapshot.head.text and not _has_block(objects, log.head):
             log.head = None  # the chain is older than the file log, perhaps restored from a backup
+        return log
+
+    @classmethod
+    def _from_chain(cls, snapshot: Snapshot) -> FileLog:
+        log = cls(snapshot.objects)
+        for _, _, block in walk_back(snapshot.objects.get_block, snapshot.head):
+            state = block.event.new_source_state if isinstance(block.event, AddData) else None
+            if state is not None and state.source_name == SOURCE and (content := Content.parse(state.value)):
+                log.taken.setdefault(content.name, content)
         return log
 
     def hash_of(self, file: SourceFile) -> str:
@@ -117,8 +151,7 @@ class FileLog:
         if known is not None and known.is_settled and known.matches(file.path):
             return known.sha256
         now, read_ns = file.path.stat(), time.time_ns()
-        with file.path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        digest = hash_file(file.path)
         if known is None or known.sha256 != digest:
             self.empty.discard(file.name)
         self.seen[file.name] = FileState(now.st_size, now.st_mtime_ns, digest, read_ns)
@@ -127,46 +160,45 @@ class FileLog:
     def is_known(self, file: SourceFile) -> bool:
         """Whether a file has the same size and time as before, and its rows are ingested. Does not read the file."""
         known = self.seen.get(file.name)
-        if known is None or not known.matches(file.path):
+        if known is None or file.name in self.gone or not known.matches(file.path):
             return False
-        return file.name in self.empty or known.size == 0 or self.taken.get(file.name) == known.sha256
+        return file.name in self.empty or known.size == 0 or self.is_taken(file.name, known.sha256)
 
     def is_certainly_known(self, file: SourceFile) -> bool:
         """Whether `is_known` is true, and the file cannot have changed with the same modification time."""
         return self.is_known(file) and self.seen[file.name].is_settled
 
-    def has_changed(self, file: SourceFile) -> bool:
-        """Whether rows of a file were ingested when it had other content."""
-        now = self.seen[file.name].sha256
-        return self.taken.get(file.name, now) != now
+    def is_taken(self, name: str, sha256: str) -> bool:
+        """Whether the rows of a file are those of the content with this hash."""
+        return name in self.taken and self.taken[name].sha256 == sha256
 
-    def begin(self, files: Iterable[SourceFile], again: Iterable[SourceFile]) -> None:
-        """Record which files are to be ingested, before any of their rows are written."""
-        self.begun |= {file.name: self.seen[file.name].sha256 for file in files}
-        self.again |= {file.name for file in again}
+    def begin(self, contents: Iterable[Content]) -> None:
+        """Record what is to be ingested, before any of its rows are written."""
+        self.begun |= {content.name: content for content in contents}
         self.head = None
         self.keep()
 
-    def has_begun(self, file: SourceFile) -> bool:
-        """Whether it is recorded that the file, with its last content, is to be ingested."""
-        return file.name in self.again or self.begun.get(file.name) == self.seen[file.name].sha256
-
-    def settle(self, written: Iterable[str]) -> None:
-        """Finish a killed run: of the begun files, those with these hashes were ingested, the others were not."""
+    def settle(self, written: Iterable[Content]) -> None:
+        """Finish a killed run: of the begun files, those with these contents were ingested, the others were not."""
         on_chain = set(written)
-        self.taken |= {name: sha256 for name, sha256 in self.begun.items() if sha256 in on_chain}
-        self.taken |= dict.fromkeys(self.again, _UNKNOWN_HASH)
+        self.taken |= {name: content for name, content in self.begun.items() if content in on_chain}
         self.end()
 
     def end(self) -> None:
         """Record that no ingest is in progress."""
-        self.begun, self.again = {}, set()
+        self.begun = {}
 
-    def mark_ingested(self, file: SourceFile, sha256: str) -> None:
-        """Record that the rows of a file with this hash are on the chain."""
-        self.taken[file.name] = sha256
-        self.begun.pop(file.name, None)
-        self.again.discard(file.name)
+    def mark_ingested(self, content: Content) -> None:
+        """Record that the rows of a file are those of this content."""
+        self.taken[content.name] = content
+        self.gone.discard(content.name)
+        self.begun.pop(content.name, None)
+
+    def rename(self, old: str, new: str) -> None:
+        """Record that a file has another name now. The chain keeps the name under which it was ingested."""
+        self.taken[new] = self.taken.pop(old)
+        self.gone.discard(old)
+        self.seen.pop(old, None)
 
     def forget_times(self) -> None:
         """Make `hash_of` read every file again, even with the same size and time."""
@@ -181,9 +213,21 @@ class FileLog:
         self._stored = text
 
     def _text(self) -> bytes:
-        files = {name: vars(seen) for name, seen in sorted(self.seen.items())}
-        content = {"files": files, "taken": self.taken, "begun": self.begun, "empty": sorted(self.empty)}
-        return json.dumps({**content, "again": sorted(self.again), "head": self.head}).encode()
+        content = {
+            "files": {name: vars(seen) for name, seen in sorted(self.seen.items())},
+            "taken": {name: astuple(one) for name, one in sorted(self.taken.items())},
+            "begun": {name: astuple(one) for name, one in self.begun.items()},
+            "empty": sorted(self.empty),
+            "gone": sorted(self.gone),
+            "head": self.head,
+        }
+        return json.dumps(content).encode()
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _pointer(objects: DatasetObjects) -> Pointer:

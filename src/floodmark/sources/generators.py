@@ -236,6 +236,10 @@ class IngestFrame(Step):
         self._takes_state = _takes_state(name, func)
 
     @property
+    def declared_as(self) -> str:
+        return "Source"
+
+    @property
     def shares_outputs(self) -> bool:
         return True
 

@@ -55,6 +55,11 @@ class Step(ABC):
         return self._name
 
     @property
+    def declared_as(self) -> str:
+        """The name in the public API under which the step is declared, such as BatchTransform."""
+        return type(self).__name__
+
+    @property
     def labels(self) -> Mapping[str, str]:
         """The labels that the step can be selected by."""
         return dict(self._labels)
@@ -217,6 +222,11 @@ class RunReport:
     def nothing(self) -> bool:
         """Whether nothing was committed, because there was nothing to do."""
         return self.commits == 0
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the counts do not show, in sentences."""
+        return ()
 
 
 @dataclass
