@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+import floodmark as fm
 from floodmark.errors import FloodmarkError, ViewError
 from floodmark.rows.key_index import NEWEST
 from floodmark.storage import sorted_runs
 from floodmark.views import attempt, changed_rows
 from floodmark.views.commit import ViewPublisher
+from floodmark.views.snapshot import read_note
 from limits import set_limit
-from views.refresh_worlds import COLUMNS, ORDERS, Answers, delete, lake_without_spark, orders, shown, view_of, write
+from views.refresh_worlds import (
+    COLUMNS,
+    ORDERS,
+    Answers,
+    NoSession,
+    delete,
+    lake_without_spark,
+    orders,
+    shown,
+    view_of,
+    write,
+)
 
 
 def test_only_rows_with_new_records_are_asked_about(tmp_path: Path) -> None:
@@ -43,6 +57,21 @@ def test_rows_that_were_deleted_go_without_asking_anybody(tmp_path: Path) -> Non
     done = view.refresh()
     assert (done.keys, done.retracted, done.records) == (2, 1, 2)
     assert shown(view) == {11: 22, 13: 26, 14: 28}
+
+
+def test_note_of_a_refresh_says_when_it_began_and_how_long_it_took(tmp_path: Path) -> None:
+    times = count(1_700_000_000 * 10**9, 10**9)
+    lake = fm.Lake(tmp_path, runtime=fm.Runtime(session=NoSession(), clock=lambda: next(times)))
+    source = orders(lake)
+    write(source, {20: 20})
+    view = view_of(lake, source)
+    first = next(times) + 10**9
+    with Answers().instead_of_spark():
+        view.refresh()
+    note = read_note(view.name, view.snapshot())
+    assert note is not None
+    assert note.process_ts == first // 10**6
+    assert note.seconds > 0
 
 
 def test_nothing_new_is_no_block_and_no_file(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ class RefreshAttempt:
     retry_errors: bool
     cache: dict[str, Any] = field(repr=False)  # the open parts of the view's key index
     began: float  # the time of the monotonic clock
+    started: int  # nanoseconds: when the refresh began
 
     def run(self) -> RefreshReport:
         """Compute the changed rows and commit them."""
@@ -222,7 +223,7 @@ class RefreshAttempt:
             generations=view_snapshot.generations,
             errors=failed.name,
             run=runtime.random_bytes(16).hex(),
-            process_ts=runtime.clock() // _MS,
+            process_ts=self.started // _MS,
             records=self._records,
             keys=keys,
             seconds=time.monotonic() - self.began,

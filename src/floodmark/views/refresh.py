@@ -43,7 +43,7 @@ def refresh(
     With `retry_errors`, functions are called again for the rows that failed. `udfs` are functions of the view that
     this process does not know otherwise. `cache` has the parts of the view's key index that the last refresh opened.
     """
-    return run_derivation(_ViewRefresh(lake, name, retry_errors, tuple(udfs), cache))
+    return run_derivation(_ViewRefresh(lake, name, retry_errors, tuple(udfs), cache, lake.runtime.clock()))
 
 
 def reset(lake: LakeLike, name: str) -> None:
@@ -78,6 +78,7 @@ class _ViewRefresh(_ViewDerivation[RefreshReport]):
     retry_errors: bool
     udfs: tuple[Udf, ...]
     cache: dict[str, Any] | None
+    started: int  # nanoseconds
     began: float = field(default_factory=time.monotonic)
     reanalysed: int = 0
 
@@ -119,7 +120,9 @@ class _ViewRefresh(_ViewDerivation[RefreshReport]):
             carry_values(view_snapshot.replaces, view_snapshot.snapshot)
         # The cache belongs to the view's current dataset, not to one that replaces it.
         known = self.cache if self.cache is not None and view_snapshot.replaces is None else {}
-        attempt = RefreshAttempt(self.lake, view_snapshot, self.udfs, self.retry_errors, known, self.began)
+        attempt = RefreshAttempt(
+            self.lake, view_snapshot, self.udfs, self.retry_errors, known, self.began, self.started
+        )
         try:
             return attempt.run()
         except NotShippable:

@@ -215,7 +215,7 @@ class ViewNote(CommitNote):
     generations: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of the computed columns that were read
     errors: str | None = None  # the file with the errors of failed rows
     run: str = ""
-    process_ts: int = 0  # milliseconds
+    process_ts: int = 0  # milliseconds: when the refresh began
     records: int = 0
     keys: int = 0
     seconds: float = 0.0
