@@ -64,6 +64,22 @@ def test_typo_in_a_function_fails_the_run_and_readers_keep_the_rows(run, orders,
     assert cents() == {1: 150, 3: 250}
 
 
+def test_removed_step_is_mentioned_by_run_and_status(run, orders, folder):
+    run("run")
+    pipeline = folder / "pipeline.py"
+    lines = pipeline.read_text().splitlines()
+    pipeline.write_text("\n".join(line for line in lines if "DatatableTransform(total" not in line))
+    mentioned = "total (DatatableTransform) is not in the pipeline any more: dataset 'total' stays and is not updated"
+    assert mentioned in run("run").err
+    assert mentioned in run("status").err
+    assert mentioned not in run("run", "prices").err
+    for verb in ("run", "status"):
+        [found] = run(verb, "--json").json["removed"]
+        assert (found["name"], found["dataset"], found["column"]) == ("total", "total", None)
+    assert run("drop", "total", "--yes").code == 0
+    assert "not in the pipeline" not in run("run").err + run("status").err
+
+
 def test_failed_key_that_had_succeeded_shows_older_results(run, orders, folder):
     (folder / "mended").touch()
     run("run", "prices")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,8 @@ def run(
     table are retracted. Readers see the old rows until the commit, and only rows that differ are written. If a full
     run is interrupted, a run without --full completes it.
 
+    A step, source, column or view that was removed from the pipeline stays in the lake; a run without names mentions it.
+
     After Ctrl-C, a crash or an error, run the same command again: it continues from the stored results. A lake has one
     run at a time. With --watch, --json prints one line of JSON per step that did something, and the exit code depends
     on the newest of these outcomes of each step.
@@ -139,7 +142,7 @@ def _run(
     from floodmark.pipeline.run import PipelineReport
 
     if not chosen:
-        output.emit(lake=lake.store.url, runs=[])
+        output.emit(lake=lake.store.url, runs=[], removed=[asdict(one) for one in pipeline.removed(lake)])
         return PipelineReport((), 0.0)
     with ExitStack() as shown:
         seen = _recorder(call, pipeline, shown, {node.name for node in chosen})
@@ -148,9 +151,12 @@ def _run(
         run_output.print_traceback(call, error)
         raise error
     if call.as_json:
-        output.emit(lake=lake.store.url, runs=[run_output.outcome_fields(one) for one in ran.outcomes])
+        runs = [run_output.outcome_fields(one) for one in ran.outcomes]
+        output.emit(lake=lake.store.url, runs=runs, removed=[asdict(one) for one in ran.removed])
         return ran
     run_output.print_outcomes(call, lake, pipeline, ran.outcomes)
+    for one in ran.removed if len(chosen) == len(pipeline.nodes) else ():
+        call.note(str(one))
     if len(ran.outcomes) > 1:
         call.note(run_output.run_summary(ran))
     return ran

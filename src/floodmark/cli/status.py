@@ -57,7 +57,8 @@ def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], fil
     `behind` counts records of all inputs that a step or view has not processed, or rows that a column lacks. The next
     run retries failed keys; skipped and exhausted keys wait for a change of their rows or for `floodmark retry`. Failed
     keys keep the rows of their last success: the state says how many show older results.
-    Without a STEP and labels, the datasets of the lake follow. Reads no data.
+    Without a STEP and labels, the datasets of the lake follow, and notes on what is not in the pipeline any more, but
+    still in the lake. Reads no data.
 
     A step or dataset that cannot be read is an error on stderr (with --json an `error`), and the exit code is 1.
     """
@@ -73,10 +74,12 @@ def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], fil
     found = [_read_state(partial(node_status, pipeline, node, lake), node) for node in nodes]
     found = [replace(one, new_files=_new_files(pipeline, one.node, lake)) for one in found]
     datasets, damaged = _datasets(lake) if not names and not labels else ([], {})
+    removed = pipeline.removed(lake) if not names and not labels else ()
     if call.as_json:
         described = [one.fields for one in found]
         listed = [] if names or labels else [vars(one) for one in datasets]
-        output.emit(lake=lake.store.url, steps=described, **({} if names or labels else {"datasets": listed}))
+        whole = {} if names or labels else {"datasets": listed, "removed": [asdict(one) for one in removed]}
+        output.emit(lake=lake.store.url, steps=described, **whole)
     else:
         rows = [_node_row(one, now) for one in found if one.error is None]
         if rows:
@@ -90,6 +93,8 @@ def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], fil
         if datasets:
             click.echo("")
             print_table(_DATASETS, [_dataset_row(one, now) for one in datasets])
+        for one in removed:
+            call.note(str(one))
     broken = {f"step {one.node.name}": one.error for one in found if one.error is not None} | damaged
     for name, why in broken.items():
         call.note(f"error: {name}: {why.message}\n  {why.hint}")

@@ -12,9 +12,10 @@ from floodmark.errors import BadStep, CodeLocation, UnknownStep
 from floodmark.pipeline.declarations import ColumnSpec, DatasetSpec, DeclaredInput, DeclaredOutput, Source, ViewSpec
 from floodmark.pipeline.graph import Graph, NodeKind, PipelineNode, build_graph
 from floodmark.transforms.specs import OutputSpec
-from floodmark.transforms.step import Step
+from floodmark.transforms.step import Step, find_caller
 
 if TYPE_CHECKING:
+    from floodmark.pipeline.removed_nodes import RemovedNode
     from floodmark.pipeline.run import PipelineReport
 
 
@@ -35,6 +36,7 @@ class Pipeline:
         self._sources: set[str] = set()
         self._columns: dict[str, ColumnSpec] = {}
         self._views: dict[str, ViewSpec] = {}
+        self._place = find_caller()
         for number, declaration in enumerate(check_list(declarations), 1):
             self._add(check_declaration(declaration, number))
 
@@ -97,7 +99,20 @@ class Pipeline:
 
     def labelled(self, labels: Mapping[str, str]) -> Pipeline:
         """A pipeline of the declarations that have all of these labels."""
-        return Pipeline(one for one in self._declarations if labels.items() <= _labels(one).items())
+        chosen = Pipeline(one for one in self._declarations if labels.items() <= _labels(one).items())
+        chosen._place = None  # the declarations without these labels were not removed
+        return chosen
+
+    @property
+    def place(self) -> CodeLocation | None:
+        """The file and line that create the pipeline."""
+        return self._place
+
+    def removed(self, lake: Any) -> tuple[RemovedNode, ...]:
+        """What earlier runs of this pipeline's file wrote, and no node of it writes any more. It stays in the lake."""
+        from floodmark.pipeline.removed_nodes import find_removed_nodes
+
+        return find_removed_nodes(self.nodes, self._place, lake.store)
 
     def unknown(self, name: Any, there: Iterable[str]) -> UnknownStep:
         """The error for a name that is not in `there`."""

@@ -23,6 +23,7 @@ from floodmark.ledger.create import dataset_objects
 from floodmark.pipeline.checks import build_checked_graph, derived_outputs
 from floodmark.pipeline.graph import Graph, PipelineNode
 from floodmark.pipeline.nodes import DEFAULT_OPTIONS, NodeResult, PipelineOptions, execute_node, reset_node
+from floodmark.pipeline.removed_nodes import RemovedNode, record_nodes
 from floodmark.pipeline.run_lock import hold_run_lock
 
 if TYPE_CHECKING:
@@ -66,10 +67,14 @@ class NodeOutcome:
 
 @dataclass(frozen=True)
 class PipelineReport:
-    """The results of a run, node by node, in the order of the graph."""
+    """The results of a run, node by node, in the order of the graph.
+
+    `removed` are nodes of earlier runs that are not in the pipeline any more: what they wrote is not updated.
+    """
 
     outcomes: tuple[NodeOutcome, ...]
     seconds: float
+    removed: tuple[RemovedNode, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -139,7 +144,8 @@ def run(
             for name in graph.order:
                 reset_node(pipeline, name, lake)
         outcomes = run_graph(graph, work, workers or default_workers(), shown)
-    return PipelineReport(tuple(outcomes), time.monotonic() - began)
+        removed = record_nodes(pipeline.nodes, pipeline.place, lake.store)
+    return PipelineReport(tuple(outcomes), time.monotonic() - began, removed)
 
 
 def select_nodes(pipeline: Pipeline, graph: Graph, names: Sequence[str]) -> Graph:
@@ -361,6 +367,7 @@ def watch(
             started = time.monotonic()
             sources = {name for name, node in graph.nodes.items() if node.kind == "source"}
             show(_run_once(graph, sources, work, workers, watcher))
+            record_nodes(pipeline.nodes, pipeline.place, lake.store)
             heads = read_heads(graph, lake)
             due = {*again, *nodes_with_work(graph, seen, heads)} - sources
             if due:
