@@ -94,7 +94,7 @@ def run(
     table are retracted. Readers see the old rows until the commit, and only rows that differ are written. If a full
     run is interrupted, a run without --full completes it.
 
-    A step, source, column or view that was removed from the pipeline stays in the lake; a run without names mentions it.
+    What was removed from the pipeline stays in the lake, and is not updated; a run without names mentions it.
 
     After Ctrl-C, a crash or an error, run the same command again: it continues from the stored results. A lake has one
     run at a time. With --watch, --json prints one line of JSON per step that did something, and the exit code depends
