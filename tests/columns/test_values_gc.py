@@ -80,6 +80,7 @@ def test_checkpoints_of_dead_records_alone_go_when_they_are_old(world: ValueWorl
 def test_checkpoints_of_purged_records_go_at_once(world: ValueWorld):
     world.write(range(40, 60))
     world.ask(range(60), **SMALL)
+    world.dataset.delete([39])
     world.dataset.purge(40)
     found = garbage(world, in_use(world), later=0)
     assert ranges(found) == ["range-0-10", "range-10-20", "range-20-30", "range-30-40"]

