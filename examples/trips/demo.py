@@ -151,7 +151,7 @@ class Demo:
         """Retention"""
         self.stage.tell("Purge January: its data is deleted permanently; the chain and all offsets stay.")
         before = self.trips.last_offset
-        self.stage.run("floodmark purge trips --before 2026-02-01")
+        self.stage.run("floodmark purge trips --before 2026-02-01 --yes")
         self.stage.run("floodmark verify trips")
         self.stage.check(
             f"{self.trips.count():,} records are left, and the last offset is still {before}",

@@ -241,6 +241,10 @@ class Dataset:
             parts.columns.drop_purged(after)
         return done
 
+    def plan_purge(self, before: int | str | date | datetime) -> PurgeReport:
+        """What `purge` would remove and carry. Changes nothing."""
+        return self.parts.ledger.retry_if_replaced(self.parts.rows.plan_purge, before)
+
     # Read
 
     def read(self, *, as_of: AsOf = None, system: bool = False, columns: Sequence[str] | None = None) -> DataFrame:

@@ -37,7 +37,7 @@ def test_null_is_shown_as_null(run, trips):
 
 
 def test_tail_after_a_purge_shows_what_is_left(run, nine):
-    run("purge", nine, "--before", "6")
+    run("purge", nine, "--before", "6", "--yes")
     assert offsets(run("tail", nine, "--json")) == [6, 7, 8]
 
 
@@ -59,12 +59,12 @@ def test_changes_are_after_since_and_up_to_until(run, nine):
 
 
 def test_changes_without_since_begin_with_the_oldest_that_is_left(run, nine):
-    run("purge", nine, "--before", "3")
+    run("purge", nine, "--before", "3", "--yes")
     assert offsets(run("changes", nine, "--json")) == [3, 4, 5, 6, 7, 8]
 
 
 def test_changes_that_are_purged_are_refused(run, nine):
-    run("purge", nine, "--before", "3")
+    run("purge", nine, "--before", "3", "--yes")
     answer = run("changes", nine, "--since", "0", "--json")
     assert answer.code == 1
     assert answer.json["error"]["type"] == "RecordsPurged"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+
+from floodmark import BatchTransform, Lake
 
 
 def names(run):
@@ -11,15 +14,65 @@ def names(run):
 
 @pytest.mark.parametrize("before", ["3", "2026-01-04", "2026-01-03T00:00:01Z"])
 def test_purge_takes_an_offset_or_a_time(run, trips, before):
-    answer = run("purge", trips, "--before", before, "--json")
+    answer = run("purge", trips, "--before", before, "--yes", "--json")
     assert answer.code == 0
     assert (answer.json["purged_before"], answer.json["records"], answer.json["slices"]) == (3, 3, 1)
 
 
 @pytest.mark.parametrize("before", ["2", "2026-01-03"])
 def test_purge_of_nothing_says_so(run, trips, before):
-    assert "nothing to purge" in run("purge", trips, "--before", before).out
+    assert "nothing to purge" in run("purge", trips, "--before", before, "--yes").out
     assert len(run("tail", trips, "--json").json["records"]) == 3
+
+
+def test_purge_without_yes_says_what_would_go_and_does_nothing(run, trips):
+    answer = run("purge", trips, "--before", "3")
+    assert answer.code == 2
+    assert "permanently purge trips: 3 records in 1 slice (" in answer.err
+    assert "--yes" in answer.err
+    assert len(run("tail", trips, "--json").json["records"]) == 3
+
+
+def people(run):
+    lake = Lake("lake")
+    people = lake.create("people", key="id")
+    people.write(pa.table({"id": [1, 2, 3], "city": ["Oslo", "Rome", "Oslo"]}))
+    double = BatchTransform(lambda people: people, inputs=["people"], outputs=["copy"], version="1", name="copy")
+    double.run(lake)
+    people.write(pa.table({"id": [2], "city": ["Bern"]}))
+    return people
+
+
+def test_dry_run_of_a_purge_lists_what_would_go_and_who_has_not_read_it(run, folder):
+    dataset = people(run)
+    answer = run("purge", "people", "--before", "5", "--dry-run")
+    size = dataset.plan_purge(5).bytes
+    assert answer.out == (
+        f"would permanently purge people: 5 records in 2 slices ({size / 1000:.1f} KB), of which 3 current rows stay\n"
+        "  copy has read it up to offset 2: bring it up to date first, or reset it afterwards\n"
+    )
+    facts = run("purge", "people", "--before", "3", "--dry-run", "--json").json
+    assert (facts["dry_run"], facts["records"], facts["carried"]) == (True, 3, 2)
+    assert facts["readers"] == [{"dataset": "copy", "position": 2}]
+    assert dataset.snapshot().purged_before == 0
+
+
+def test_purge_keeps_current_rows_and_says_so(run, folder):
+    dataset = people(run)
+    answer = run("purge", "people", "--before", "3", "--yes")
+    assert "people: purged 3 records in 1 slice (" in answer.out
+    assert "of which 2 current rows stay; offsets below 3 are gone" in answer.out
+    assert sorted(dataset.to_arrow()["city"].to_pylist()) == ["Bern", "Oslo", "Oslo"]
+    assert "no slice with history" in run("purge", "people", "--before", "3", "--yes").out
+
+
+def test_dry_run_of_a_drop_lists_what_is_computed_from_it(run, folder):
+    people(run)
+    answer = run("drop", "people", "--dry-run")
+    assert answer.code == 0
+    assert "would permanently drop people (5 records, " in answer.out
+    assert "  copy has read it up to offset 2\n" in answer.out
+    assert names(run) == ["copy", "people"]
 
 
 def test_purge_before_no_point_is_refused(run, trips):

@@ -149,7 +149,7 @@ def test_steps_come_in_the_order_of_a_run(run, flow):
 
 def test_reset_column_is_computed_again_by_the_next_run(run, flow):
     run("run", "ingest_orders", "orders.double")
-    answer = run("reset", "orders.double")
+    answer = run("reset", "orders.double", "--yes")
     assert answer.out.startswith("orders.double: reset; the next run computes everything again")
     assert found(run)["orders.double"]["behind"] == 2
     assert run("run", "orders.double").out.startswith("orders.double: 2 rows computed")
@@ -185,6 +185,6 @@ def test_plan_of_files_names_them(run, flow):
 
 def test_source_is_named_as_it_is_declared(run, flow):
     assert "ingest_orders [Source] → orders" in run("graph").out
-    answer = run("reset", "ingest_orders")
+    answer = run("reset", "ingest_orders", "--yes")
     assert "step 'ingest_orders' is a Source, which has no state to reset" in answer.err
     assert "--full" in answer.err

@@ -62,7 +62,7 @@ def test_unknown_name_is_refused_before_anything_is_checked(run, two):
 
 
 def test_purged_slices_are_said(run, trips):
-    run("purge", trips, "--before", "3")
+    run("purge", trips, "--before", "3", "--yes")
     assert "1 slice purged" in run("verify").out
 
 

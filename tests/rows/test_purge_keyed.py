@@ -80,6 +80,14 @@ def test_slices_without_history_stay_where_they_are(dataset):
     assert dataset.history([3])["offset"].to_pylist() == [4]
 
 
+def test_plan_is_what_a_purge_does(dataset):
+    lived_in(dataset, 3, writes=5, keys=8)
+    for before in (5, 20, 10**6):
+        with untouched(dataset):
+            plan = dataset.plan_purge(before)
+        assert dataset.purge(before) == plan
+
+
 def test_purge_without_history_is_nothing_to_do(dataset):
     dataset.write(people([1, 2], "a"))
     dataset.write(people([3], "a"))

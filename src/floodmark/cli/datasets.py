@@ -12,8 +12,9 @@ import click
 
 from floodmark.cli import output, targets
 from floodmark.cli.command import Invocation, verb
-from floodmark.cli.exit_codes import FAILED, NotConfirmed
+from floodmark.cli.exit_codes import FAILED
 from floodmark.cli.output import TableColumn, TableRow, escape_control_characters, print_table
+from floodmark.cli.removal import Removal, list_readers, removal_options
 from floodmark.errors import FloodmarkError
 
 if TYPE_CHECKING:
@@ -243,12 +244,12 @@ def _print_entry(entry: LogEntry, width: int) -> None:
 @verb("drop")
 @click.argument("name")
 @click.option("--cascade", is_flag=True, help="Delete the datasets that are computed from it, too.")
-@click.option("--yes", is_flag=True, help="Confirm.")
-def drop(call: Invocation, name: str, cascade: bool, yes: bool) -> None:
+@removal_options
+def drop(call: Invocation, name: str, cascade: bool, yes: bool, dry_run: bool) -> None:
     """Delete a dataset and all its data, permanently.
 
     \b
-    floodmark drop trips          shows what would be deleted, and does nothing
+    floodmark drop trips --dry-run
     floodmark drop trips --yes
     floodmark drop trips --cascade --yes
 
@@ -259,10 +260,14 @@ def drop(call: Invocation, name: str, cascade: bool, yes: bool) -> None:
     dataset = lake[name]
     records, size = _records_and_size(dataset)
     what = f"{dataset.name} ({_size_text(records, size)})"
-    if not yes and (not lake.readers(name) or cascade):
+    readers = list_readers(lake, name)
+    if dry_run or not readers or cascade:
         *others, _ = lake.drop_order(name)
         also = f" and {', '.join(others)}, computed from it," if others else ""
-        raise NotConfirmed(f"this would permanently drop {what}{also} from {lake.store.url}: add --yes to confirm")
+        text = f"permanently drop {what}{also} from {lake.store.url}"
+        facts = {"dropped": dataset.name, "also": list(others), "records": records, "size": size}
+        if not Removal(text, facts, readers if dry_run else ()).is_confirmed(call, yes, dry_run):
+            return
     dropped = lake.drop(name, cascade=cascade)
     if call.as_json:
         output.emit(dropped=dataset.name, also=list(dropped[:-1]), records=records, size=size)

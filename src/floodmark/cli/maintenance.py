@@ -14,6 +14,7 @@ from floodmark.cli import output, targets
 from floodmark.cli.command import Invocation, verb
 from floodmark.cli.exit_codes import FAILED, PROBLEMS, NoLake
 from floodmark.cli.output import escape_control_characters
+from floodmark.cli.removal import Removal, list_readers, removal_options
 from floodmark.errors import FloodmarkError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from floodmark.maintenance.checks import Finding
     from floodmark.maintenance.gc import GarbageObjects
     from floodmark.provenance.comparison import ReplayReport
+    from floodmark.rows.purge import PurgeReport
     from floodmark.transforms.step import Step
 
 
@@ -68,38 +70,52 @@ def fold(call: Invocation, name: str, partition: str | None) -> None:
     metavar="OFFSET|TIME",
     help="An offset (a number), or an event time: a date in UTC, or a time with a zone such as 2026-11-15T12:00Z.",
 )
-def purge(call: Invocation, name: str, before: str) -> None:
+@removal_options
+def purge(call: Invocation, name: str, before: str, yes: bool, dry_run: bool) -> None:
     """Delete old records permanently.
 
     \b
-    floodmark purge trips --before 2026-01-01
-    floodmark purge trips --before 100000
+    floodmark purge trips --before 2026-01-01T00:00Z --dry-run
+    floodmark purge trips --before 100000 --yes
 
     Deletes whole slices: those whose records are all before the offset or event time, so some older records may remain.
     A dataset with a key keeps its current rows: they are carried to new offsets, and only history is deleted. The chain
     and the other offsets stay, and `verify` reports what is purged.
     """
-    dataset = call.lake()[name]
+    lake = call.lake()
+    dataset = lake[name]
     point = int(before) if re.fullmatch(r"[0-9]+", before) else before
+    plan, readers = dataset.plan_purge(point), list_readers(lake, name)
+    what = f"permanently purge {dataset.name}: {_purged_text(plan)}"
+    facts = {"dataset": dataset.name, **_purge_facts(plan)}
+    # A purge with nothing to remove deletes what an earlier one could not delete: that needs no confirmation.
+    if not Removal(what, facts, readers, plan.before).is_confirmed(call, yes or not plan.slices, dry_run):
+        return
     done = dataset.purge(point)
     if call.as_json:
-        output.emit(
-            dataset=dataset.name,
-            purged_before=done.before,
-            slices=done.slices,
-            records=done.records,
-            size=done.bytes,
-            carried=done.carried,
-        )
+        output.emit(dataset=dataset.name, **_purge_facts(done))
     elif done.slices:
-        slices = f"{output.format_count(done.slices, 'slice')} ({output.format_bytes(done.bytes)})"
-        gone = f"{output.format_count(done.records, 'record')} in {slices}"
-        kept = f"; {output.format_count(done.carried, 'current row')} of them carried on" if done.carried else ""
-        click.echo(f"{dataset.name}: purged {gone}{kept}; offsets below {done.before} are gone")
+        click.echo(f"{dataset.name}: purged {_purged_text(done)}; offsets below {done.before} are gone")
     elif dataset.strategy.is_keyed:
         click.echo(f"{dataset.name}: nothing to purge; no slice with history is entirely before {before}")
     else:
         click.echo(f"{dataset.name}: nothing to purge; no slice is entirely before {before}")
+
+
+def _purged_text(report: PurgeReport) -> str:
+    slices = f"{output.format_count(report.slices, 'slice')} ({output.format_bytes(report.bytes)})"
+    gone = f"{output.format_count(report.records, 'record')} in {slices}"
+    return gone + (f", of which {output.format_count(report.carried, 'current row')} stay" if report.carried else "")
+
+
+def _purge_facts(report: PurgeReport) -> dict[str, int]:
+    return {
+        "purged_before": report.before,
+        "slices": report.slices,
+        "records": report.records,
+        "size": report.bytes,
+        "carried": report.carried,
+    }
 
 
 @verb("gc")

@@ -11,6 +11,7 @@ from floodmark.cli import output, step_output, targets
 from floodmark.cli.command import Invocation, verb
 from floodmark.cli.exit_codes import FAILED, CommandError
 from floodmark.cli.output import TableColumn, escape_control_characters, format_value, print_table
+from floodmark.cli.removal import Removal, list_readers, removal_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,11 +191,12 @@ def retry(call: Invocation, name: str | None, strict: bool, file: str | None) ->
 @verb("reset")
 @click.argument("name", metavar="STEP")
 @targets.pipeline_option
-def reset(call: Invocation, name: str, file: str | None) -> None:
+@removal_options
+def reset(call: Invocation, name: str, file: str | None, yes: bool, dry_run: bool) -> None:
     """Make the next run of a step process everything.
 
     \b
-    floodmark reset features
+    floodmark reset features --yes
     floodmark run features
 
     Clears which keys are processed, which failed, and the stored results of a stopped run. The outputs stay unchanged
@@ -204,7 +206,7 @@ def reset(call: Invocation, name: str, file: str | None) -> None:
     pipeline = targets.load_pipeline(file)
     (node,) = targets.select_nodes(pipeline, [name], {})
     if node.kind in ("column", "view"):
-        _reset_other(call, pipeline, node)
+        _reset_other(call, pipeline, node, yes, dry_run)
         return
     step: Any = pipeline[name]
     if not hasattr(step, "reset"):
@@ -219,11 +221,17 @@ def reset(call: Invocation, name: str, file: str | None) -> None:
         )
     lake = call.lake()
     keys, outputs = _processed_keys(step, lake), ", ".join(step.output_names)
+    made = [name for name in step.output_names if name in lake]
+    facts = {"lake": lake.store.url, "step": step.name, "keys": keys, "outputs": list(step.output_names)}
+    what = f"reset {step.name}: the next run {_next_run_text(step, keys)}"
+    readers = [reader for output_name in made for reader in list_readers(lake, output_name)]
+    if not Removal(what, facts, readers).is_confirmed(call, yes or not made, dry_run):
+        return
     step.reset(lake)
     if call.as_json:
-        output.emit(lake=lake.store.url, step=step.name, keys=keys, outputs=list(step.output_names))
+        output.emit(**facts)
         return
-    if not any(name in lake for name in step.output_names):
+    if not made:
         click.echo(f"{step.name}: nothing to reset, because it has not run yet")
         return
     click.echo(
@@ -231,15 +239,20 @@ def reset(call: Invocation, name: str, file: str | None) -> None:
     )
 
 
-def _reset_other(call: Invocation, pipeline: Pipeline, node: PipelineNode) -> None:
+def _reset_other(call: Invocation, pipeline: Pipeline, node: PipelineNode, yes: bool, dry_run: bool) -> None:
     """Reset a column or a view, which is then computed completely."""
     from floodmark.pipeline.nodes import reset_node
 
     lake = call.lake()
     dataset = node.beside or node.name
+    facts = {"lake": lake.store.url, "step": node.name, "keys": None, "outputs": [dataset]}
+    readers = list_readers(lake, dataset) if dataset in lake else []
+    what = f"reset {node.name}: the next run computes everything again"
+    if not Removal(what, facts, readers).is_confirmed(call, yes, dry_run):
+        return
     reset_node(pipeline, node.name, lake)
     if call.as_json:
-        output.emit(lake=lake.store.url, step=node.name, keys=None, outputs=[dataset])
+        output.emit(**facts)
         return
     click.echo(
         f"{node.name}: reset; the next run computes everything again, readers of {dataset} see no change until then"

@@ -80,16 +80,10 @@ def purge(
     `cache` has the opened files of the dataset's key index.
     """
     snapshot = load()
-    refuse_derivative(
-        snapshot,
-        name,
-        "its chain cannot record a purge",
-        "purge its inputs; to free space here, drop it, then run the step or declare the view again",
-    )
     with snapshot.objects.turn(), staging_area(snapshot.objects.store) as folder:
         for _ in attempt_numbers(MAX_RACES):
             snapshot = load()
-            snapshot.require_layout(name)
+            check_can_purge(snapshot, name)
             try:
                 plan = _plan(name, snapshot, before, runtime, cache, folder)
             except (ObjectNotFound, UnreadableSlice):
@@ -102,6 +96,17 @@ def purge(
     raise CommitConflict(
         f"{name!r} was not purged: the commit lost {MAX_RACES} races against other writers", hint="try again"
     )
+
+
+def check_can_purge(snapshot: Snapshot, name: str) -> None:
+    """Refuse the purge of a derived dataset, or of one without columns."""
+    refuse_derivative(
+        snapshot,
+        name,
+        "its chain cannot record a purge",
+        "purge its inputs; to free space here, drop it, then run the step or declare the view again",
+    )
+    snapshot.require_layout(name)
 
 
 def plan_purge(snapshot: Snapshot, end: int, dead: I64 | None = None) -> PurgeReport:

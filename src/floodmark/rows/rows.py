@@ -17,7 +17,15 @@ from floodmark.ledger.data_input import Incoming, TableData
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.scan import Scan, checked_columns
-from floodmark.ledger.selection import NO_OFFSETS, AsOf, Selection, parse_time, readable_offsets, select_interval
+from floodmark.ledger.selection import (
+    NO_OFFSETS,
+    AsOf,
+    Selection,
+    parse_time,
+    purge_end,
+    readable_offsets,
+    select_interval,
+)
 from floodmark.ledger.side_columns import SideColumnSet, append_columns, check_side_names
 from floodmark.ledger.snapshot import Snapshot, load_snapshot
 from floodmark.ledger.strategy import strategy_of
@@ -41,7 +49,7 @@ from floodmark.rows.lookup import (
     reusable_keys,
 )
 from floodmark.rows.merge import KeyedWrite
-from floodmark.rows.purge import PurgeReport, purge
+from floodmark.rows.purge import PurgeReport, check_can_purge, plan_purge, purge
 from floodmark.storage.arrays import I64
 from floodmark.storage.pointer import read_consistently
 
@@ -211,6 +219,13 @@ class Rows:
         """Fold after a write if it is worth it. Errors are only logged: the write is complete."""
         if (snapshot := self._ledger.latest) is not None:
             fold_if_due(self._ledger.name, snapshot, self.cache, self._ledger.runtime)
+
+    def plan_purge(self, before: int | str | date | datetime) -> PurgeReport:
+        """What `purge` would remove and carry."""
+        ledger, snapshot = self._ledger, self._ledger.snapshot()
+        check_can_purge(snapshot, ledger.name)
+        dead = self.dead(snapshot) if strategy_of(snapshot.state).is_keyed else None
+        return plan_purge(snapshot, purge_end(snapshot, ledger.name, before), dead)
 
     def purge(self, before: int | str | date | datetime) -> PurgeReport:
         """Remove whole slices before an offset or an event time, with the copies of their rows."""
