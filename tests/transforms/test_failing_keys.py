@@ -192,6 +192,34 @@ def test_first_run_in_which_all_fail_is_refused_and_the_outputs_stay_its_own(tmp
     assert_right(world, 100)
 
 
+def test_failures_of_a_first_run_have_their_share_of_limited_runs(tmp_path: Path) -> None:
+    world = make_world(MAP, tmp_path)
+    world.write("a", (1, 1), (2, 2))
+    world.calls.fail((1,), (2,))
+    world.run()
+    world.write("a", *[(i, i) for i in range(10, 16)])
+
+    world.run(run={"max_records": 3}, order_by="-id")
+
+    assert len(world.shown("w")) == 2
+    assert {key: attempts for key, (attempts, _) in _errors(world).items()} in ({1: 2, 2: 1}, {1: 1, 2: 2})
+
+
+def test_limited_run_of_a_repaired_function_needs_no_whole_run_first(tmp_path: Path) -> None:
+    world = make_world(TWO_OUTPUTS, tmp_path)
+    world.write("a", *[(i, 1) for i in range(4)])
+    world.calls.fail(*[(i,) for i in range(4)])
+    assert world.run().problem
+    assert world.step().status(world.lake).stale is None
+    world.calls.behave()
+
+    assert world.run("2", run={"max_records": 1}).new == 2
+
+    assert world.step("2").status(world.lake).failed == 0
+    world.run("2")
+    assert_right(world, 100)
+
+
 def test_new_keys_that_all_fail_leave_positions_until_only_known_failures_are_left(world: World) -> None:
     positions = world.positions()
     world.write("a", (4, 4))

@@ -54,7 +54,7 @@ def test_what_a_function_does_wrong_is_said_as_such(lake: fm.Lake) -> None:
     with pytest.raises(BadResult, match="returned nothing"):
         fm.BatchTransform(_nothing, ["a"], ["out"]).run(lake)
 
-    report = fm.BatchTransform(_fails, ["a"], ["out"]).run(lake)
+    report = fm.BatchTransform(_fails, ["a"], ["out"], max_failed=1).run(lake)
     assert (report.keys, report.failed) == (2, 2)
 
 

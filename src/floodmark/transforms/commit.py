@@ -145,7 +145,7 @@ class Publisher:
             read=self._read_blocks(self.meta.positions),
         )
         # If its version is in place, the failed keys are processed keys of this run.
-        provenance = replace(self._provenance(""), has_claims=self.meta.version == step_snapshot.version)
+        provenance = replace(self._provenance(""), has_claims=draft.meta.version == step_snapshot.version)
         moved = CommitMoves(checkpoint=draft.checkpoint, put=_Put(draft, objects, provenance, None))
         name = step_snapshot.outputs[0].name
         commit_results(name, self.runtime, self.snapshots[0], KeyResults((), ()), moved, progress, self.caches[0])

@@ -167,6 +167,16 @@ class TransformMeta:
         failed = refused.failed if refused is not None and refused.version == version else None
         return replace(self, manifest=MetaManifest(transform_keys=self.transform_keys, failed=failed))
 
+    def without_unused_version(self, version: str) -> TransformMeta:
+        """The meta as before the first run, if all runs were refused, with another version. Else the same meta."""
+        before = self.manifest
+        is_unused = before.last_run is None and before.refused is not None
+        if before.version in (None, version) or not is_unused:
+            return self
+        retired, _ = retire(before.retired, before.names, set(), before.generation)
+        unused = MetaManifest(name=before.name, next_run=before.next_run, generation=before.generation, retired=retired)
+        return replace(self, manifest=unused)
+
     def shown_for(self, version: str) -> TransformMeta:
         """The meta with the failures to report: those of a refused run of `version`, else those in place."""
         refused = self.manifest.refused
@@ -264,8 +274,9 @@ class TransformMeta:
         before = self.manifest
         count = len(failed_keys.failed_hashes(failures).distinct())
         refused = RefusedRun(version, problem, StoredLastRun(run.id, run.process_ts, count, count, seconds), None)
-        if before.version == version:
-            base = replace(before, name=name, refused=refused)
+        if before.version in (None, version):
+            keys = self._keys_of(failures)
+            base = replace(before, version=version, transform_keys=keys, name=name, refused=refused)
             return self._draft(base, run, (), failures, before.positions, seconds, read)
         known = self.of_version(version).failed()
         now = failed_keys.merge_failures(known, Hashes.joined([]), failures) if known.num_rows else failures

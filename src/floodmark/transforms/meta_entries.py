@@ -224,8 +224,8 @@ class StoredLastRun:
 class RefusedRun:
     """The newest run, if too many keys failed in it: it committed their failures, but neither rows nor positions.
 
-    If another version is in place, or none, `failed` has all failures of this version so far; else they are with the
-    other failures of the meta.
+    If another version is in place, `failed` has all failures of this version so far; else they are with the other
+    failures of the meta.
     """
 
     version: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -102,11 +102,10 @@ class StepSnapshot:
                 "its inputs, their columns, its outputs or its filters changed" if is_same else "its function changed"
             )
         missing = [output.name for output in outputs if output.is_untouched]
-        if meta.version is not None and missing:
+        if meta.version is not None and meta.manifest.last_run is not None and missing:
             return f"output {missing[0]!r} is new"
-        left = [output for output in outputs if not output.is_untouched]
-        if self.has_only_refused_runs:
-            left = [output for output in left if output is not outputs[0]]
+        # Without a version, the first output has no results: if there were runs, they committed only failures.
+        left = [o for o in (outputs if meta.version is not None else outputs[1:]) if not o.is_untouched]
         if meta.version is None and left:
             return f"output {outputs[0].name!r} is new, and {left[0].name!r} is not"
         # A run that was killed between two commits has left results of another version in one output.
@@ -118,11 +117,6 @@ class StepSnapshot:
         last = meta.manifest.last_run.id if meta.manifest.last_run is not None else None
         ahead = [name for name, note in notes if note is not None and note.asked not in (None, last)]
         return f"output {ahead[0]!r} has results of an interrupted run" if ahead else None
-
-    @property
-    def has_only_refused_runs(self) -> bool:
-        """Whether no run has committed rows or positions yet, only failures."""
-        return self.meta.version is None and self.meta.manifest.refused is not None
 
     @property
     def watermark(self) -> int | None:
@@ -203,7 +197,7 @@ def snapshot_step(step: BatchTransform, lake: LakeLike, load: MetaLoader = load_
     _check_types(meta, shape, outputs[0], step.name)
     step_snapshot = StepSnapshot(step, inputs, outputs, meta, shape, _version(step, shape, outputs))
     _check_owner(step_snapshot)
-    return step_snapshot
+    return replace(step_snapshot, meta=meta.without_unused_version(step_snapshot.version))
 
 
 def _columns(output: StepOutput, meta: TransformMeta) -> pa.Schema | None:
@@ -253,10 +247,7 @@ def _check_owner(step_snapshot: StepSnapshot) -> None:
         raise _wrong_first_output(step_snapshot, note)
     if note is not None:
         raise _output_taken(primary.name, step.name, note.step, ", as an output that is not its first")
-    if meta.version is None and (refused := meta.manifest.refused) is not None:
-        if refused.version != step_snapshot.version and meta.manifest.name != step.name:
-            raise _output_taken(primary.name, step.name, meta.manifest.name, "")
-    elif meta.version is None and not primary.is_untouched:
+    if meta.version is None and not primary.is_untouched:
         raise _output_taken(primary.name, step.name, None, "")
     if meta.version == LOST:
         chain = step_snapshot.primary.state.transform
