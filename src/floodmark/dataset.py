@@ -5,7 +5,7 @@ The backfill code is imported by the calls that need it, so that a command that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +17,7 @@ from floodmark.chain.ids import DatasetId, Multihash
 from floodmark.columns.catalog import Catalog, ColumnDefinition
 from floodmark.columns.columns import ColumnStatus, ComputedColumns
 from floodmark.columns.snapshot import load_column_values
-from floodmark.errors import BadData, BadStep
+from floodmark.errors import BadData, BadStep, UnknownColumns
 from floodmark.ledger.block_attributes import PURGE_SOURCE
 from floodmark.ledger.commit import Commit, to_datetime
 from floodmark.ledger.data_input import Format, recognise
@@ -174,7 +174,7 @@ class Dataset:
         source_state = _source_state(source, state)
         incoming = recognise(data, read)
         writer = self.parts.rows.write if self.strategy.is_keyed else self.parts.ledger.append
-        return self._followed(writer(incoming, source_state))
+        return self._followed(lambda: writer(incoming, source_state))
 
     def store_chunk(
         self,
@@ -191,7 +191,8 @@ class Dataset:
         gives; it is recorded on the chain and shown in the log. It does not change offsets or system times, so a `now`
         in the past loses no data.
         """
-        return self._followed(self.parts.rows.store_chunk(data, processed_idx, now, _source_state(source, state)))
+        write = self.parts.rows.store_chunk
+        return self._followed(lambda: write(data, processed_idx, now, _source_state(source, state)))
 
     def delete(self, keys: Any) -> Commit:
         """Retract the current rows with these keys. Keys without a current row are counted as `unknown`.
@@ -199,10 +200,15 @@ class Dataset:
         `keys` is a frame or a list of dicts with all key columns, or with some of them to match several rows. For a key
         of one column, a list of its values also works.
         """
-        return self._followed(self.parts.rows.delete(keys))
+        return self._followed(lambda: self.parts.rows.delete(keys))
 
-    def _followed(self, commit: Commit) -> Commit:
-        """Do the work that follows a write (fold, timeline) and return the commit."""
+    def _followed(self, write: Callable[[], Commit]) -> Commit:
+        """Write, and do the work that follows a write (fold, timeline)."""
+        try:
+            commit = write()
+        except UnknownColumns as error:
+            self.parts.columns.check_not_given(error.columns)
+            raise
         self.parts.rows.fold_if_due()
         self.parts.timeline.follow()
         return commit

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, Self
@@ -38,6 +39,16 @@ class FloodmarkError(Exception):
 
 def _rebuild(cls: type[FloodmarkError], message: str, hint: str, facts: dict[str, Any]) -> FloodmarkError:
     return cls._of(message, hint, facts)
+
+
+def close_matches(name: str, known: Iterable[str]) -> list[str]:
+    """The known name that a misspelled one probably means, if any: ID for id, fare for faer."""
+    names = list(known)
+    same = [one for one in names if one.lower() == name.lower()]
+    if same:
+        return same[:1]
+    by_lower = {one.lower(): one for one in reversed(names)}
+    return [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, 1)]
 
 
 class LostRace(FloodmarkError):
@@ -340,6 +351,9 @@ class BadPosition(LedgerError):
 
 class UnreadableSlice(LedgerError):
     """A file of the dataset is missing or damaged."""
+
+
+DAMAGED_HINT = "a file of the dataset is missing or damaged: call verify() to find out which"
 
 
 class BadQuery(LedgerError):

@@ -14,6 +14,7 @@ from floodmark.errors import (
     NoSchema,
     Rule,
     RuleBroken,
+    TypeMismatch,
     UnknownColumns,
     UnsupportedType,
 )
@@ -78,7 +79,8 @@ def test_schema_that_is_there_already_adds_no_block(dataset, same):
     [
         ({"n": "int32", "s": "string"}, RuleBroken),
         ({"n": "int64", "s": "binary"}, RuleBroken),
-        ({"n": "string"}, BadColumnName),  # one that is there, given alone
+        ({"n": "string"}, TypeMismatch),  # one that is there, given alone
+        ({"n": "int64", "tip": "float64"}, BadColumnName),
         ({"offset": "int64"}, BadColumnName),
         ({"event_time": "timestamp[us]"}, BadColumnName),
         ({"n": "int64", "s": "string", "event_time": pa.timestamp("ms", "UTC")}, BadColumnName),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import click
 from floodmark.cli import arguments, exit_codes, output
 from floodmark.cli.command import Invocation, marker_folder
 from floodmark.cli.exit_codes import CommandError
-from floodmark.errors import FloodmarkError, UnknownDataset
+from floodmark.errors import FloodmarkError, UnknownDataset, close_matches
 
 if TYPE_CHECKING:
     from floodmark.functions.udf import Udf
@@ -215,7 +214,7 @@ def print_view_error(call: Invocation, name: str, error: FloodmarkError) -> None
 
 def closest_name(name: str, names: Sequence[str]) -> str | None:
     """The most similar of the names, or None."""
-    return next(iter(difflib.get_close_matches(name, names, 1)), None)
+    return next(iter(close_matches(name, names)), None)
 
 
 def sort_by_dependency(views: Sequence[View]) -> list[View]:

@@ -6,7 +6,6 @@ The catalog is one small object that is swapped as a whole, so a column and its 
 from __future__ import annotations
 
 import base64
-import difflib
 import hashlib
 import json
 import uuid
@@ -17,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.columns.checkpoint_store import CheckpointStore
-from floodmark.errors import CommitConflict, CommitUnknown, SwapUnknown, UnknownColumn, UnreadableColumn
+from floodmark.errors import CommitConflict, CommitUnknown, SwapUnknown, UnknownColumn, UnreadableColumn, close_matches
 from floodmark.ledger.objects import DerivedObjects
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
@@ -90,7 +89,7 @@ class Catalog:
         if (found := self.find(name)) is not None:
             return found
         names = [c.name for c in self.columns]
-        close = difflib.get_close_matches(str(name), names, 1)
+        close = close_matches(str(name), names)
         known = f"use one of {', '.join(names)}, or add it with add_column()" if names else "add it with add_column()"
         hint = f"did you mean {close[0]!r}?" if close else known
         raise UnknownColumn(f"there is no computed column {name!r}", hint=hint, column=name, columns=names)

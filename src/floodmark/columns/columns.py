@@ -22,7 +22,7 @@ from floodmark.columns.catalog import (
     ColumnObjects,
     FunctionRef,
 )
-from floodmark.errors import BadFunction, ColumnExists, FloodmarkError, UnreadableColumn
+from floodmark.errors import BadFunction, ColumnExists, FloodmarkError, UnknownColumns, UnreadableColumn
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.scan import Where
 from floodmark.ledger.snapshot import Snapshot
@@ -197,6 +197,16 @@ class ComputedColumns:
                 f"{clashing[0]!r} is already a computed column",
                 hint=f"choose another name, or call drop_column({clashing[0]!r}) first",
                 column=clashing[0],
+            )
+
+    def check_not_given(self, names: Sequence[str]) -> None:
+        """Refuse data with values for computed columns."""
+        computed = [name for name in names if name in {column.name for column in self.catalog.columns}]
+        if computed:
+            raise UnknownColumns(
+                f"the data has values for columns that the dataset computes: {', '.join(map(repr, computed))}",
+                hint=f"leave them out, for example by frame.drop(columns={computed}); backfill() computes them",
+                columns=computed,
             )
 
     # Status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +20,7 @@ from floodmark.errors import (
     TypeMismatch,
     UnknownColumn,
     UnreadableColumn,
+    close_matches,
 )
 
 
@@ -152,7 +152,7 @@ def _check_inputs(catalog: Catalog, definition: ColumnDraft, records: Sequence[s
                 input=input_name,
             )
         if input_name not in known:
-            near = difflib.get_close_matches(input_name, known, 1)
+            near = close_matches(input_name, known)
             raise UnknownColumn(
                 f"the function of column {name!r} takes a column {input_name!r}, which the dataset does not have",
                 hint=f"did you mean {near[0]!r}?" if near else f"pass inputs= with some of {', '.join(known)}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from floodmark.errors import (
     MissingColumns,
     TypeMismatch,
     UnknownColumns,
+    close_matches,
 )
 from floodmark.ledger.schema import Layout
 from floodmark.storage.parquet import event_time_bounds
@@ -46,7 +46,7 @@ def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
     unknown = [n for n in names if n not in expected]
     missing = [n for n in expected if n not in names]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], missing or expected, 1)
+        near = close_matches(unknown[0], missing or expected)
         hint = (
             f"did you mean {near[0]!r}?"
             if near

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ from floodmark.chain.schema import check_evolution
 from floodmark.chain.source_steps import ReadStepParquet
 from floodmark.chain.state import EMPTY
 from floodmark.engine.session import Runtime
-from floodmark.errors import BadColumnName, BadData, CommitConflict, ReadOnlyDataset, StorageError
+from floodmark.errors import BadColumnName, BadData, CommitConflict, ReadOnlyDataset, StorageError, TypeMismatch
 from floodmark.ledger import names
 from floodmark.ledger.append import first_layout
 from floodmark.ledger.commit import PlannedBlock, empty_event, plan_blocks, publish, to_datetime
@@ -248,6 +248,21 @@ def watermark_events(name: str, to: datetime | date | str, snapshot: Snapshot) -
     return [] if time == present else [replace(empty_event(snapshot.state), new_watermark=time)]
 
 
+def _refuse_existing(name: str, present: pa.Field, wanted: pa.DataType) -> NoReturn:
+    """Refuse to add a column that exists: the type of stored values cannot change."""
+    if wanted.equals(present.type):
+        raise BadColumnName(
+            f"dataset {name!r} already has a column {present.name!r}",
+            hint="leave it out: give only the new columns",
+            column=present.name,
+        )
+    raise TypeMismatch(
+        f"column {present.name!r} of dataset {name!r} is {present.type}, and its type cannot change to {wanted}",
+        hint="add a column with another name, or create another dataset with this type and write the rows to it",
+        column=present.name,
+    )
+
+
 def evolution_events(name: str, schema: pa.Schema, snapshot: Snapshot) -> Sequence[MetadataEvent]:
     """The events that add columns or set a whole new schema; none if the dataset has that schema already."""
     refuse_derivative(
@@ -262,11 +277,7 @@ def evolution_events(name: str, schema: pa.Schema, snapshot: Snapshot) -> Sequen
     else:
         existing = [column for column in schema.names if column in layout.data.names]
         if existing:
-            raise BadColumnName(
-                f"dataset {name!r} already has a column {existing[0]!r}",
-                hint="give only new columns, or the whole schema",
-                column=existing[0],
-            )
+            _refuse_existing(name, layout.data.field(existing[0]), schema.field(existing[0]).type)
         new = layout.with_fields(schema)
     if new == layout:
         return []

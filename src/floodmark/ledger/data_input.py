@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodmark.errors import BadData, UnreadableFile
+from floodmark.errors import BadColumnName, BadData, UnreadableFile
 from floodmark.storage.parquet import Digests
 from floodmark.storage.store import Store
 
@@ -123,16 +123,19 @@ def _from_pandas(frame: Any) -> pa.Table:
     if any(name is not None for name in frame.index.names):
         frame = frame.reset_index()  # a named index is data
     names = [str(c) for c in frame.columns]
-    if len(set(names)) == len(names):
-        try:
-            return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-        except _CONVERSION_ERRORS as error:
-            raise BadData(
-                f"pandas cannot convert the frame to Arrow: {error}",
-                hint="convert columns of mixed Python objects to one type, for example with .astype(str)",
-            ) from error
-    nulls = [pa.nulls(len(frame)) for _ in names]
-    return pa.Table.from_arrays(nulls, names)  # later code refuses the repeated names with a better message
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadColumnName(
+            f"the data has {len(twice)} columns named {twice[0]!r}",
+            hint="keep one: frame.loc[:, ~frame.columns.duplicated()], or rename them",
+            column=twice[0],
+        )
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    except _CONVERSION_ERRORS as error:
+        raise BadData(
+            f"pandas cannot convert the frame to Arrow: {error}",
+            hint="convert columns of mixed Python objects to one type, for example with .astype(str)",
+        ) from error
 
 
 def _files(given: Iterable[str | Path], read: Format | None) -> FileData:

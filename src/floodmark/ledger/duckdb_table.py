@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pa_ds
 
-from floodmark.errors import FloodmarkError
+from floodmark.errors import DAMAGED_HINT, FloodmarkError, UnreadableSlice
 
 if TYPE_CHECKING:
     from floodmark.ledger.scan import Scan
@@ -69,6 +70,15 @@ class _Stream:
         except FloodmarkError as error:
             self.table.remember(error)
             raise
+
+
+_STREAM_FAILURE = re.compile(r"reading the stream registered as '[^']*' failed: (.*)", re.DOTALL)
+
+
+def raise_unreadable(records: str, error: Exception) -> None:
+    """Raise an error for files that DuckDB could not read; it raises the same class for values that do not fit."""
+    if found := _STREAM_FAILURE.search(str(error)):
+        raise UnreadableSlice(f"some of {records} cannot be read: {found[1]}", hint=DAMAGED_HINT) from error
 
 
 def raise_failure(table: pa_ds.Dataset, cause: Exception) -> None:

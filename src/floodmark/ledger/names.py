@@ -6,7 +6,6 @@ Deletes are not durable, so after a crash the name of a dropped dataset could co
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import re
@@ -14,7 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from floodmark.chain.ids import DatasetId
-from floodmark.errors import BadId, BadName, CommitConflict, DatasetExists, LedgerError, UnknownDataset
+from floodmark.errors import (
+    BadId,
+    BadName,
+    CommitConflict,
+    DatasetExists,
+    LedgerError,
+    UnknownDataset,
+    close_matches,
+)
 from floodmark.storage.pointer import MAX_RACES, Pointer, attempt_numbers
 from floodmark.storage.store import Store
 
@@ -105,7 +112,7 @@ def require_entry(store: Store, name: str) -> NameEntry:
     if entry is not None:
         return entry
     known = [entry.name for entry in entries(store)]
-    near = difflib.get_close_matches(name, known, 1)
+    near = close_matches(name, known)
     if near:
         hint = f"did you mean {near[0]!r}?"
     else:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.errors import BadQuery, UnreadableSlice
+from floodmark.errors import DAMAGED_HINT, BadQuery, UnreadableSlice
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.selection import Selection
@@ -265,7 +265,7 @@ class Scan:
     def _sql_batches(self, where: str) -> Iterable[pa.RecordBatch]:
         import duckdb
 
-        from floodmark.ledger.duckdb_table import raise_failure
+        from floodmark.ledger.duckdb_table import raise_failure, raise_unreadable
 
         connection = duckdb.connect()
         records = self.filtered()
@@ -277,6 +277,7 @@ class Scan:
             reader = connection.sql(f"select {names} from records where ({where}\n)").to_arrow_reader()
         except duckdb.Error as error:
             raise_failure(records, error)
+            raise_unreadable(f"the records {self.selection.start} to {self.selection.end - 1}", error)
             raise BadQuery(
                 f"the filter {where!r} does not work: {error}", hint="give the condition of a SQL WHERE clause"
             ) from error
@@ -328,7 +329,7 @@ class Scan:
         except (pa.ArrowException, OSError) as error:
             raise UnreadableSlice(
                 f"some of the records {self.selection.start} to {self.selection.end - 1} cannot be read: {error}",
-                hint="a file of the dataset is missing or damaged: call verify() to find out which",
+                hint=DAMAGED_HINT,
             ) from error
 
 

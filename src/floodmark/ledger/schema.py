@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ from floodmark.errors import (
     BadOption,
     BadPrimaryKey,
     UnsupportedType,
+    close_matches,
 )
 from floodmark.ledger.strategy import read_note
 from floodmark.ledger.types import canonical_type, check_supported, field_from_odf, field_to_odf
@@ -95,8 +95,8 @@ class Layout:
     def with_schema(self, schema: pa.Schema) -> Layout:
         """The same layout with other columns and the same event time."""
         required = [f.name for f in self.data if not f.nullable]
-        fields = _checked(schema, self.vocab, self.event_time, required)
         check_distinct(schema.names)
+        fields = _checked(schema, self.vocab, self.event_time, required)
         return replace(self, data=pa.schema(fields))
 
     def with_fields(self, added: Iterable[pa.Field]) -> Layout:
@@ -186,14 +186,14 @@ def derive_layout(schema: pa.Schema, vocab: Vocabulary, event_time: str | None, 
     if event_time is None and vocab.event_time in names:
         event_time = vocab.event_time  # ODF's default name
     if event_time is not None and event_time not in names:
-        near = difflib.get_close_matches(event_time, names, 1)
+        near = close_matches(event_time, names)
         raise BadEventTime(
             f"the event time column {event_time!r} is not in the data",
             hint=f"did you mean {near[0]!r}?" if near else f"the data has {', '.join(names) or 'no columns'}",
             column=event_time,
         )
-    fields = _checked(schema, vocab, event_time, key)
     check_distinct(names)
+    fields = _checked(schema, vocab, event_time, key)
     _check_key(key, fields)
     return Layout(vocab, event_time, pa.schema(fields))
 
@@ -250,7 +250,7 @@ def _check_key(key: Sequence[str], fields: list[pa.Field]) -> None:
     types = {f.name: f.type for f in fields}
     for name in key:
         if name not in types:
-            near = difflib.get_close_matches(name, list(types), 1)
+            near = close_matches(name, list(types))
             hint = f"did you mean {near[0]!r}?" if near else f"the data has {', '.join(types) or 'no columns'}"
             raise BadPrimaryKey(f"the key column {name!r} is not in the data", hint=hint, column=name)
         if pa.types.is_nested(types[name]):

@@ -15,6 +15,8 @@ from floodmark.ledger.scan import Scan
 from floodmark.ledger.spark_read import spark_frame
 
 _QUOTING = "use dataset names as table names, in double quotes if they contain '-' or '.'"
+_NAMES = "check the columns and functions: lake['name'].schema has the columns of a dataset"
+_VALUES = "correct the query or the values that it reads; try_cast(… as …) gives null for a value that does not fit"
 
 
 class QueryTable(Protocol):
@@ -41,16 +43,18 @@ def query_duckdb(datasets: QueryDatasets, query: str) -> pa.Table:
     """Run a query with DuckDB; the result is an Arrow table. Columns and filters are pushed down to the slices."""
     import duckdb
 
-    from floodmark.ledger.duckdb_table import raise_failure  # late, like duckdb: it imports pandas
+    from floodmark.ledger.duckdb_table import raise_failure, raise_unreadable  # late, like duckdb: it imports pandas
 
     connection = duckdb.connect()
     connection.execute("set timezone = 'UTC'")
     tables = []
+    names: list[str] = []
     try:
         _check_is_one_select(connection, query)
         for name, dataset in _tables(connection, datasets, query).items():
             scan = dataset.scan()
             tables.append(scan.filtered())
+            names.append(name)
             columns = ", ".join('"' + c.replace('"', '""') + '"' for c in scan.data_names)
             connection.register("records of " + name, tables[-1])
             connection.execute(f'create view "{name}" as select {columns} from "records of {name}"')
@@ -58,7 +62,10 @@ def query_duckdb(datasets: QueryDatasets, query: str) -> pa.Table:
     except duckdb.Error as error:
         for table in tables:
             raise_failure(table, error)
-        raise BadQuery(f"DuckDB cannot run the query: {str(error).strip()}", hint=_QUOTING) from error
+        raise_unreadable(f"the records of {' or '.join(names)}", error)
+        is_value = isinstance(error, duckdb.DataError | duckdb.InvalidInputException)
+        hint = _VALUES if is_value else _QUOTING if isinstance(error, duckdb.ParserException) else _NAMES
+        raise BadQuery(f"DuckDB cannot run the query: {str(error).strip()}", hint=hint) from error
     finally:
         connection.close()
 

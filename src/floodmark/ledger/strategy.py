@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from floodmark.chain.source_steps import (
     MergeStrategyUpsertStream,
 )
 from floodmark.chain.state import ChainState
-from floodmark.errors import BadMeta, BadPrimaryKey
+from floodmark.errors import BadMeta, BadPrimaryKey, close_matches
 
 MergeKind = Literal["append", "ledger", "snapshot", "changelog", "upsert"]
 MERGE_KINDS: tuple[MergeKind, ...] = get_args(MergeKind)
@@ -61,7 +60,7 @@ class Strategy:
         """Refuse to compare columns that the dataset does not have."""
         for name in self.compare or ():
             if name not in columns:
-                near = difflib.get_close_matches(name, columns, 1)
+                near = close_matches(name, columns)
                 hint = f"did you mean {near[0]!r}?" if near else f"the data has {', '.join(columns)}"
                 raise BadPrimaryKey(f"the column {name!r} to compare is not in the data", hint=hint, column=name)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from floodmark.chain.events import DatasetKind
-from floodmark.errors import BadPipeline, ChainError, DeclarationProblem
+from floodmark.errors import BadPipeline, ChainError, DeclarationProblem, close_matches
 from floodmark.ledger import names
 from floodmark.ledger.schema import declare_vocab, fields_from, vocabulary
 from floodmark.ledger.strategy import strategy_of
@@ -187,7 +186,7 @@ def _check_column(column: ColumnSpec, dataset: Any, own: list[str], declared: se
     known = [*own, *(one.name for one in dataset.catalog.columns), *declared]
     for name in column.taken:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
+            near = close_matches(name, known)
             hint = f"did you mean {near[0]!r}?" if near else "give inputs=[…], or name the parameter like the column"
             message = f"column {called!r} is computed from {name!r}, which {column.owner!r} does not have"
             yield DeclarationProblem(message, hint, place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Literal
 
-from floodmark.errors import BadPipeline, CodeLocation, DeclarationProblem
+from floodmark.errors import BadPipeline, CodeLocation, DeclarationProblem, close_matches
 
 NodeKind = Literal["source", "step", "column", "view"]
 
@@ -189,7 +188,7 @@ def _unknown(
         for name in node.reads:
             if name.lower() in existing:
                 continue
-            near = difflib.get_close_matches(name, spelled, 1)
+            near = close_matches(name, spelled)
             hint = f"did you mean {near[0]!r}?" if near else "declare it, ingest it, or let a step write it"
             message = f"there is no dataset {name!r}, which {_describe(node)} reads"
             problems.append(DeclarationProblem(message, hint, node.place))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from floodmark.errors import BadStep, CodeLocation, UnknownStep
+from floodmark.errors import BadStep, CodeLocation, UnknownStep, close_matches
 from floodmark.pipeline.declarations import ColumnSpec, DatasetSpec, DeclaredInput, DeclaredOutput, Source, ViewSpec
 from floodmark.pipeline.graph import Graph, NodeKind, PipelineNode, build_graph
 from floodmark.transforms.specs import OutputSpec
@@ -117,7 +116,7 @@ class Pipeline:
     def unknown(self, name: Any, there: Iterable[str]) -> UnknownStep:
         """The error for a name that is not in `there`."""
         names = list(there)
-        near = difflib.get_close_matches(str(name), names, 1)
+        near = close_matches(str(name), names)
         listed = f"its steps are {', '.join(names)}" if names else "it has no steps"
         return UnknownStep(
             f"the pipeline has no step {name!r}", hint=f"did you mean {near[0]!r}?" if near else listed, name=name

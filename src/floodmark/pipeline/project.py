@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
 import linecache
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from floodmark.errors import BadPipelineFile, CodeLocation, FloodmarkError, NoPipeline, UnreadableToml
+from floodmark.errors import BadPipelineFile, CodeLocation, FloodmarkError, NoPipeline, UnreadableToml, close_matches
 
 if TYPE_CHECKING:
     from floodmark.pipeline.pipeline import Pipeline
@@ -296,7 +295,7 @@ def find_unknown_entry(content: Mapping[str, Any]) -> tuple[str, str] | None:
     """
     for name in content:
         if name not in _ENTRIES:
-            near = difflib.get_close_matches(name.lower(), _ENTRIES, 1)
+            near = close_matches(name.lower(), _ENTRIES)
             hint = f"did you mean {near[0]!r}?" if near else f"the entries are {', '.join(_ENTRIES)}"
             return f"unknown entry {name!r}", hint
     return None
@@ -335,7 +334,7 @@ def _defaults(path: Path, given: Any) -> ProjectDefaults:
         )
     for name, value in given.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
+            near = close_matches(name, known)
             hint = f"did you mean {near[0]!r}?" if near else f"the defaults are {', '.join(known)}"
             raise _toml_error(path, f"[defaults] has no {name!r}", hint)
         types = (int,) if name == "workers" else (int, float)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.chain.ids import SHA3_256, Multihash
-from floodmark.errors import BadIndex, ObjectNotFound, StorageError, UnreadableSlice
+from floodmark.errors import DAMAGED_HINT, BadIndex, ObjectNotFound, StorageError, UnreadableSlice
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.snapshot import Snapshot
@@ -328,7 +328,7 @@ def _readable(first: int, end: int) -> Iterator[None]:
 def _unreadable(first: int, end: int, problem: Any) -> UnreadableSlice:
     return UnreadableSlice(
         f"records {first} to {end - 1} cannot be read, so their keys are not known: {problem}",
-        hint="a file of the dataset is missing or damaged: call verify() to find out which",
+        hint=DAMAGED_HINT,
     )
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.chain.ids import SHA3_256, Multihash
-from floodmark.errors import BadIndex, StorageError, UnreadableSlice
+from floodmark.errors import DAMAGED_HINT, BadIndex, StorageError, UnreadableSlice
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
 from floodmark.rows import row_hash
@@ -154,7 +154,7 @@ class RowReader:
             start = self.slices.column("start")[number].as_py()
             raise UnreadableSlice(
                 f"records {start} to {start + self._length(number) - 1} cannot be read: {error}",
-                hint="a file of the dataset is missing or damaged: call verify() to find out which",
+                hint=DAMAGED_HINT,
             ) from error
 
     def _physical(self, number: int) -> Multihash:

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.errors import BadSource
+from floodmark.errors import BadSource, close_matches
 from floodmark.sources.external_table import ExternalTable, SourceColumn, arrow_type, parse_url, to_arrow_column
 from floodmark.sources.ingest import Spool
 
@@ -138,7 +137,7 @@ def _no_table(connection: Connection, source: ExternalTable) -> BadSource:
 
     inspector = inspect(connection)
     names = [*inspector.get_table_names(source.schema), *inspector.get_view_names(source.schema)]
-    near = get_close_matches(source.table, names, 1)
+    near = close_matches(source.table, names)
     listed = f"the database has {', '.join(sorted(names)[:20])}" if names else "the database has no tables"
     return BadSource(
         f"{source.source}: there is no table or view {source.full_name!r}",
@@ -147,7 +146,7 @@ def _no_table(connection: Connection, source: ExternalTable) -> BadSource:
 
 
 def _no_column(source: ExternalTable, name: str, existing: list[str]) -> BadSource:
-    near = get_close_matches(name, existing, 1)
+    near = close_matches(name, existing)
     return BadSource(
         f"{source.source} has no column {name!r}",
         hint=f"did you mean {near[0]!r}?" if near else f"it has {', '.join(existing)}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.errors import BadOption, UnknownColumns
+from floodmark.errors import BadOption, UnknownColumns, close_matches
 from floodmark.ledger.position import Position
 from floodmark.ledger.types import spark_schema
 
@@ -190,7 +189,7 @@ class SourceOptions:
         known = {name.lower(): name for name in (*names, *_RESERVED)}
         for name in self._given:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
+                near = close_matches(name, known)
                 usable = ", ".join(n for n in known.values() if n not in (*_RESERVED, "path"))
                 hint = f"did you mean {known[near[0]]!r}?" if near else f"use one of these: {usable}"
                 raise BadOption(f"{name!r} is not an option for {doing} a dataset", hint=hint, option=name)
@@ -202,7 +201,7 @@ def check_named_columns(schema: pa.Schema, requested: Any, name: str) -> tuple[s
     for field in requested.fields:
         column = known.get(field.name)
         if column is None:
-            near = difflib.get_close_matches(field.name, known, 1)
+            near = close_matches(field.name, known)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
             raise UnknownColumns(f"dataset {name!r} has no column {field.name!r}", hint=hint)
         actual_type, requested_type = column.dataType.simpleString(), field.dataType.simpleString()

@@ -5,7 +5,6 @@ Also the bounds and labels of partitions by unit of time.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -17,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from floodmark.chain.state import ChainState
-from floodmark.errors import BadOption, BadRange
+from floodmark.errors import BadOption, BadRange, close_matches
 from floodmark.ledger.schema import ROW_GROUP_SIZE_NOTE, row_group_size_of
 from floodmark.ledger.strategy import read_note
 from floodmark.storage.arrays import I64
@@ -120,7 +119,7 @@ def _checked_size(given: object) -> int:
 def _chosen(setting: str, given: object, choices: Sequence[Any]) -> Any:
     if given in choices:
         return given
-    near = difflib.get_close_matches(str(given), choices, 1)
+    near = close_matches(str(given), choices)
     raise BadOption(
         f"{setting}={given!r} is not a valid value",
         hint=f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.key_shape import InputShape, KeyShape, OutputKeys, PlanKind, common_type, mark_sources
-from floodmark.errors import BadStep
+from floodmark.errors import BadStep, close_matches
 from floodmark.transforms.specs import InputSpec
 
 
@@ -105,7 +104,7 @@ def _aliases(spec: InputSpec, given: InputSnapshot, names: tuple[str, ...]) -> d
     alias = dict(spec.keys or {})
     for name in alias:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
+            near = close_matches(name, names)
             hint = f"did you mean {near[0]!r}?" if near else f"the transform keys are {', '.join(names)}"
             raise BadStep(f"keys= of input {spec.name!r} names {name!r}, which is no transform key", hint=hint)
     aliased = set(alias.values())

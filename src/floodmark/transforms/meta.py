@@ -223,7 +223,7 @@ class TransformMeta:
         if before.version is not None and before.version != version:
             raise BadStep(
                 f"the meta of {self.objects.folder!r} has version {before.version!r}, not {version!r}",
-                hint="call fresh() for a new version",
+                hint="reset the step: the next run computes everything again with the new version",
                 version=version,
             )
         if before.version is not None and keys != before.transform_keys:
@@ -334,7 +334,7 @@ class TransformMeta:
     def _keys_of(self, failures: pa.Table) -> pa.Schema:
         if problem := failed_keys.problem_of(failures):
             raise DerivationError(
-                problem, hint="empty_failed_keys(transform_keys) gives the columns", dataset=self.objects.folder
+                problem, hint="give the transform keys and the columns of failures", dataset=self.objects.folder
             )
         return failed_keys.keys_schema(failures.schema)
 

@@ -7,7 +7,6 @@ was deleted, is kept, too. Both changelists keep the same keys.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -21,7 +20,7 @@ from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.key_shape import KeyShape
 from floodmark.derive.row_search import SearchLimits, choose_search, estimate_rows_per_key, find_rows
 from floodmark.engine.rounds import TaskRunner
-from floodmark.errors import BadStep
+from floodmark.errors import BadStep, close_matches
 from floodmark.ledger.scan import filter_fits
 from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transforms.existing_keys import filter_positions
@@ -144,7 +143,7 @@ def filter_owners(shape: KeyShape, inputs: Sequence[InputSnapshot], name: str) -
     if numbers:
         return numbers
     known = list(dict.fromkeys([*shape.names, *_columns(inputs)]))
-    near = difflib.get_close_matches(str(name), known, 1)
+    near = close_matches(str(name), known)
     hint = f"did you mean {near[0]!r}?" if near else f"use a transform key ({', '.join(shape.names)}) or another column"
     raise BadStep(f"the filter names {name!r}, which is neither a transform key nor a column of an input", hint=hint)
 

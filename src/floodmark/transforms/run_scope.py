@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import pickle
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.derive.key_shape import InputShape, KeyShape, cast_exactly
-from floodmark.errors import BadStep
+from floodmark.errors import BadStep, close_matches
 from floodmark.ledger.moments import typed_array
 from floodmark.ledger.scan import check_filter
 from floodmark.rows.lookup import CAST_ERRORS, frame_table
@@ -92,7 +91,7 @@ def parse_requested_parts(shape: KeyShape, keys: Mapping[str, Any], step: str) -
         numbers = [number for number, given in enumerate(shape.inputs) if given.name.lower() == str(name).lower()]
         if not numbers:
             known = [given.name for given in shape.inputs]
-            near = difflib.get_close_matches(str(name), known, 1)
+            near = close_matches(str(name), known)
             hint = f"did you mean {near[0]!r}?" if near else f"its inputs are {', '.join(known)}"
             raise BadStep(f"step {step!r} has no input {name!r}", hint=hint)
         for number in numbers:

@@ -5,13 +5,12 @@ Declaring the same definition over the same columns again does nothing: no block
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 
 from floodmark.chain.events import DatasetKind
 from floodmark.chain.state import parse_input_ids
 from floodmark.derive.inputs import LakeLike
-from floodmark.errors import BadView, DatasetExists, OutputTaken, SourceGone
+from floodmark.errors import BadView, DatasetExists, OutputTaken, SourceGone, close_matches
 from floodmark.ledger import names
 from floodmark.ledger.create import create_view
 from floodmark.ledger.schema import vocabulary
@@ -104,7 +103,7 @@ def _check_source(lake: LakeLike, name: str, definition: ViewDefinition) -> None
     for udf in definition.udfs if columns else ():
         missing = [column for column in udf.inputs if column not in known]
         if missing:
-            near = difflib.get_close_matches(missing[0], columns, 1)
+            near = close_matches(missing[0], columns)
             has = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(columns)}"
             raise BadView(
                 f"view {name!r}: column {udf.name!r} is computed from {missing[0]!r}, which {source.name!r} lacks",
