@@ -172,3 +172,22 @@ def test_sql_has_computed_columns_like_any_other(run, images):
     run("backfill", "images", "brightness")
     found = run("sql", "select sum(brightness) as total, count(label) as labels from images", "--json").json
     assert found["rows"] == [{"total": pytest.approx(4.55), "labels": 0}]
+
+
+def test_values_that_were_carried_over_are_counted_everywhere(run, images):
+    run("backfill", "images", "brightness")
+    run("backfill", "images", "label")
+    before = run("columns", "images").lines
+    assert "carried over" not in before[0]
+    images.evolve({"album": "string"})
+    images.write(pa.table({"id": [1, 2], "pixels": [images.get([1])["pixels"][0].as_py(), 3], "album": ["a", "b"]}))
+    plan = run("backfill", "images", "brightness", "--plan").lines
+    assert plan[0] == "images.brightness: 1 missing, 1 carried over, 0 reusable, 8 done, of 10 rows"
+    assert run("backfill", "images", "brightness", "--plan", "--json").json["carried"] == 1
+    done = run("backfill", "images", "brightness").out
+    assert done == "images.brightness: 1 row computed, 1 carried over (8 rows done before)\n"
+    run("backfill", "images", "label")
+    lines = run("columns", "images").lines
+    assert lines[0].endswith("carried over")
+    assert [line.split()[-1] for line in lines[1:3]] == ["1", "1"]
+    assert [c["carried"] for c in run("columns", "images", "--json").json["columns"]] == [1, 1]
