@@ -118,3 +118,25 @@ def test_nothing_is_taken_in_twice_after_a_fault_without_a_key(tmp_path):
         cut.run()
         assert cut.rows() == [(1, 1), (2, 1), (3, 1), (3, 1)]  # equal files are different files
         assert cut.run().nothing
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.parametrize("error", [Crash, _full_disk])
+def test_lines_that_were_removed_go_after_a_fault_too(tmp_path, error):
+    """One id gets the row of the file before, one that of a file before a file that is gone, and one goes."""
+    shop = Shop(tmp_path / "shop", KEYED)
+    shop.put("a", (1, 1), (2, 2), (3, 3))
+    shop.put("b", (3, 30), (4, 40))
+    shop.put("c", (2, 200), (3, 300), (5, 500), (6, 600))
+    shop.run()
+    (shop.folder / "b.csv").unlink()
+    shop.run()
+    shop.put("c", (6, 601))
+    for cut in faults(shop, tmp_path / "cut", error):
+        cut.run()
+        assert cut.rows() == [(1, 1), (2, 2), (3, 3), (4, 40), (6, 601)]
+        assert cut.run().nothing
+        cut.put("a", (3, 4))
+        cut.run()
+        assert cut.rows() == [(3, 4), (4, 40), (6, 601)]

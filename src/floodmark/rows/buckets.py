@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,37 @@ class FileBucket:
         return _from_table(pa.concat_tables([f.read(self.first, self.end) for f in with_rows or self.files[:1]]))
 
 
-Bucket = MemoryBucket | FileBucket
+@dataclass(frozen=True)
+class AdjustedBucket:
+    """A bucket without the rows of some keys, and with further rows, whose keys it does not have."""
+
+    base: Bucket
+    left_out: Hashes
+    added: Batch = field(repr=False)  # of all buckets, with operations
+
+    @property
+    def low(self) -> int:
+        return self.base.low
+
+    @property
+    def high(self) -> int:
+        return self.base.high
+
+    @property
+    def rows(self) -> int:
+        """At most as many rows as there are."""
+        return self.base.rows + len(self.added)
+
+    def load(self) -> Batch:
+        base = self.base.load()
+        base = base.take(np.flatnonzero(~base.key.among(self.left_out)))
+        high = self.added.place.high
+        is_here = (high >= np.uint64(self.low)) & (high <= np.uint64(self.high - 1))
+        with_ops = replace(base, op=np.zeros(len(base), np.int32)) if base.op is None else base
+        return _joined([with_ops, self.added.take(np.flatnonzero(is_here))])
+
+
+Bucket = MemoryBucket | FileBucket | AdjustedBucket
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ def deletion_batch(keys: Any, name: str, snapshot: Snapshot, index: KeyIndex, la
         key_table = distinct_keys(key_table)
     else:
         key_table = _matching(key_table, snapshot, index, strategy.key)
-    return RowsWithOps(_retractions(key_table, layout), np.full(key_table.num_rows, RETRACT, np.int32))
+    return RowsWithOps(retraction_rows(key_table, layout), np.full(key_table.num_rows, RETRACT, np.int32))
 
 
 def chunk_batch(
@@ -243,7 +243,7 @@ def chunk_batch(
     rows = cast_columns(data, layout, "the data")
     current = _matching(parse_keys(processed, snapshot, name), snapshot, index, strategy.key)
     absent = ~row_hash.hash_rows(current, strategy.key).among(row_hash.hash_rows(rows, strategy.key))
-    retractions = _retractions(current.filter(pa.array(absent)), layout)
+    retractions = retraction_rows(current.filter(pa.array(absent)), layout)
     table = pa.concat_tables([retractions, rows.select(retractions.column_names).cast(retractions.schema)])
     op = np.full(table.num_rows, APPEND, np.int32)
     op[: retractions.num_rows] = RETRACT
@@ -255,7 +255,8 @@ def _matching(keys: pa.Table, snapshot: Snapshot, index: KeyIndex, key: tuple[st
     return current_rows(snapshot, keys, index).select(list(key))
 
 
-def _retractions(keys: pa.Table, layout: Layout) -> pa.Table:
+def retraction_rows(keys: pa.Table, layout: Layout) -> pa.Table:
+    """Rows that have only these keys, for operations that retract them."""
     columns = {
         f.name: keys.column(f.name) if f.name in keys.column_names else pa.nulls(keys.num_rows, f.type)
         for f in layout.data

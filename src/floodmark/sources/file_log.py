@@ -12,10 +12,11 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from floodmark.chain.events import AddData
@@ -110,7 +111,8 @@ class FileLog:
     """By file name: when a file was read, the content whose rows are in the dataset, files without rows, files gone.
 
     `begun` are the contents that a run is about to ingest. If the run is killed, the chain shows which of them were
-    ingested. `head` is the block at which all contents in `taken` are on the chain.
+    ingested. `head` is the block at which all contents in `taken` are on the chain. `left_keys` names the stored keys
+    of files that are gone and have lost some.
     """
 
     def __init__(self, objects: DatasetObjects, content: dict[str, Any] | None = None) -> None:
@@ -121,6 +123,8 @@ class FileLog:
         self.begun = {name: Content(*one) for name, one in content.get("begun", {}).items()}
         self.empty: set[str] = set(content.get("empty", []))
         self.gone: set[str] = set(content.get("gone", []))
+        self.left_keys: dict[str, str] = content.get("left_keys", {})
+        self.begun_left_keys: dict[str, dict[str, str]] = content.get("begun_left_keys", {})
         self.head: str | None = content.get("head")
         self._stored = self._text()
 
@@ -162,7 +166,9 @@ class FileLog:
         known = self.seen.get(file.name)
         if known is None or file.name in self.gone or not known.matches(file.path):
             return False
-        return file.name in self.empty or known.size == 0 or self.is_taken(file.name, known.sha256)
+        if file.name in self.empty or self.is_taken(file.name, known.sha256):
+            return True
+        return known.size == 0 and file.name not in self.taken
 
     def is_certainly_known(self, file: SourceFile) -> bool:
         """Whether `is_known` is true, and the file cannot have changed with the same modification time."""
@@ -172,31 +178,40 @@ class FileLog:
         """Whether the rows of a file are those of the content with this hash."""
         return name in self.taken and self.taken[name].sha256 == sha256
 
-    def begin(self, contents: Iterable[Content]) -> None:
-        """Record what is to be ingested, before any of its rows are written."""
+    def begin(
+        self, contents: Iterable[Content], left_keys: Mapping[str, dict[str, str]] = MappingProxyType({})
+    ) -> None:
+        """Record what is to be ingested, and which keys other files then have left, before any rows are written."""
         self.begun |= {content.name: content for content in contents}
+        self.begun_left_keys |= left_keys
         self.head = None
         self.keep()
 
     def settle(self, written: Iterable[Content]) -> None:
         """Finish a killed run: of the begun files, those with these contents were ingested, the others were not."""
         on_chain = set(written)
-        self.taken |= {name: content for name, content in self.begun.items() if content in on_chain}
+        for content in list(self.begun.values()):
+            if content in on_chain:
+                self.mark_ingested(content)
         self.end()
 
     def end(self) -> None:
         """Record that no ingest is in progress."""
-        self.begun = {}
+        self.begun, self.begun_left_keys = {}, {}
 
     def mark_ingested(self, content: Content) -> None:
         """Record that the rows of a file are those of this content."""
         self.taken[content.name] = content
+        self.left_keys.pop(content.name, None)
+        self.left_keys |= self.begun_left_keys.pop(content.name, {})
         self.gone.discard(content.name)
         self.begun.pop(content.name, None)
 
     def rename(self, old: str, new: str) -> None:
         """Record that a file has another name now. The chain keeps the name under which it was ingested."""
-        self.taken[new] = self.taken.pop(old)
+        taken = self.taken.pop(old)
+        self.taken.setdefault(new, taken)
+        self.left_keys.pop(old, None)
         self.gone.discard(old)
         self.seen.pop(old, None)
 
@@ -219,6 +234,8 @@ class FileLog:
             "begun": {name: astuple(one) for name, one in self.begun.items()},
             "empty": sorted(self.empty),
             "gone": sorted(self.gone),
+            "left_keys": self.left_keys,
+            "begun_left_keys": self.begun_left_keys,
             "head": self.head,
         }
         return json.dumps(content).encode()

@@ -10,14 +10,32 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from floodmark.errors import CodeLocation, UnreadableFile
-from floodmark.ledger.data_input import file_data
+from floodmark.errors import CodeLocation, NothingToWrite, UnreadableFile
+from floodmark.ledger.data_input import Incoming, TableData, file_data
+from floodmark.ledger.strategy import MergeKind
 from floodmark.sources.file_log import SOURCE, Content, FileLog, SourceFile, take_files_turn
-from floodmark.sources.found_files import FileChanges, FilePatterns, FileSearch, find_changes, folder_of, new_delivery
-from floodmark.sources.ingest import DatasetDeclaration, has_state, ingest_report, open_or_create, write_source_rows
+from floodmark.sources.found_files import (
+    FileChanges,
+    FilePatterns,
+    FileSearch,
+    find_changes,
+    folder_of,
+    has_rows,
+    list_names,
+    new_delivery,
+)
+from floodmark.sources.ingest import (
+    DatasetDeclaration,
+    has_state,
+    ingest_report,
+    open_or_create,
+    source_state,
+    write_source_rows,
+)
+from floodmark.sources.keyed_files import FileDelivery, FileKeys, FileMerge
 from floodmark.transforms.step import RunReport, Step, StepStatus
 
 if TYPE_CHECKING:
@@ -31,11 +49,26 @@ class FilesReport(RunReport):
     """What a run over files did, and which files were new, changed, renamed, repeated or gone."""
 
     files: FileChanges = field(default_factory=FileChanges)
+    replaced: int = 0
+    """Rows that were not written, because a later file has their keys."""
+    superseded: tuple[str, ...] = ()
+    """Files that were not written, because the dataset has the snapshot of a later file."""
+    keys_lost: tuple[str, ...] = ()
+    """Files whose keys at the last load are not known any more: rows of lines that were removed from them stay."""
 
     @property
     def notes(self) -> Sequence[str]:
         """What the counts do not show."""
-        return self.files.notes
+        notes = self.files.notes
+        if self.replaced:
+            rows = "1 row" if self.replaced == 1 else f"{self.replaced:,} rows"
+            notes.append(f"{rows} not written, because a later file has their keys")
+        if self.superseded:
+            notes.append(f"not written, because a later file has a newer snapshot: {list_names(self.superseded)}")
+        if self.keys_lost:
+            names = list_names(self.keys_lost)
+            notes.append(f"the keys of the last load are lost, so rows of removed lines stay: {names}")
+        return notes
 
 
 @dataclass(frozen=True)
@@ -87,19 +120,19 @@ class IngestFiles(Step):
         began = time.monotonic()
         dataset = open_or_create(lake, self.output_names[0], self.declared)
         commits: list[Commit] = []
-        changes = FileChanges()
+        changes, run_facts = FileChanges(), {}
         objects = dataset.snapshot().objects
         files = self.files()
         if full or self._may_be_new(dataset.snapshot(), files):
             with take_files_turn(objects):
                 run = _FilesRun(self, dataset, files, _load_log(dataset.snapshot()))
                 changes = run.find(full)
-                for file_commits in run.ingest(changes):
+                for file_commits in run.ingest(changes, full):
                     commits += file_commits
-        report = ingest_report(
-            self.name, lake, commits, len(commits), dataset.strategy.is_keyed, time.monotonic() - began
-        )
-        return FilesReport(**vars(report), files=changes)
+                run_facts = run.facts
+        is_keyed = dataset.strategy.is_keyed
+        report = ingest_report(self.name, lake, commits, len(commits), is_keyed, time.monotonic() - began)
+        return FilesReport(**vars(report), files=changes, **run_facts)
 
     def _may_be_new(self, snapshot: Snapshot, files: Sequence[SourceFile]) -> bool:
         log = FileLog.of(snapshot)
@@ -150,11 +183,30 @@ class _FilesRun:
     dataset: Any
     files: Sequence[SourceFile]
     log: FileLog
+    superseded: list[str] = field(default_factory=list)
+    deliveries: list[FileDelivery] = field(default_factory=list)
+
+    @cached_property
+    def kind(self) -> MergeKind:
+        kind: MergeKind = self.dataset.strategy.kind
+        return kind
+
+    @cached_property
+    def keys(self) -> FileKeys:
+        return FileKeys(self.dataset.snapshot().objects, self.log)
+
+    @cached_property
+    def by_name(self) -> dict[str, SourceFile]:
+        return {file.name: file for file in self.files}
 
     @property
-    def is_keyed(self) -> bool:
-        keyed: bool = self.dataset.strategy.is_keyed
-        return keyed
+    def facts(self) -> dict[str, Any]:
+        """What the report says besides the changes of files and the counts of rows."""
+        return {
+            "replaced": sum(one.replaced for one in self.deliveries),
+            "superseded": tuple(self.superseded),
+            "keys_lost": tuple(sorted({name for one in self.deliveries for name in one.unknown})),
+        }
 
     def find(self, full: bool) -> FileChanges:
         """The changes since the last run. With `full`, by content alone."""
@@ -162,31 +214,49 @@ class _FilesRun:
         if full:
             self.log.forget_times()
         on_chain = partial(_is_on_chain, snapshot)
-        return find_changes(self.log, FileSearch(self.step.patterns, self.files, self.is_keyed, on_chain))
+        return find_changes(self.log, FileSearch(self.step.patterns, self.files, self.kind == "upsert", on_chain))
 
-    def ingest(self, changes: FileChanges) -> Iterator[list[Commit]]:
+    def ingest(self, changes: FileChanges, full: bool) -> Iterator[list[Commit]]:
         """Write the files, each in one commit, in the order of their names."""
-        log, to_read = self.log, set(changes.to_read)
-        new = [file for file in self.files if file.name in to_read]
+        log, old_names = self.log, {new: old for old, new in changes.renamed}
+        new = self._to_read(changes, full)
         try:
             if new:
-                log.begin([self._delivery(file) for file in new if _is_text(file.name)])
+                log.begin([content for file in new if (content := self._delivered(file)) != log.taken.get(file.name)])
             for file in new:
-                yield self._ingest(file)
+                yield self._ingest(file, old_names.get(file.name))
             for old, name in changes.renamed:
-                log.rename(old, name)
+                if old in log.taken:
+                    log.rename(old, name)
+            if self.kind == "snapshot":
+                yield self._restore_snapshot([old for old, _ in changes.renamed])
             log.gone = (log.gone - set(changes.repeated)) | set(changes.vanished)
             log.end()
             log.head = log.head or self.dataset.snapshot().head.text
         finally:
             log.keep()
+        if self.deliveries and (changes.changed or changes.renamed or changes.returned or full):
+            self.keys.sweep()
 
-    def _delivery(self, file: SourceFile) -> Content:
-        """The present content of a file, as a delivery that is not on the chain yet."""
-        snapshot = self.dataset.snapshot()
-        return new_delivery(Content(self.log.hash_of(file), file.name), partial(_is_on_chain, snapshot))
+    def _to_read(self, changes: FileChanges, full: bool) -> list[SourceFile]:
+        names = set(changes.to_read)
+        if self.kind == "upsert":
+            names |= {new for _, new in changes.renamed}
+            names |= {file.name for file in self.files if file.name in self.log.taken} if full else set()
+        elif self.kind == "snapshot" and full and self.log.taken:
+            names.add(max(self.log.taken))
+        return [file for file in self.files if file.name in names]
 
-    def _ingest(self, file: SourceFile) -> list[Commit]:
+    def _delivered(self, file: SourceFile) -> Content:
+        """The present content of a file: the one that is in the dataset, or a delivery that is not on the chain yet."""
+        sha256, taken = self.log.hash_of(file), self.log.taken.get(file.name)
+        if taken is not None and taken.sha256 == sha256:
+            return taken
+        if not _is_text(file.name):
+            return Content(sha256, file.name)
+        return new_delivery(Content(sha256, file.name), partial(_is_on_chain, self.dataset.snapshot()))
+
+    def _ingest(self, file: SourceFile, old_name: str | None) -> list[Commit]:
         """Write one file."""
         log = self.log
         if not _is_text(file.name):
@@ -195,28 +265,74 @@ class _FilesRun:
                 hint="rename the file and run again: the files before it were ingested",
                 path=str(file.path),
             )
-        content = self._delivery(file)
-        if log.seen[file.name].size == 0:  # it has changed meanwhile
-            return []
-        if not self.is_keyed and file.name in log.taken:
+        content, is_again = self._delivered(file), False
+        if content == log.taken.get(file.name):
+            is_again = True
+        elif self.kind in ("append", "changelog") and file.name in log.taken:
             raise self._changed(file, "has changed since its rows were ingested")
-        if log.begun.get(file.name) != content:  # it has changed meanwhile
+        elif log.begun.get(file.name) != content:  # it has changed meanwhile
             log.begin([content])
-        data = file_data(file.path, file.base, self.step.read)
-        commits = write_source_rows(self.dataset, data, source=SOURCE, state=content.state)
+        if log.seen[file.name].size == 0 and not has_rows(log, file, self.kind == "upsert"):
+            return []  # it has changed meanwhile
+        if self.kind == "snapshot" and any(name > file.name for name in log.taken):
+            self.superseded.append(file.name)
+            log.mark_ingested(content)
+            return []
+        state = None if is_again else content.state
+        commits = self._merge(file, content, state, old_name) if self.kind == "upsert" else self._write(file, state)
         if commits is None:
             log.empty.add(file.name)
             return []
         log.mark_ingested(content)
-        if not self.is_keyed and not log.seen[file.name].matches(file.path):
+        if old_name is not None:
+            log.rename(old_name, file.name)
+        if self.kind in ("append", "changelog") and not log.seen[file.name].matches(file.path):
             raise self._changed(file, "was modified while its rows were ingested")
         return commits
 
+    def _write(self, file: SourceFile, state: str | None) -> list[Commit] | None:
+        delivery = {} if state is None else {"source": SOURCE, "state": state}
+        return write_source_rows(self.dataset, file_data(file.path, file.base, self.step.read), **delivery)
+
+    def _merge(
+        self, file: SourceFile, content: Content, state: str | None, old_name: str | None
+    ) -> list[Commit] | None:
+        """Write the rows of a file that belong to it, and those of other files for keys that it has no more."""
+        present = partial(_present, self.by_name, self.step.patterns)
+        delivery = FileDelivery(content, self.keys, self.log, present, self.step.read, old_name)
+        self.deliveries.append(delivery)
+        snapshot, parts = self.dataset.snapshot(), self.dataset.parts
+        if self.log.seen[file.name].size == 0:
+            data: Incoming = TableData(snapshot.require_layout(self.dataset.name).data.empty_table())
+        else:
+            data = file_data(file.path, file.base, self.step.read)
+        noted = None if state is None else source_state(SOURCE, state)
+        ledger = parts.ledger
+        merge = partial(FileMerge, ledger.name, ledger.runtime, data, noted, cache=parts.rows.cache, delivery=delivery)
+        try:
+            commit: Commit = ledger.write(snapshot, merge)
+        except NothingToWrite:
+            return None
+        parts.rows.fold_if_due()
+        parts.timeline.follow()
+        return [commit] if parts.ledger.snapshot().head != snapshot.head else []
+
+    def _restore_snapshot(self, old_names: Sequence[str]) -> list[Commit]:
+        """Write the last file again if the file after it has another name now, before it."""
+        last = max(self.log.taken, default="")
+        file = self.by_name.get(last)
+        if file is None or not any(old > last for old in old_names):
+            return []
+        return self._write(file, None) or []
+
     def _changed(self, file: SourceFile, what: str) -> UnreadableFile:
-        """Without a key, the rows of a changed file that are already in the dataset cannot be identified."""
+        """The rows of a changed file that are already in the dataset cannot be identified."""
+        why = "which has no key: its rows would be duplicated"
+        if self.kind == "changelog":
+            why = "which is a changelog: its operations would be applied twice"
         return UnreadableFile(
-            f"{file.path} {what} into {self.dataset.name!r}, which has no key: its rows would be duplicated",
-            hint="put new rows into new files, or load the files into a dataset with a key",
+            f"{file.path} {what} into {self.dataset.name!r}, {why}",
+            hint="put the file back as it was and new rows into new files, or load the files into a dataset with a key",
             path=str(file.path),
         )
 
@@ -226,6 +342,11 @@ def _load_log(snapshot: Snapshot) -> FileLog:
     log = FileLog.of(snapshot)
     log.settle(content for content in log.begun.values() if _is_on_chain(snapshot, content))
     return log
+
+
+def _present(files: Mapping[str, SourceFile], patterns: FilePatterns, name: str) -> SourceFile | None:
+    """The file with this name, if it exists. It may be one of another source."""
+    return files.get(name) or patterns.other_file(name)
 
 
 def _is_on_chain(snapshot: Snapshot, content: Content) -> bool:

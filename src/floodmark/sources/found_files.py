@@ -35,7 +35,7 @@ class FileChanges:
 
     @property
     def to_read(self) -> tuple[str, ...]:
-        """The files that a run reads, in the order of their names."""
+        """The files with rows that are not in the dataset, in the order of their names."""
         return tuple(sorted({*self.new, *self.changed, *self.returned}))
 
     @property
@@ -49,13 +49,13 @@ class FileChanges:
         if self.renamed:
             notes.append(f"{_files(self.renamed)} renamed, with no new rows: {_pairs(self.renamed, ' → ')}")
         if self.repeated:
-            notes.append(f"{_files(self.repeated)} written again with the same content: {_names(self.repeated)}")
+            notes.append(f"{_files(self.repeated)} written again with the same content: {list_names(self.repeated)}")
         if self.copies:
             notes.append(f"{_files(self.copies)} with the content of another, both count: {_pairs(self.copies, ' = ')}")
         if self.returned:
-            notes.append(f"{_files(self.returned)} there again: {_names(self.returned)}")
+            notes.append(f"{_files(self.returned)} there again: {list_names(self.returned)}")
         if self.vanished:
-            notes.append(f"{_files(self.vanished)} gone, their rows stay: {_names(self.vanished)}")
+            notes.append(f"{_files(self.vanished)} gone, their rows stay: {list_names(self.vanished)}")
         return notes
 
 
@@ -63,13 +63,14 @@ def _files(items: Sequence[object]) -> str:
     return "1 file" if len(items) == 1 else f"{len(items):,} files"
 
 
-def _names(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
     shown = ", ".join(os.fsencode(name).decode("utf-8", "replace") for name in names[:_LISTED])
     return f"{shown} and {len(names) - _LISTED:,} more" if len(names) > _LISTED else shown
 
 
 def _pairs(pairs: Sequence[tuple[str, str]], sign: str) -> str:
-    return _names([sign.join(pair) for pair in pairs])
+    return list_names([sign.join(pair) for pair in pairs])
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,11 @@ class FilePatterns:
         """Whether a file that these patterns match does not exist any more."""
         return self._matches(name) and not os.path.lexists(self.folder / name)
 
+    def other_file(self, name: str) -> SourceFile | None:
+        """A file of another source of the same folder, by its name; None if it does not exist."""
+        path = self.folder / name
+        return SourceFile(name, path, path.parent) if path.is_file() else None
+
     def _matches(self, name: str) -> bool:
         own = (self._name(self._full(pattern)) for pattern in self.patterns)
         return any(fnmatch.fnmatchcase(name, p) or fnmatch.fnmatchcase(name, p.replace("**/", "")) for p in own)
@@ -138,7 +144,8 @@ class FileSearch:
 
     patterns: FilePatterns
     files: Sequence[SourceFile]
-    is_keyed: bool
+    follows_keys: bool
+    """Whether the rows of a file may change: a row belongs to the last file that has its key."""
     is_on_chain: Callable[[Content], bool]
 
 
@@ -156,16 +163,16 @@ def find_changes(log: FileLog, search: FileSearch) -> FileChanges:
     for file in files:
         before = log.seen.get(file.name)
         sha256 = log.hash_of(file)
-        if file.name in log.empty or log.seen[file.name].size == 0:
+        if file.name in log.empty or (log.seen[file.name].size == 0 and not has_rows(log, file, search.follows_keys)):
             continue
         if file.name in log.taken and not log.is_taken(file.name, sha256):
             found["changed"].append(file.name)
-        elif file.name in log.gone and search.is_keyed:  # other files may have taken its rows over
+        elif file.name in log.gone and search.follows_keys:  # other files may have its keys now
             found["returned"].append(file.name)
         elif file.name in log.taken:
             if file.name in log.gone or (before is not None and not before.matches(file.path)):
                 found["repeated"].append(file.name)
-        elif (content := _unlogged(log, Content(sha256, file.name), is_on_chain)) is not None:
+        elif (content := _unlogged(log, Content(sha256, file.name), search)) is not None:
             log.mark_ingested(content)
         elif (old := left.pop(sha256, None)) is not None:
             renamed.append((old, file.name))
@@ -187,10 +194,20 @@ def find_changes(log: FileLog, search: FileSearch) -> FileChanges:
     )
 
 
-def _unlogged(log: FileLog, content: Content, is_on_chain: Callable[[Content], bool]) -> Content | None:
-    """A delivery of this content that the chain has and the log lacks: the log may be from a backup."""
+def has_rows(log: FileLog, file: SourceFile, follows_keys: bool) -> bool:
+    """Whether rows of a file are in the dataset that go away when the file becomes empty."""
+    return follows_keys and file.name in log.taken
+
+
+def _unlogged(log: FileLog, content: Content, search: FileSearch) -> Content | None:
+    """A delivery of this content that the chain has and the log lacks: the log may be from a backup.
+
+    Rows with a key can be written again. Then the keys that belong to the file are known, too.
+    """
+    if search.follows_keys:
+        return None
     logged = {*log.taken.values()}
-    while is_on_chain(content):
+    while search.is_on_chain(content):
         if content not in logged:
             return content
         content = replace(content, number=content.number + 1)  # its file has another name now

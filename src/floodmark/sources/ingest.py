@@ -328,9 +328,14 @@ def ingest_report(
 _KIND = "floodmark.dev/state"  # not part of a source's identity
 
 
+def source_state(source: str, state: str) -> SourceState:
+    """A state of a source, as it is stored on the chain."""
+    return SourceState(source_name=source, kind=_KIND, value=state)
+
+
 def has_state(snapshot: Snapshot, source: str, state: str) -> bool:
     """Whether this state of a source is on the chain. It takes a few reads, whatever the length of the chain."""
-    return snapshot.find_state(SourceState(source_name=source, kind=_KIND, value=state)) is not None
+    return snapshot.find_state(source_state(source, state)) is not None
 
 
 def last_state(snapshot: Snapshot, source: str) -> str | None:
