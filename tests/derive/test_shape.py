@@ -112,7 +112,7 @@ def test_inputs_with_the_same_keys_are_joined_and_the_results_are_crossed(lake: 
     lake.create("pipeline", key=["p"], schema={"p": "int64"})
     found = _shape(lake, "cats", "item", "item2", "pipeline", keys=["i", "cat", "p"])
     assert (found.kind, found.sides) == ("cross", ((1, 2), (3,)))
-    assert [given.is_source for given in found.inputs] == [False, True, True, True]
+    assert [given.side for given in found.inputs] == [None, 0, 0, 1]
 
 
 def test_an_input_without_transform_keys_is_passed_whole(lake: Lake) -> None:
@@ -123,10 +123,32 @@ def test_an_input_without_transform_keys_is_passed_whole(lake: Lake) -> None:
     assert found.part_of(0, pa.table({"word": ["x", "y"]})).num_rows == 2
 
 
-def test_an_output_whose_key_lacks_a_transform_key_is_refused(lake: Lake) -> None:
+def test_an_output_whose_key_has_no_transform_key_is_refused(lake: Lake) -> None:
     lake.create("a", key=["id"], schema={"id": "int64"})
-    with pytest.raises(BadStep, match="'out' lacks the transform key 'id'"):
+    with pytest.raises(BadStep, match="no transform key is in the keys of all outputs: 'out' has other"):
         _resolve(lake, "a", keys=["id"], outputs=(OutputKeys("out", ("other",)),))
+
+
+def test_transform_keys_that_an_output_lacks_only_group_the_rows_of_a_call(lake: Lake) -> None:
+    lake.create("a", key=["id", "g"], schema={"id": "int64", "g": "int64"})
+    found = _shape(lake, "a", keys=["id", "g"], outputs=(OutputKeys("out", ("g",)), OutputKeys("all")))
+    assert (found.names, found.kind, found.joins.names) == (("g",), "keyed", [])
+    found = _shape(lake, "a", keys=["id", "g"], outputs=(OutputKeys("out", ("g", "id", "x")),))
+    assert (found.names, found.kind) == (("id", "g"), "map")
+
+
+def test_an_input_by_columns_that_are_in_no_output_is_looked_up_through_the_rows_that_have_them(lake: Lake) -> None:
+    lake.create("follows", key=["id"], schema={"id": "int64", "leader": "int64", "follower": "int32"})
+    lake.create("users", key=["user"], schema={"user": "int64", "name": "string"})
+    users = [InputSpec("users", keys={name: "user"}) for name in ("leader", "follower")]
+    of_output = (OutputKeys("out", ("id",)),)
+    for keys in (["id"], ["id", "leader", "follower"]):
+        found = _shape(lake, "follows", *users, keys=keys, outputs=of_output)
+        assert (found.names, found.kind, found.sides) == (("id",), "keyed", ((0,),))
+        assert [given.through for given in found.inputs] == [(), (0,), (0,)]
+        assert found.joins == pa.schema([("leader", pa.int64()), ("follower", pa.int64())]) or keys == ["id"]
+    with pytest.raises(BadStep, match="which is no transform key and in no other input"):
+        _resolve(lake, "follows", InputSpec("users", keys={"leder": "user"}), keys=["id"])
 
 
 def test_aliases_of_no_key_or_no_column_are_refused_with_what_there_is(lake: Lake) -> None:

@@ -82,17 +82,16 @@ def keys_with_value(
     `since` gives, by key, the last record of each input that counts as seen.
     """
     found = set()
+    inputs = input_rows(lake, case)
     for number, source in enumerate(case.sources):
         if column not in source.columns or lake[source.name].schema is None:
             continue
-        current = lake[source.name].to_arrow().to_pylist()
         records = lake[source.name].changes_arrow().to_pylist()
         for key in keys:
-            named = dict(zip(case.keys, key, strict=True))
             pending = [record for record in records if record["offset"] > since(key)[number]]
-            for row in [*current, *pending]:
-                if row[column] in values and all(named[name] == value for name, value in source.key_of(row).items()):
-                    found.add(key)
+            rows = [*inputs[:number], [*inputs[number], *pending], *inputs[number + 1 :]]
+            if any(row[column] in values for row in case.rows_of(key, rows)[number]):
+                found.add(key)
     return found
 
 

@@ -163,6 +163,57 @@ def _auxiliary_of_a_cross(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
     return world(lake, folder, ["i", "p"], "words", "item", "pipeline", Required("must")), steps
 
 
+def _coarse(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    """The output has the group only, not the keys of its members."""
+    steps = [
+        _upserts(lake, "a", ["id", "g"], None, id=INT, g=INT, v=INT),
+        _upserts(lake, "b", ["id"], None, id=INT, g=INT, v=INT),
+        _upserts(lake, "groups", ["g"], None, g=SHORT, v=INT),
+    ]
+    return world(lake, folder, ["id", "g"], "a", "b", "groups", keys=["g"]), steps
+
+
+def _coarse_cross(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "item", ["i"], None, i=INT, v=INT),
+        _upserts(lake, "pipeline", ["p"], None, p=INT, v=INT),
+        _upserts(lake, "other", ["q"], None, q=INT, v=INT),
+    ]
+    return world(lake, folder, ["i", "p", "q"], "pipeline", "item", "other", keys=["i"]), steps
+
+
+def _follows(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "follows", ["id"], None, id=INT, follower=INT, leader=INT),
+        _upserts(lake, "users", ["user"], None, user=SHORT, v=INT),
+    ]
+    users = [InputSpec("users", keys={name: "user"}) for name in ("leader", "follower")]
+    return world(lake, folder, ["id"], "follows", *users), steps
+
+
+def _join_keys(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    """Groups with several members, of two sources, each looked up by their own columns."""
+    steps = [
+        _upserts(lake, "a", ["g", "id"], ["g"], g=INT, id=INT, cat=INT),
+        _upserts(lake, "b", ["n"], None, n=INT, g=INT, id=INT, cat=INT),
+        _upserts(lake, "cats", ["cat", "m"], ["cat"], cat=INT, m=INT),
+        _upserts(lake, "notes", ["k"], None, k=INT, g=INT, cat=INT),
+    ]
+    inputs = ["notes", Required("cats"), "a", "b"]
+    return world(lake, folder, ["g", "id", "cat"], *inputs, keys=["g"]), steps
+
+
+def _join_keys_of_a_cross(lake: Lake, folder: Path) -> tuple[World, list[Step]]:
+    steps = [
+        _upserts(lake, "item", ["i"], None, i=INT, cat=INT),
+        _upserts(lake, "cats", ["cat"], None, cat=INT, v=INT),
+        _upserts(lake, "pipeline", ["p"], None, p=INT, model=INT),
+        _upserts(lake, "models", ["model"], None, model=INT, v=INT),
+    ]
+    inputs = ["item", InputSpec("cats", keys={"cat": "cat"}), "pipeline", InputSpec("models", keys={"model": "model"})]
+    return world(lake, folder, ["i", "p"], *inputs), steps
+
+
 KINDS = [
     _map,
     _aggregation,
@@ -179,6 +230,11 @@ KINDS = [
     _looked_up_twice,
     _auxiliary,
     _auxiliary_of_a_cross,
+    _coarse,
+    _coarse_cross,
+    _follows,
+    _join_keys,
+    _join_keys_of_a_cross,
 ]
 
 
@@ -196,7 +252,7 @@ def test_whatever_happens_both_changelists_list_what_changed_and_chunks_hold_it(
         set_limit(monkeypatch, "gather.row_by_key", 1000000000.0)
     seed = random.Random(f"{make.__name__}{way}{seeds(1)[0]}")
     made, steps = make(Lake(tmp_path / "lake"), tmp_path / "room")
-    runs = choices(made.names, seed)
+    runs = choices(made.keys, seed)
     for number in range(STEPS):
         (steps[number] if number < len(steps) else seed.choice(steps))(seed)
         if seed.random() < 0.5 and made.shape() is not None:

@@ -72,6 +72,7 @@ class World:
     specs: tuple[InputSpec, ...]
     names: tuple[str, ...]
     folder: Path
+    keys: tuple[str, ...]  # the transform keys that the output has
     known: Known = field(default_factory=Known)
     before: dict[Key, Contents] = field(default_factory=dict)  # what each key had when it was processed
     seen: dict[Key, dict[int, int]] = field(default_factory=dict)  # and how far each input was then
@@ -88,7 +89,7 @@ class World:
 
     def shape(self) -> KeyShape | None:
         columns = self.known.schema if self.known.done else None  # what was hashed keeps its types
-        return resolve_shape(self.input_snapshots(), self.specs, self.names, [OutputKeys("out", self.names, columns)])
+        return resolve_shape(self.input_snapshots(), self.specs, self.names, [OutputKeys("out", self.keys, columns)])
 
     def changelist(self, version: Any = 2, choice: Choice = EVERYTHING) -> Changelist:
         shape = self.shape()
@@ -110,9 +111,10 @@ class World:
     # The oracle
 
     def part(self, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What a row has of the transform keys."""
+        """What a row has of the transform keys, and of other columns that inputs are looked up by."""
         alias = self.specs[number].keys or {}
-        found = {name: alias.get(name, name) for name in self.names if name in alias or name not in alias.values()}
+        names = dict.fromkeys([*self.names, *(name for spec in self.specs for name in spec.keys or {})])
+        found = {name: alias.get(name, name) for name in names if name in alias or name not in alias.values()}
         return {name: row[column] for name, column in found.items() if column in row}
 
     def current(self, number: int) -> list[dict[str, Any]]:
@@ -133,23 +135,53 @@ class World:
         rows = [[(row["offset"], self.part(n, row)) for row in self.current(n)] for n in range(len(self.specs))]
         keys: list[dict[str, Any]] = [{}]
         for side in self.sides():
-            keys = [{**k, **p} for k in keys for n in side for _, p in rows[n]]
+            keys = [{**k, **self._of_output(p)} for k in keys for n in side for _, p in rows[n]]
+        current = [[p for _, p in side] for side in rows]
         found: dict[Key, Contents] = {}
         for key in keys:
-            mine = [(n, offset) for n, side in enumerate(rows) for offset, p in side if p.items() <= key.items()]
+            mine = [
+                (n, offset) for n, side in enumerate(rows) for offset, p in side if self.is_about(n, p, key, current)
+            ]
             required = [n for n, spec in enumerate(self.specs) if spec.required]
             if all(any(m == n for m, _ in mine) for n in required):
-                found[tuple(key[name] for name in self.names)] = frozenset(mine)
+                found[tuple(key[name] for name in self.keys)] = frozenset(mine)
         return found
 
+    def _of_output(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in part.items() if name in self.keys}
+
+    def is_about(
+        self,
+        number: int,
+        part: Mapping[str, Any],
+        key: Mapping[str, Any],
+        current: Sequence[Sequence[Mapping[str, Any]]],
+    ) -> bool:
+        """Whether a row with this part belongs to a key, if these are the parts of the current rows of all inputs."""
+        if not self._of_output(part).items() <= key.items():
+            return False
+        sources = self.sources(number)
+        rows = [other for source in sources for other in current[source]]
+        return not sources or any(
+            part.items() <= other.items() and self._of_output(other).items() <= key.items() for other in rows
+        )
+
+    def sources(self, number: int) -> list[int]:
+        """The inputs through whose rows an input is looked up."""
+        mine, sides = self._names(number), [n for side in self.sides() for n in side]
+        if number in sides or mine <= set(self.keys):
+            return []
+        return [n for n in sides if mine <= self._names(n)]
+
     def _names(self, number: int) -> frozenset[str]:
-        """The transform keys that an input has."""
+        """The transform keys that an input has, and the other columns that inputs are looked up by."""
         schema = self.lake[self.specs[number].name].schema
-        return frozenset() if schema is None else frozenset(self.part(number, dict.fromkeys(schema.names)))
+        names = self.input_snapshots()[number].strategy.key if schema is None else schema.names
+        return frozenset(self.part(number, dict.fromkeys(names)))
 
     def sides(self) -> list[list[int]]:
         """The inputs that have the same transform keys, if no other input has more of them."""
-        parts = [self._names(n) for n in range(len(self.specs))]
+        parts = [self._names(n) & set(self.names) for n in range(len(self.specs))]
         most = {part for part in parts if part and not any(part < other for other in parts)}
         return [[n for n, mine in enumerate(parts) if mine == part] for part in most]
 
@@ -160,10 +192,11 @@ class World:
 
     def may(self, key: Key) -> bool:
         """Whether some record with the key's part is newer than what the run that processed it knew."""
-        named = dict(zip(self.names, key, strict=True))
+        named = dict(zip(self.keys, key, strict=True))
+        current = [[self.part(n, row) for row in self.current(n)] for n in range(len(self.specs))]
         return any(
             record["offset"] > self.seen.get(key, {}).get(n, NEVER_PROCESSED)
-            and self.part(n, record).items() <= named.items()
+            and self.is_about(n, self.part(n, record), named, current)
             for n in range(len(self.specs))
             for record in self.records(n)
         )
@@ -180,19 +213,21 @@ class World:
         current = [[self.part(n, row) for row in self.current(n)] for n in inputs]
         since = [self.known.positions.get(given.dataset_id, -1) for given in self.input_snapshots()]
         sides = self.sides()
-        full = [n for n in inputs if len(self._names(n)) == len(self.names)]
+        full = [n for n in inputs if self._names(n) >= set(self.keys) and not self.sources(n)]
         is_purged = any(given.purged_before for given in self.input_snapshots())
 
         def place(key: Key) -> tuple[Any, ...]:
-            named, seen = dict(zip(self.names, key, strict=True)), self.seen.get(key, {})
-            has = [any(part.items() <= named.items() for part in parts) for parts in current]
+            named, seen = dict(zip(self.keys, key, strict=True)), self.seen.get(key, {})
+            has = [any(self.is_about(n, part, named, current) for part in current[n]) for n in inputs]
             missing = [side for side in sides if not any(has[n] for n in side)]
             exists = not missing
             exists |= is_purged and key in self.before
             distances = []
             for n, at in enumerate(since):
                 done = max(at, seen.get(n, NEVER_PROCESSED))
-                beyond = [offset for offset, part in records[n] if offset > at and part.items() <= named.items()]
+                beyond = [
+                    offset for offset, part in records[n] if offset > at and self.is_about(n, part, named, current)
+                ]
                 pending = [offset for offset in beyond if offset > done]
                 if pending and n in full:
                     distances.append(pending[0] - at)
@@ -248,15 +283,17 @@ class World:
             else:
                 self.before.pop(key, None)
             if None not in key:
-                (kept if key in now else left).append(dict(zip(self.names, key, strict=True)))
+                (kept if key in now else left).append(dict(zip(self.keys, key, strict=True)))
         if kept:
             self.lake["out"].write(pa.Table.from_pylist(kept, found.shape.keys))
         if left and self.lake["out"].schema is not None:
             self.lake["out"].delete(left)
         if choice.filters is None:
+            reached = dict(heads)
             for name, first in zip(found.shape.ids, found.first_pending(len(found)), strict=True):
-                reached = heads[name] if first is None else first - 1
-                self.known.positions[name] = max(self.known.positions.get(name, -1), reached)
+                reached[name] = min(reached[name], heads[name] if first is None else first - 1)
+            for name, at in reached.items():
+                self.known.positions[name] = max(self.known.positions.get(name, -1), at)
         self.known.schema = found.shape.keys
 
 
@@ -268,11 +305,12 @@ def rows_of(table: pa.Table) -> list[Key]:
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
-def world(lake: Lake, folder: Path, names: Sequence[str], *inputs: Any) -> World:
-    """A step with these inputs; its output has the transform keys."""
-    lake.create("out", key=list(names))
+def world(lake: Lake, folder: Path, names: Sequence[str], *inputs: Any, keys: Sequence[str] | None = None) -> World:
+    """A step with these inputs; its output has the transform keys, or those of them in `keys`."""
+    of_output = tuple(names if keys is None else keys)
+    lake.create("out", key=list(of_output))
     folder.mkdir(exist_ok=True)
-    return World(lake, tuple(as_input(i) for i in inputs), tuple(names), folder)
+    return World(lake, tuple(as_input(i) for i in inputs), tuple(names), folder, of_output)
 
 
 def failing(shape: KeyShape, keys: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Key shapes of the seed's own tests (epoch8/datapipe), under their names: joins in cross joins, auxiliary inputs."""
+"""Key shapes of the seed's own tests (epoch8/datapipe), under their names, and what follows from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import floodmark as fm
 from transforms.oracle import assert_right
-from transforms.worlds import AUXILIARY, JOIN_CROSS, World, in_this_process, make_world
+from transforms.worlds import AUXILIARY, COARSE, JOIN_CROSS, LINKED, World, in_this_process, make_world
 
 BOTH = pytest.mark.parametrize("offsets", [True, False], ids=["v2", "v1"])
 
@@ -159,6 +159,138 @@ def test_why_and_forward_follow_both_inputs_of_one_dataset(lake):
 def test_dataset_that_is_an_input_twice_by_the_same_keys_is_refused():
     with pytest.raises(fm.FloodmarkError, match="reads 'users' twice by the same keys"):
         fm.BatchTransform(lambda a, b: a, ["users", fm.InputSpec("users")], ["out"])
+
+
+# Outputs whose keys lack transform keys
+
+
+@BOTH
+def test_deleted_records_with_join_keys(offsets, lake):
+    users, subscriptions = lake.create("users", key="id"), lake.create("subscriptions", key="id")
+    users.write(pd.DataFrame({"id": ["u1", "u2", "u3"], "name": ["Alice", "Bob", "Charlie"]}))
+    columns = ["id", "follower_id", "following_id"]
+    rows = [("sub1", "u1", "u2"), ("sub2", "u2", "u3"), ("sub3", "u3", "u1")]
+    subscriptions.write(pd.DataFrame(rows, columns=columns))
+
+    def enrich(subscriptions: pd.DataFrame, followers: pd.DataFrame, followings: pd.DataFrame) -> pd.DataFrame:
+        assert len(followers) == followers["id"].nunique()
+        found = subscriptions.merge(followers, left_on="follower_id", right_on="id", how="left", suffixes=("", "_f"))
+        found = found.merge(followings, left_on="following_id", right_on="id", how="left", suffixes=("", "_following"))
+        return found[["id", "name", "name_following"]].rename(columns={"name": "follower", "name_following": "leader"})
+
+    step = fm.BatchTransform(
+        enrich,
+        [
+            "subscriptions",
+            fm.InputSpec("users", keys={"follower_id": "id"}),
+            fm.InputSpec("users", keys={"following_id": "id"}),
+        ],
+        ["enriched"],
+        transform_keys=["id"],
+        chunk_size=10,
+        use_offset_optimization=offsets,
+    )
+
+    def shown() -> dict[str, tuple[str, str]]:
+        rows = lake["enriched"].to_arrow().select(["id", "follower", "leader"]).to_pylist()
+        return {row["id"]: (row["follower"], row["leader"]) for row in rows}
+
+    assert step.run(lake).keys == 3
+    assert shown() == {"sub1": ("Alice", "Bob"), "sub2": ("Bob", "Charlie"), "sub3": ("Charlie", "Alice")}
+    subscriptions.delete(["sub1"])
+    subscriptions.write(pd.DataFrame([("sub2", "u1", "u3")], columns=columns))
+    assert step.changelist(lake, True).equals(step.changelist(lake, False))
+    assert step.run(lake).keys == 2
+    assert shown() == {"sub2": ("Alice", "Charlie"), "sub3": ("Charlie", "Alice")}
+    users.write(pd.DataFrame({"id": ["u1", "u2"], "name": ["Alicia", "Bo"]}))
+    assert step.run(lake).keys == 2, "user 2 is in no subscription any more"
+    assert shown() == {"sub2": ("Alicia", "Charlie"), "sub3": ("Charlie", "Alicia")}
+    assert step.run(lake).nothing
+
+    made = lake.why("enriched", {"id": "sub2"}).inputs
+    assert [(one.dataset, one.by, one.rows) for one in made][1:] == [
+        ("users", {"id": "u1"}, 1),
+        ("users", {"id": "u3"}, 1),
+    ]
+    derived = lake.why_forward("users", {"id": "u1"}).derived
+    assert sorted(one.record.values["id"] for one in derived if one.is_current) == ["sub2", "sub3"]
+
+
+@BOTH
+def test_offset_update_does_not_require_transform_keys_in_output(offsets, lake):
+    key = ["id", "group_id", "creator_profile_id"]
+    items = lake.create("items", key=key)
+
+    def aggregate(items: pd.DataFrame) -> pd.DataFrame:
+        return items.groupby("group_id", as_index=False).agg(status=("status", "max"), items=("id", "count"))
+
+    step = fm.BatchTransform(
+        aggregate,
+        ["items"],
+        [fm.OutputSpec("group_status", key=["group_id"])],
+        transform_keys=key,
+        chunk_size=10,
+        use_offset_optimization=offsets,
+    )
+    items.write(pd.DataFrame([("p1", "c1", "u1", "on_moderation")], columns=[*key, "status"]))
+    assert step.run(lake).keys == 1
+    assert lake["group_status"].to_arrow().select(["group_id", "status"]).to_pylist() == [
+        {"group_id": "c1", "status": "on_moderation"}
+    ]
+    assert step.offsets(lake)["offset"].to_pylist() == [0]
+    rows = [(f"p{n}", f"c{n % 3}", "u2", "ready") for n in range(30)]
+    items.write(pd.DataFrame(rows, columns=[*key, "status"]))
+    assert step.run(lake).keys == 3, "one call has all items of a group"
+    assert sorted(lake["group_status"].to_pandas()["items"]) == [10, 10, 11]
+    items.delete([dict(zip(key, row[:3], strict=True)) for row in rows if row[1] == "c1"])
+    assert step.run(lake).changed == 1
+    items.delete([{"id": "p1", "group_id": "c1", "creator_profile_id": "u1"}])
+    assert step.run(lake).retracted == 1
+
+
+def test_group_of_a_coarse_output_fails_as_a_whole_and_is_never_called_in_parts(world):
+    lake = world(COARSE, chunk_size=1)
+    lake.write("a", *[(i, i % 2, i) for i in range(8)])
+    lake.write("b", (0, 100), (1, 200), (5, 500))
+    lake.calls.fail((1,))
+    report = lake.run(run={"commit_every": 1})
+    assert (report.keys, report.failed) == (2, 1)
+    assert [list(map(tuple, call)) for call in lake.calls.all()] == [[((0,), False)], [((1,), True)]]
+    lake.calls.behave()
+    lake.run()
+    assert_right(lake)
+    lake.write("b", (5, 600), (0, 1))
+    assert lake.changelist(True) == lake.changelist(False) == [(0,)], "group 5 has no item"
+
+
+@BOTH
+def test_order_is_by_position_then_keys_if_a_key_is_reached_through_several_rows(offsets, world):
+    lake = world(LINKED, use_offset_optimization=offsets)
+    lake.write("cats", (1, 1), (2, 2), (3, 3))
+    lake.write("a", (7, 2, 1, 0), (5, 1, 1, 0), (6, 3, 2, 0), (4, 3, 3, 0))
+    lake.run()
+    lake.write("cats", (3, 30))
+    lake.write("cats", (1, 10), (2, 20))
+    assert lake.changelist() == [(4,), (6,), (5,), (7,)]
+    lake.run(run={"max_records": 1})
+    assert lake.changelist() == [(6,), (5,), (7,)]
+    lake.run()
+    assert_right(lake)
+
+
+def test_step_waits_while_an_input_has_no_columns_yet(lake):
+    lake.create("users", key="user").write(pd.DataFrame({"user": [1], "name": ["Ann"]}))
+    follows = lake.create("follows", key="id")
+
+    def names(follows: pd.DataFrame, users: pd.DataFrame) -> pd.DataFrame:
+        return follows.merge(users, left_on="leader", right_on="user")[["id", "name"]]
+
+    step = fm.BatchTransform(
+        names, ["follows", fm.InputSpec("users", keys={"leader": "user"})], ["out"], transform_keys=["id"]
+    )
+    assert step.run(lake).nothing
+    follows.write(pd.DataFrame({"id": [7], "leader": [1]}))
+    assert step.run(lake).new == 1
 
 
 # Auxiliary inputs

@@ -129,7 +129,11 @@ class Output:
 
 @dataclass(frozen=True)
 class Case:
-    """What is transformed into what. `given` are transform keys that the step has to be told."""
+    """What is transformed into what. `given` are transform keys that the step has to be told.
+
+    `declared` are the transform keys if outputs lack some; `keys` are then those that all outputs have. Inputs by other
+    transform keys, or by columns of another input, are looked up through its rows.
+    """
 
     name: str
     sources: tuple[Source, ...]
@@ -137,6 +141,7 @@ class Case:
     outputs: tuple[Output, ...]
     formula: Formula
     given: bool = False
+    declared: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -148,19 +153,37 @@ class Case:
         """The keys that these rows are about, whatever is required of them, in the order they come."""
         sides: dict[frozenset[str], dict[tuple[tuple[str, Any], ...], None]] = {}
         for source, rows in zip(self.sources, inputs, strict=True):
-            if source.part and not any(set(source.part) < set(other.part) for other in self.sources):
-                side = sides.setdefault(frozenset(source.part), {})
+            if self._makes_keys(source):
+                side = sides.setdefault(self._declared_part(source), {})
                 side |= {tuple(sorted(source.key_of(row).items())): None for row in rows}
         joined = [dict(pair for side in chosen for pair in side) for chosen in product(*sides.values())]
-        return [tuple(both[name] for name in self.keys) for both in joined]
+        return list(dict.fromkeys(tuple(both[name] for name in self.keys) for both in joined))
 
     def rows_of(self, key: Key, inputs: Sequence[Sequence[Row]]) -> tuple[list[Row], ...]:
         """The rows of each input that belong to a key."""
         wanted = dict(zip(self.keys, key, strict=True))
-        return tuple(
-            [row for row in rows if all(row[column] == wanted[name] for name, column in s.part.items())]
+        own = [
+            [row for row in rows if all(row[c] == wanted[name] for name, c in s.part.items() if name in wanted)]
             for s, rows in zip(self.sources, inputs, strict=True)
+        ]
+        return tuple(
+            rows if self._makes_keys(s) else self._linked(s, rows, own)
+            for s, rows in zip(self.sources, own, strict=True)
         )
+
+    def _declared_part(self, source: Source) -> frozenset[str]:
+        return frozenset(source.part) & set(self.declared or self.keys)
+
+    def _makes_keys(self, source: Source) -> bool:
+        mine = self._declared_part(source)
+        return bool(mine) and not any(mine < self._declared_part(other) for other in self.sources)
+
+    def _linked(self, source: Source, rows: list[Row], own: Sequence[list[Row]]) -> list[Row]:
+        """Those rows whose values in columns that are no keys some row of a key has."""
+        others = {name: column for name, column in source.part.items() if name not in self.keys}
+        through = [(s, mine) for s, mine in zip(self.sources, own, strict=True) if self._makes_keys(s)]
+        there = {tuple(row.get(name) for name in others) for s, mine in through for row in mine}
+        return [row for row in rows if not others or tuple(row[column] for column in others.values()) in there]
 
     def function(self, calls: Calls, factor: int) -> Callable[..., Any]:
         """The function for the step: as many Arrow frames as there are inputs."""
@@ -192,18 +215,20 @@ class Case:
         inputs: list[Any] = []
         for source in self.sources:
             aliased = any(name != column for name, column in source.part.items())
+            aliased |= not self._makes_keys(source) and not set(source.part) <= set(self.declared or self.keys)
             keys = dict(source.part) if aliased else None
             spec: Any = source.name
             if aliased or source.reads is not None:
                 spec = fm.InputSpec(source.name, keys=keys, columns=source.reads)
             inputs.append(fm.Required(spec) if source.required else spec)
         outputs: list[Any] = [
-            o.name if set(o.key) == set(self.keys) else fm.OutputSpec(o.name, key=o.key) for o in self.outputs
+            o.name if set(o.key) == set(self.declared or self.keys) else fm.OutputSpec(o.name, key=o.key)
+            for o in self.outputs
         ]
         found: dict[str, Any] = {
             "inputs": inputs,
             "outputs": outputs,
-            "transform_keys": list(self.keys) if self.given else None,
+            "transform_keys": list(self.declared or self.keys) if self.given else None,
             "version": version,
             "name": "step",
             "chunk_size": 3,
@@ -291,6 +316,11 @@ def _twice(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row
     return ([{"id": key[0], "cat": key[1], "g": key[2], "z": z, "label": _total(groups, "y")}],)
 
 
+def _linked(key: Key, rows: tuple[list[Row], ...], factor: int) -> tuple[list[Row], ...]:
+    a, cats, groups = rows
+    return ([{"id": key[0], "z": _total(a, "v") * factor + _total(cats, "y"), "label": _total(groups, "y")}],)
+
+
 INT, TEXT = "int64", "string"
 MAPPED = Output("out", {"id": INT, "w": INT}, ("id",))
 MANY = Output("many", {"id": INT, "n": INT, "w": INT}, ("id", "n"))
@@ -353,6 +383,42 @@ TWICE = Case(
     _twice,
     given=True,
 )
+COARSE = Case(
+    "coarse",
+    (
+        Source("a", {"id": INT, "g": INT, "v": INT}, ("id", "g"), {"id": "id", "g": "g"}),
+        Source("b", {"g": INT, "y": INT}, ("g",), {"g": "g"}),
+    ),
+    ("g",),
+    (GROUPED,),
+    _group_join,
+    given=True,
+    declared=("id", "g"),
+)
+LINKED = Case(
+    "linked",
+    (
+        Source("a", {"id": INT, "cat": INT, "g": INT, "v": INT}, ("id",), {"id": "id"}),
+        CATS,
+        Source("cats", CATS.columns, ("cat",), {"g": "cat"}),
+    ),
+    ("id",),
+    (Output("out", {"id": INT, "z": INT, "label": INT}, ("id",)),),
+    _linked,
+    given=True,
+)
+LINKED_GROUPS = Case(
+    "linked_groups",
+    (
+        Source("a", {"id": INT, "g": INT, "cat": INT, "v": INT}, ("id",), {"id": "id", "g": "g", "cat": "cat"}),
+        Source("cats", CATS.columns, ("cat",), {"cat": "cat"}, required=True),
+    ),
+    ("g",),
+    (GROUPED,),
+    _group_join,
+    given=True,
+    declared=("id", "g", "cat"),
+)
 AGGREGATION = Case("aggregation", (MEMBERS,), ("g",), (GROUPED,), _group, given=True)
 MOVING_GROUPS = Case("moving_groups", (MOVING,), ("g",), (GROUPED,), _group, given=True)
 APPENDED = Case("appended", (EVENTS,), ("g",), (GROUPED,), _group, given=True)
@@ -405,6 +471,9 @@ CASES = [
     JOIN_CROSS,
     AUXILIARY,
     TWICE,
+    COARSE,
+    LINKED,
+    LINKED_GROUPS,
     AGGREGATION,
     MOVING_GROUPS,
     APPENDED,

@@ -105,6 +105,12 @@ class HashGroups:
         return np.maximum.reduceat(values[self.order], self.starts) if len(self.starts) else values[:0]
 
 
+def merge_first(groups: HashGroups, first: I64, position: int) -> I64:
+    """The first record of each group: its first one beyond `position`, if it has one there."""
+    merged = groups.least(np.where(first > position, first, first + _SETTLED))
+    return np.where(merged >= _SETTLED, merged - _SETTLED, merged)
+
+
 def unique_keys(keys: pa.Table, hashes: Hashes) -> tuple[pa.Table, Hashes]:
     """Remove duplicate keys."""
     groups = HashGroups.of(hashes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -25,11 +25,16 @@ class OutputKeys:
     name: str
     key: tuple[str, ...] | None = None
     columns: pa.Schema | None = None
+    is_declared: bool = True  # whether the step declares the key; a declared key may lack transform keys
 
 
 @dataclass(frozen=True)
 class InputShape:
-    """The transform keys that an input has, and the columns of it that the function gets."""
+    """The transform keys that an input has, and the columns of it that the function gets.
+
+    Rows are usually found by transform keys. If an input is looked up by other columns of its sources (`through`), they
+    are join keys: `keys` has them, too, and the sources have them in `joins`.
+    """
 
     name: str
     dataset_id: str
@@ -40,11 +45,13 @@ class InputShape:
     required: bool
     is_full: bool  # whether it has all transform keys
     compared: tuple[str, ...] | None = None  # the columns that the step declares to read; None: all
-    is_source: bool = True  # whether its rows make keys exist; the rows of other inputs are only looked up
+    side: int | None = 0  # the number of the side whose keys its rows make exist; None: its rows are only looked up
+    joins: Mapping[str, str] = field(default_factory=dict)  # join key → column
+    through: tuple[int, ...] = ()  # the numbers of the sources whose rows have the join keys to look it up by
 
     @property
     def part(self) -> tuple[str, ...]:
-        """The transform keys that the input has; none if every key gets all of its rows."""
+        """The transform keys (and join keys) that the input has; none if every key gets all of its rows."""
         return tuple(self.keys)
 
     @property
@@ -66,6 +73,11 @@ class InputShape:
 _CONSTANT = pa.schema([pa.field("", pa.int8())])  # no column of a dataset has the name ""
 
 
+def constant_part(count: int) -> pa.Table:
+    """The part of each row of an input without transform keys: they all have the same."""
+    return pa.Table.from_arrays([pa.array(np.zeros(count, np.int8))], schema=_CONSTANT)
+
+
 @dataclass(frozen=True)
 class KeyShape:
     """The transform keys and the inputs of a step in one plan."""
@@ -73,6 +85,7 @@ class KeyShape:
     keys: pa.Schema
     inputs: tuple[InputShape, ...]
     kind: PlanKind
+    joins: pa.Schema = field(default_factory=lambda: pa.schema([]))  # the join keys
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,26 +98,44 @@ class KeyShape:
 
     @cached_property
     def sides(self) -> tuple[tuple[int, ...], ...]:
-        """The numbers of the inputs that make keys exist, by the transform keys that they have.
+        """The numbers of the sources: the inputs that make keys exist. Those of one side have the same transform keys.
 
         A key exists if each side has a row of it in at least one input. With several sides, the keys are a cross join.
         """
-        found: dict[frozenset[str], list[int]] = {}
+        found: dict[int, list[int]] = {}
         for number, given in enumerate(self.inputs):
-            if given.is_source:
-                found.setdefault(frozenset(given.part), []).append(number)
-        return tuple(tuple(numbers) for numbers in found.values())
+            if given.side is not None:
+                found.setdefault(given.side, []).append(number)
+        return tuple(tuple(numbers) for _, numbers in sorted(found.items()))
 
     def side_of(self, number: int) -> int | None:
-        """The side whose transform keys include those of an input; None if it has no transform keys."""
-        part = set(self.inputs[number].part)
-        fitting = (at for at, side in enumerate(self.sides) if part <= set(self.inputs[side[0]].part))
-        return next(fitting) if part else None
+        """The side whose transform keys include those of an input; None if it has none and is no source."""
+        given = self.inputs[number]
+        if given.side is not None or not given.part:
+            return given.side
+        if given.through:
+            return self.inputs[given.through[0]].side
+        part = set(given.part)
+        return next(at for at, side in enumerate(self.sides) if part <= set(self.inputs[side[0]].part))
 
     def part_schema(self, number: int) -> pa.Schema:
         """The transform keys that an input has. If it has none, all its rows have one part, which is a constant."""
         part = self.inputs[number].part
-        return pa.schema([self.keys.field(name) for name in part]) if part else _CONSTANT
+        return pa.schema([self._field(name) for name in part]) if part else _CONSTANT
+
+    def link_schema(self, number: int) -> pa.Schema:
+        """The transform keys of the sources that an input is looked up through, then its own other keys."""
+        given = self.inputs[number]
+        names = dict.fromkeys([*self.inputs[given.through[0]].part, *given.part])
+        return pa.schema([self._field(name) for name in names])
+
+    def link_columns(self, number: int, source: int) -> list[str]:
+        """The columns of a source for `link_schema`."""
+        known = {**self.inputs[source].keys, **self.inputs[source].joins}
+        return [known[name] for name in self.link_schema(number).names]
+
+    def _field(self, name: str) -> pa.Field:
+        return self.keys.field(name) if name in self.keys.names else self.joins.field(name)
 
     def part_of(self, number: int, rows: pa.Table | pa.RecordBatch) -> pa.Table:
         """The transform keys in rows of an input, with the names and types of the transform keys."""
@@ -112,7 +143,7 @@ class KeyShape:
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         schema = self.part_schema(number)
         if not given.part:
-            return pa.Table.from_arrays([pa.array(np.zeros(table.num_rows, np.int8))], schema=_CONSTANT)
+            return constant_part(table.num_rows)
         columns = [
             cast_exactly(table.column(column), schema.field(name), given.name) for name, column in given.keys.items()
         ]
@@ -123,15 +154,17 @@ class KeyShape:
         return row_hash.hash_rows(keys, self.names)
 
     def hash_part(self, number: int, keys: pa.Table) -> Hashes:
-        """The hash of an input's part of each key."""
+        """The hash of an input's part of each key; `keys` has the join keys, too, if the input is looked up by them."""
         if not self.inputs[number].part:
-            return Hashes(np.ones(keys.num_rows, np.uint64), np.ones(keys.num_rows, np.uint64))
+            return row_hash.hash_rows(constant_part(1), [""]).take(np.zeros(keys.num_rows, np.int64))
         return row_hash.hash_rows(keys, self.inputs[number].part)
 
     def hash_file_order(self, number: int, keys: pa.Table) -> Hashes:
         """The hashes that order rows in a file: of the input's part if many keys share a part, as in a cross join."""
-        by_part = self.kind == "cross" or not self.inputs[number].part
-        return self.hash_part(number, keys) if by_part else self.hash_keys(keys)
+        given = self.inputs[number]
+        if self.kind != "cross" and given.part:
+            return self.hash_keys(keys)
+        return self.hash_part(given.through[0] if given.through else number, keys)
 
     def own_hashes(self, number: int, keys: pa.Table, layout: pa.Schema) -> tuple[Hashes, Hashes | None, Mask]:
         """Hash keys as the input's key index does: the whole key, the declared prefix, and a mask of possible keys.
@@ -146,9 +179,14 @@ class KeyShape:
         return whole, row_hash.hash_rows(table, given.lookup) if has_prefix else None, fits
 
 
-def mark_sources(parts: Sequence[Collection[str]]) -> list[bool]:
-    """Which inputs make keys exist, by the transform keys that each has: those that no other input has more of."""
-    return [bool(mine) and not any(set(mine) < set(other) for other in parts) for mine in parts]
+def find_sides(parts: Sequence[Collection[str]]) -> list[int | None]:
+    """The side of each input, by the transform keys that each has: a source has those that no other has more of."""
+    numbers: dict[frozenset[str], int] = {}
+    sides: list[int | None] = []
+    for mine in map(frozenset, parts):
+        is_source = bool(mine) and not any(mine < set(other) for other in parts)
+        sides.append(numbers.setdefault(mine, len(numbers)) if is_source else None)
+    return sides
 
 
 def common_type(name: str, known: Sequence[tuple[str, pa.DataType]]) -> pa.DataType:
@@ -200,11 +238,11 @@ def cast_with_mask(columns: Sequence[Any], fields: Sequence[pa.Field]) -> tuple[
     """Cast values to other types, and return a mask of the rows where no value has changed."""
     fits: Mask = np.ones(len(columns[0]) if columns else 0, np.bool_)
     cast = []
-    for column, field in zip(columns, fields, strict=True):
-        if column.type.equals(field.type):
+    for column, target in zip(columns, fields, strict=True):
+        if column.type.equals(target.type):
             cast.append(column)
             continue
-        converted = _cast_or_null(column, field.type)
+        converted = _cast_or_null(column, target.type)
         back = converted.cast(column.type, safe=False)
         same = pc.or_(pc.is_null(column), pc.fill_null(pc.equal(back, column), False))  # null stays null
         if pa.types.is_floating(column.type):

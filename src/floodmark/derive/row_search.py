@@ -400,8 +400,9 @@ def choose_search(found_by: str, keys: int, rows_each: float, live_rows: int) ->
 
 
 def estimate_rows_per_key(given: InputSnapshot, shape: KeyShape, number: int, keys: pa.Table) -> float:
-    """Estimate the number of rows per key from a sample of the keys."""
-    if shape.inputs[number].search_method != "prefix" or given.layout is None or given.index is None:
+    """Estimate the number of rows per key, or per part that the input has of it, from a sample."""
+    is_prefix = shape.inputs[number].search_method == "prefix"
+    if not is_prefix or given.layout is None or given.index is None or keys.num_rows == 0:
         return 1.0
     sample = keys.take(pa.array(np.linspace(0, keys.num_rows - 1, min(_SAMPLE, keys.num_rows)).astype(np.int64)))
     prefixes, _, _ = shape.own_hashes(number, sample, given.layout.data)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,8 @@ NO_POSITIONS = "the input positions of that run were not recorded or are lost: t
 class InputLink:
     """An input of a transaction: its position, and the columns that match its rows to output rows.
 
-    If `by` is None, every row of the input matches every row of the output.
+    If `by` is None, every row of the input matches every row of the output. With `through`, only some of the output
+    columns in `by` exist: the others are columns of other inputs, whose matching rows have their values.
     """
 
     dataset_id: str
@@ -55,6 +56,8 @@ class InputLink:
     by: ColumnPairs | None
     block: str | None = None  # the head that was read, if known
     purged: int = 0  # the first record that was not purged at that time, if recorded
+    through: tuple[int, ...] = ()  # the numbers of these other inputs
+    joins: ColumnPairs = ()  # names in `by` of inputs that are looked up through this one, and its columns
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def _of_step(
     if declared is None:
         links = tuple(replace(link, by=tuple((name, name) for name in keys)) for link in read.values())
     else:  # a dataset may be several inputs, but is only once on the chain
-        links = tuple(replace(read[one["dataset"]], by=_pairs(one["keys"])) for one in declared.inputs)
+        links = tuple(_as_declared(read[one["dataset"]], one) for one in declared.inputs)
     way = "" if declared is None else declared.way
     doubts = (*([NO_DECLARATION] if declared is None else []), *([NO_POSITIONS] if noted is None else []))
     failed = "" if noted is None else noted.failed
@@ -149,6 +152,11 @@ def _with_position(link: InputLink, noted: RunProvenance | SecondaryNote | None)
     if noted is not None and noted.last_offsets is not None:
         return replace(link, position=noted.last_offsets[at], block=None)
     return link
+
+
+def _as_declared(link: InputLink, declared: Mapping[str, Any]) -> InputLink:
+    joins, through = tuple(declared["joins"].items()), tuple(declared["through"])
+    return replace(link, by=_pairs(declared["keys"]), joins=joins, through=through)
 
 
 def _pairs(keys: Mapping[str, str]) -> ColumnPairs | None:
@@ -194,9 +202,23 @@ def list_column_pairs(output: OpenedDataset, dataset_id: str) -> set[ColumnPairs
     declared = StepDeclaration.all_of(output.snapshot.objects)
     if declared:
         every = [one for version in declared for one in version.inputs]
-        return {_pairs(one["keys"]) for one in every if one["dataset"] == dataset_id}
+        return {_pairs(one["keys"]) for one in every if one["dataset"] == dataset_id and not one["through"]}
     by_name: ColumnPairs = tuple((name, name) for name in strategy_of(output.snapshot.state).lookup)
     return {by_name, None}
+
+
+def list_linked_inputs(output: OpenedDataset, dataset_id: str) -> Iterator[tuple[ColumnPairs, str, ColumnPairs]]:
+    """How rows of an input matched an output through rows of other inputs.
+
+    Each time: the pairs of a column of the other input and of this one, the other input's id, and its column pairs with
+    the output.
+    """
+    for declared in StepDeclaration.all_of(output.snapshot.objects):
+        for one in declared.inputs:
+            for source in (declared.inputs[n] for n in one["through"] if one["dataset"] == dataset_id):
+                known = {**source["keys"], **source["joins"]}
+                pairs = tuple((known[name], column) for name, column in one["keys"].items())
+                yield pairs, source["dataset"], tuple(source["keys"].items())
 
 
 # Matching rows

@@ -32,6 +32,7 @@ from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transforms.commit import RunProvenance
 from floodmark.transforms.existing_keys import find_existing_keys
 from floodmark.transforms.failed_keys import failed_hashes, is_stale
+from floodmark.transforms.join_keys import find_parts
 from floodmark.transforms.live_keys import KeySet, read_output_keys
 from floodmark.transforms.meta import TransformMeta
 from floodmark.transforms.snapshot import RESET
@@ -224,9 +225,11 @@ class _Claims:
         """The keys with records after the positions, among the records that the newest run read."""
         found = np.zeros(keys.num_rows, np.bool_)
         if keys.num_rows:
-            for number, given in enumerate(_inputs_at(inputs, _positions_of(self.links))):
+            snapshots = _inputs_at(inputs, _positions_of(self.links))
+            for number, given in enumerate(snapshots):
                 changed = find_changed_keys(given, shape, number, self.positions[number], self.runner)
-                found |= shape.hash_part(number, keys).among(changed.hashes)
+                parts = find_parts(shape, snapshots, number, keys, self.runner)
+                found |= parts.of_any(parts.hashes.among(changed.hashes))
         return found
 
     def _is_compared(self, shape: KeyShape, keys: KeySet, states: I64, inputs: Sequence[OpenedDataset]) -> Mask:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.derive.inputs import InputSnapshot
-from floodmark.derive.key_shape import InputShape, KeyShape, mark_sources
+from floodmark.derive.key_shape import InputShape, KeyShape, common_type
 from floodmark.derive.row_search import SearchLimits, find_rows
 from floodmark.engine.rounds import TaskRunner
 from floodmark.engine.session import Session
@@ -220,23 +220,23 @@ class KeysReplay:
     def shape(self, declared: StepDeclaration, keys: pa.Schema, inputs: Sequence[OpenedDataset]) -> KeyShape:
         plain = pa.schema([pa.field(f.name, f.type) for f in keys])
         found = []
-        sources = mark_sources([one["keys"] for one in declared.inputs])
-        for declaration, given, link, is_source in zip(
-            declared.inputs, inputs, self.origin.links, sources, strict=True
-        ):
+        types: dict[str, list[tuple[str, pa.DataType]]] = {}
+        for one, given, link in zip(declared.inputs, inputs, self.origin.links, strict=True):
             layout = find_input_layout(given, link)
-            own_keys = declaration["keys"]
-            keys_of_input = {name: own_keys[name] for name in declared.keys if name in own_keys}  # in that order
-            own = keys_of_input.values()
-            chosen = declaration["columns"]
-            names = [*layout.shown.names, *own] if chosen is None else [*own, *chosen]
-            columns = pa.schema([pa.field(name, layout.data.field(name).type) for name in dict.fromkeys(names)])
-            is_full = len(keys_of_input) == len(plain)
+            names = dict.fromkeys([*declared.keys, *one["keys"]])  # the order of the transform keys counts
+            own = {name: one["keys"][name] for name in names if name in one["keys"]}
+            joins, through = dict(one["joins"]), tuple(one["through"])
+            for name, column in ({**own, **joins}).items():
+                types.setdefault(name, []).append((given.name, layout.data.field(column).type))
+            chosen, needed = one["columns"], [*own.values(), *joins.values()]
+            read = [*layout.shown.names, *needed] if chosen is None else [*needed, *chosen]
+            columns = pa.schema([pa.field(name, layout.data.field(name).type) for name in dict.fromkeys(read)])
+            is_full = len(own) == len(plain) and not through
             # Without its key: the index only has rows of the current head, and these are older.
-            required = declaration["required"]
-            mine = InputShape(given.name, given.id, keys_of_input, (), (), columns, required, is_full)
-            found.append(replace(mine, is_source=is_source))
-        return KeyShape(plain, tuple(found), "cross" if declared.way == "cross" else "keyed")
+            mine = InputShape(given.name, given.id, own, (), (), columns, one["required"], is_full)
+            found.append(replace(mine, side=one["side"], joins=joins, through=through))
+        joined = [pa.field(name, common_type(name, known)) for name, known in types.items() if name not in plain.names]
+        return KeyShape(plain, tuple(found), "cross" if declared.way == "cross" else "keyed", pa.schema(joined))
 
     def _outputs(self, step: BatchTransform, keys: pa.Schema, number: int) -> tuple[OutputShape, ...]:
         """The shapes that results must fit. Of the other outputs of the step, only the key is known."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from floodmark.provenance.origin import (
     find_matching_rows,
     find_retractions,
     list_column_pairs,
+    list_linked_inputs,
     origin_of,
 )
 from floodmark.provenance.transactions import OpenedDataset, OpenedDatasets, Transaction
@@ -98,7 +99,7 @@ class ProvenanceTracer:
             return Provenance(record, block, _write_maker(given, transaction), computed=computed)
         origin = self.origin(given, transaction)
         ends = _ended_record(given, record) if record.op in _TAKES_BACK else None
-        inputs = tuple(self._input(given, record, link, ends) for link in origin.links)
+        inputs = tuple(self._input(given, record, origin, link, ends) for link in origin.links)
         failed = ends is not None and self._failed(given, record, origin)
         return Provenance(record, block, maker_of(origin), inputs, computed, ends, failed, origin.doubts)
 
@@ -108,10 +109,12 @@ class ProvenanceTracer:
         own = given.records(np.array([record.offset], np.int64)).select(names)
         return bool(row_hash.hash_rows(own, names).among(unpack_hashes(origin.failed))[0])
 
-    def _input(self, output: OpenedDataset, record: Record, link: InputLink, ends: int | None) -> InputRows:
+    def _input(
+        self, output: OpenedDataset, record: Record, origin: Origin, link: InputLink, ends: int | None
+    ) -> InputRows:
         given = self.datasets.of_id(link.dataset_id, link.alias)
-        values = key_values(output, np.array([record.offset], np.int64), link)
-        by = None if link.by is None else {column: values.column(name)[0].as_py() for name, column in link.by}
+        values = self._values(output, record, origin, link)
+        by = None if link.by is None else {column: _one_or_all(values.column(name)) for name, column in link.by}
         if given is None:
             gone = f"dataset {link.alias or link.dataset_id} was dropped: its rows can no longer be read"
             return InputRows(link.alias, link.dataset_id, link.position, by, 0, missing=gone)
@@ -123,6 +126,31 @@ class ProvenanceTracer:
             retracted = find_retractions(given, link, values, max(before, given.snapshot.purged_before - 1))
             gone_rows = self.at_all(given, retracted[: self.rows])
         return InputRows(given.name, given.id, link.position, by, found.rows, shown, gone_rows, found.missing)
+
+    def _values(self, output: OpenedDataset, record: Record, origin: Origin, link: InputLink) -> pa.Table:
+        """The values that rows of an input match: of the record, or of the rows that it is looked up through."""
+        offset = np.array([record.offset], np.int64)
+        if not link.through or link.by is None:
+            return key_values(output, offset, link)
+        names = [name for name, _ in link.by]
+        tables = []
+        for source in (origin.links[number] for number in link.through):
+            given = self.datasets.of_id(source.dataset_id, source.alias)
+            if given is None or given.snapshot.layout is None:
+                continue
+            found = find_matching_rows(given, source, key_values(output, offset, source))
+            own = dict((*(source.by or ()), *source.joins))
+            tables.append(given.records(found.offsets).select([own[name] for name in names]).rename_columns(names))
+        if not tables:
+            return pa.table({name: pa.nulls(0) for name in names})
+        every = pa.concat_tables(tables, promote_options="permissive")
+        return every.take(pa.array(row_hash.hash_rows(every, names).first_positions()))
+
+
+def _one_or_all(column: pa.ChunkedArray) -> Any:
+    """The value of a column; a list if there are several different ones, or none."""
+    values = column.unique().to_pylist()
+    return values[0] if len(values) == 1 else values
 
 
 def read_computed_values(given: OpenedDataset, record: Record) -> tuple[ComputedValue, ...]:
@@ -304,9 +332,28 @@ class _ForwardTracer:
         until = _find_end(given, offset)
         found: list[_DerivedRows] = []
         for output in self.datasets.all():
+            seen = NO_OFFSETS  # several inputs may be one dataset
             for by in sorted(way for way in list_column_pairs(output, given.id) if way):
-                found += self._made_by(output, given, offset, until, by)
+                for one in self._made_by(output, given, offset, until, by):
+                    found += _without(one, seen)
+                    seen = np.union1d(seen, one.offsets)
+            for one in self._made_through(output, given, offset, until):
+                found += _without(one, seen)
+                seen = np.union1d(seen, one.offsets)
         return found
+
+    def _made_through(
+        self, output: OpenedDataset, given: OpenedDataset, offset: int, until: int
+    ) -> Iterator[_DerivedRows]:
+        """The records of one dataset that were made from this one, looked up through rows of another input."""
+        for pairs, source_id, by in list_linked_inputs(output, given.id):
+            source = self.datasets.of_id(source_id, "")
+            if source is None or source.snapshot.layout is None:
+                continue
+            for row in _records_of(source, given, offset, pairs).tolist():
+                for one in self._made_by(output, source, row, _find_end(source, row), by):
+                    if any(offset <= link.position < until for link in one.origin.links if link.dataset_id == given.id):
+                        yield one
 
     def _made_by(
         self, output: OpenedDataset, given: OpenedDataset, offset: int, until: int, by: ColumnPairs
@@ -358,6 +405,11 @@ class _ForwardTracer:
             for link in origin.links:
                 if link.dataset_id == given.id and link.by is None:
                     yield origin, link
+
+
+def _without(found: _DerivedRows, seen: I64) -> list[_DerivedRows]:
+    offsets = np.setdiff1d(found.offsets, seen)
+    return [replace(found, offsets=offsets)] if len(offsets) else []
 
 
 _NEVER = 1 << 62

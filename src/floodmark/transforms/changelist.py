@@ -24,6 +24,7 @@ from floodmark.storage.arrays import I64, Hashes, integer_order, stable_order
 from floodmark.transforms import existing_keys
 from floodmark.transforms.existing_keys import drop_missing_keys, filter_positions, find_existing_keys
 from floodmark.transforms.failed_keys import failed_column, failed_keys
+from floodmark.transforms.join_keys import keys_through_links
 from floodmark.transforms.live_keys import (
     NOT_PENDING,
     KeyParts,
@@ -110,7 +111,12 @@ def build_changelist(
     checked = known if known.keys and (version == 1 or known.is_ahead(shape.ids)) else None
     since = positions if version == 2 else [-1] * len(inputs)
     found = [find_changes(p, shape, n, since[n], runner, checked, positions[n]) for n, p in enumerate(inputs)]
-    changed = [one.changed for one in found]
+    changed = [
+        keys_through_links(shape, inputs, n, one.changed, positions[n], runner)
+        if shape.inputs[n].through
+        else one.changed
+        for n, one in enumerate(found)
+    ]
     sources = _sources(shape, inputs, outputs, changed, _failed(shape, known.failed()).table, runner)
     due = known.due(now_ms)
     pending = _keep_declared(
@@ -158,7 +164,8 @@ def build_requested_changelist(
 ) -> Changelist:
     """The keys with these parts, from inputs and outputs, processed or not. `parts` has a table per input number."""
     found = []
-    for number, part in parts.items():
+    for of_input, part in parts.items():
+        number = of_input
         if len(part) == 0:
             continue
         if shape.inputs[number].is_full:
@@ -166,6 +173,11 @@ def build_requested_changelist(
             found.append(KeySet(keys, shape.hash_keys(keys)))
             continue
         hashes = shape.hash_part(number, part)
+        if shape.inputs[number].through:
+            nowhere = np.zeros(len(hashes), np.int64)
+            asked_parts = ChangedKeys(part, hashes, nowhere, nowhere)
+            linked = keys_through_links(shape, inputs, number, asked_parts, -1, runner)
+            number, part, hashes = shape.inputs[number].through[0], linked.keys, linked.hashes
         asked = KeyParts.of(part, hashes)
         found += [read_output_keys(output, shape, asked, runner) for output in outputs]
         if shape.kind == "cross":
@@ -252,7 +264,7 @@ def _sources(
     for number, (given, mine) in enumerate(zip(shape.inputs, changed, strict=True)):
         if len(mine) == 0:
             continue
-        if given.is_full:
+        if given.is_full or given.through:
             sources.append(PendingSource(mine.keys, mine.hashes, number, mine.first, mine.last))
             continue
         # If a full input no longer has a key, that input changed, too: so the present keys are enough. But a purge

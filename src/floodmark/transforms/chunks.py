@@ -16,7 +16,7 @@ import pyarrow as pa
 from floodmark.derive.inputs import KnownKeys, TaskInput
 from floodmark.derive.key_shape import KeyShape
 from floodmark.storage.arrays import I64, U64, Hashes, Mask
-from floodmark.transforms.key_rows import KeyRows, locate_rows
+from floodmark.transforms.key_rows import KeyRows, locate_all
 from floodmark.transforms.work_units import KeysUnit, RangeUnit
 
 _M1, _M2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
@@ -53,6 +53,25 @@ class Side:
         two = _mix(one + seed + np.uint64(1))
         high, low = _sum_by_owner(one, self.owner, count), _sum_by_owner(two, self.owner, count)
         return Hashes(high[self.part], low[self.part])
+
+
+@dataclass(frozen=True)
+class LinkedSide(Side):
+    """The rows of an input that is looked up through the rows of another: a key may have several parts."""
+
+    ends: I64 = field(default_factory=lambda: np.empty(0, np.int64))  # per key: where its parts end in `part`
+
+    def take(self, keys: I64) -> Side:
+        sizes = np.diff(self.ends, prepend=0)[keys]
+        ends = np.cumsum(sizes)
+        at = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes) + np.repeat(self.ends[keys] - sizes, sizes)
+        mine = super().take(at)
+        return LinkedSide(mine.rows, mine.offsets, mine.owner, mine.part, mine.seed, ends)
+
+    def signature(self) -> Hashes:
+        each, bounds = super().signature(), np.concatenate([[0], self.ends])
+        sums = [np.concatenate([np.zeros(1, np.uint64), np.cumsum(half)])[bounds] for half in (each.high, each.low)]
+        return Hashes(*(np.diff(half) for half in sums))
 
 
 @dataclass(frozen=True)
@@ -240,7 +259,7 @@ def _cut(block: RowBatch, at: int) -> tuple[RowBatch, RowBatch]:
 def _key_chunks(unit: KeysUnit, shape: KeyShape, inputs: Sequence[TaskInput], chunk_size: int) -> Iterator[Chunk]:
     keys = unit.load()
     hashes = shape.hash_keys(keys)
-    located = [locate_rows(unit, keys, shape, number, given) for number, given in enumerate(inputs)]
+    located = locate_all(unit, keys, shape, inputs)
     counts = np.stack([side.counts for side in located], axis=1)
     exists = mask_existing(shape, counts)
     is_shared = np.array([not given.part for given in shape.inputs])  # every key has all rows of these inputs
@@ -339,9 +358,11 @@ def _assemble(
 def _sides(located: KeyRows, order: I64, bounds: I64, dataset_id: str, number: int) -> list[Side]:
     """The sides of one input for several chunks. Each chunk has the rows of its parts once, in offset order."""
     chunks = len(bounds) - 1
-    chunk = np.repeat(np.arange(chunks), np.diff(bounds))
     parts = len(located.starts)
-    pairs, pair_of_key = np.unique(chunk * parts + located.part[order], return_inverse=True)
+    sizes, mine = located.parts_of(order)
+    links = np.concatenate([[0], np.cumsum(sizes)])  # per key: where its parts begin
+    chunk = np.repeat(np.repeat(np.arange(chunks), np.diff(bounds)), sizes)
+    pairs, pair_of_key = np.unique(chunk * parts + mine, return_inverse=True)
     pair_chunk, pair_part = pairs // parts, pairs % parts
     first_pair = np.searchsorted(pair_chunk, np.arange(chunks + 1))
     lengths = located.starts[pair_part + 1] - located.starts[pair_part]
@@ -358,8 +379,12 @@ def _sides(located: KeyRows, order: I64, bounds: I64, dataset_id: str, number: i
     sides = []
     for at in range(chunks):
         low, high = int(ends[at]), int(ends[at + 1])
-        some = slice(int(bounds[at]), int(bounds[at + 1]))
-        sides.append(Side(rows.slice(low, high - low), offsets[low:high], owner[low:high], part[some], seed))
+        first, last = int(bounds[at]), int(bounds[at + 1])
+        found = rows.slice(low, high - low), offsets[low:high], owner[low:high], part[links[first] : links[last]], seed
+        if located.ends is None:
+            sides.append(Side(*found))
+        else:
+            sides.append(LinkedSide(*found, links[first + 1 : last + 1] - links[first]))
     return sides
 
 

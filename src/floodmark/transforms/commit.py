@@ -317,7 +317,8 @@ class StepDeclaration(CommitNote):
     step: str
     version: str
     keys: Sequence[str]
-    inputs: Sequence[Mapping[str, Any]]  # dataset; keys: transform key → column; columns of the function; required
+    inputs: Sequence[Mapping[str, Any]]
+    """Of each input the dataset, the columns of its keys, the columns of the function, and more of its `InputShape`."""
     way: str  # map, keyed or cross
     filters: Any = None  # the step's own filters in canonical form
 
@@ -331,6 +332,9 @@ class StepDeclaration(CommitNote):
                 "keys": dict(given.keys),
                 "columns": None if names is None else list(names),
                 "required": given.required,
+                "side": given.side,
+                "joins": dict(given.joins),
+                "through": list(given.through),
             }
             for given, names in zip(shape.inputs, columns, strict=True)
         ]

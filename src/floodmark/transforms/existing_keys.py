@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 
 from floodmark.derive.changed_keys import ChangedKeys, unique_keys
 from floodmark.derive.inputs import InputSnapshot
-from floodmark.derive.key_shape import KeyShape
+from floodmark.derive.key_shape import KeyShape, constant_part
 from floodmark.engine.rounds import TaskRunner
 from floodmark.rows.key_entries import NO_ROW
 from floodmark.storage.arrays import I64, Hashes, Mask
+from floodmark.transforms.join_keys import find_parts
 from floodmark.transforms.live_keys import (
     NOT_PENDING,
     KeyParts,
@@ -57,10 +58,12 @@ def _exists(shape: KeyShape, inputs: Sequence[InputSnapshot], pending: PendingKe
     # A cross join is built from parts that exist.
     exists = np.full(len(pending), shape.kind == "cross", np.bool_)
     for number, given in enumerate(shape.inputs):
-        # A changed part makes only keys pending that a full input has now.
-        exists |= seen[number] if given.is_full else pending.last[:, number] != NOT_PENDING
+        if given.side is not None and given.is_full:
+            exists |= seen[number]
+        elif not given.is_full:  # a changed part makes only keys pending that a source has now
+            exists |= pending.last[:, number] != NOT_PENDING
     for number, given in enumerate(shape.inputs):
-        if given.is_source and shape.kind != "cross":
+        if given.side is not None and shape.kind != "cross":
             exists |= _look_up(shape, inputs, number, pending.keys, exists, seen[number], runner)
     for number, given in enumerate(shape.inputs):
         if given.required:
@@ -72,7 +75,7 @@ def keep_required_keys(shape: KeyShape, inputs: Sequence[InputSnapshot], keys: K
     """The keys that have a row in every required input."""
     for number, given in enumerate(shape.inputs):
         if given.required:
-            at = np.flatnonzero(has_part(shape, inputs[number], number, keys.table, runner))
+            at = np.flatnonzero(has_part(shape, inputs, number, keys.table, runner))
             keys = keys if len(at) == len(keys) else KeySet(keys.table.take(pa.array(at)), keys.hashes.take(at))
     return keys
 
@@ -90,7 +93,7 @@ def _look_up(
     found = seen.copy()
     left = np.flatnonzero(~decided & ~seen)
     if len(left):
-        found[left] = has_part(shape, inputs[number], number, keys.take(pa.array(left)), runner)
+        found[left] = has_part(shape, inputs, number, keys.take(pa.array(left)), runner)
     return found
 
 
@@ -104,17 +107,26 @@ def _ends_live(input_snapshot: InputSnapshot, last: I64) -> Mask:
     return is_live
 
 
-def has_part(shape: KeyShape, input_snapshot: InputSnapshot, number: int, keys: pa.Table, runner: TaskRunner) -> Mask:
+def has_part(shape: KeyShape, inputs: Sequence[InputSnapshot], number: int, keys: pa.Table, runner: TaskRunner) -> Mask:
     """Which keys have current rows in an input."""
+    if (own := shape.inputs[number].part) and not shape.inputs[number].through:
+        return _parts_with_rows(shape, inputs[number], number, keys.select(list(own)), runner)
+    parts = find_parts(shape, inputs, number, keys, runner)
+    return parts.of_any(_parts_with_rows(shape, inputs[number], number, parts.table, runner))
+
+
+def _parts_with_rows(
+    shape: KeyShape, input_snapshot: InputSnapshot, number: int, keys: pa.Table, runner: TaskRunner
+) -> Mask:
+    """Which parts have current rows in an input."""
     given = shape.inputs[number]
     if input_snapshot.layout is None or keys.num_rows == 0:
         return np.zeros(keys.num_rows, np.bool_)
     if not given.part:
         return np.full(keys.num_rows, input_snapshot.live_rows > 0, np.bool_)
     if given.search_method == "scan" or input_snapshot.index is None:
-        parts = keys.select(list(given.part))
-        hashes = shape.hash_part(number, parts)
-        live = read_requested_parts(input_snapshot, shape, number, KeyParts(*unique_keys(parts, hashes)), runner)
+        hashes = shape.hash_part(number, keys)
+        live = read_requested_parts(input_snapshot, shape, number, KeyParts(*unique_keys(keys, hashes)), runner)
         return hashes.among(live.hashes)
     whole, prefix, fits = shape.own_hashes(number, keys, input_snapshot.layout.data)
     found = np.zeros(keys.num_rows, np.bool_)
@@ -164,9 +176,16 @@ def find_existing_keys(shape: KeyShape, inputs: Sequence[InputSnapshot], runner:
 def live_sides(shape: KeyShape, inputs: Sequence[InputSnapshot], runner: TaskRunner) -> list[KeySet]:
     """The parts of keys that each side has now, in any of its inputs."""
     return [
-        KeySet.joined([read_live_parts(inputs[n], shape, n, runner) for n in side], shape.part_schema(side[0]))
+        KeySet.joined([_live_parts(inputs[n], shape, n, runner) for n in side], shape.part_schema(side[0]))
         for side in shape.sides
     ]
+
+
+def _live_parts(given: InputSnapshot, shape: KeyShape, number: int, runner: TaskRunner) -> KeySet:
+    if shape.inputs[number].part:
+        return read_live_parts(given, shape, number, runner)
+    table = constant_part(min(given.live_rows, 1) if given.layout is not None else 0)
+    return KeySet(table, shape.hash_part(number, table))
 
 
 def keep_parts(shape: KeyShape, sides: Sequence[KeySet], number: int, parts: Hashes) -> list[KeySet]:
@@ -190,7 +209,7 @@ def product(shape: KeyShape, sides: Sequence[KeySet]) -> KeySet:
     for number, side in enumerate(sides):
         after //= max(counts[number], 1)
         at = pa.array(at_all // max(after, 1) % max(counts[number], 1))
-        for name in side.table.column_names:
+        for name in filter(None, side.table.column_names):
             columns[name] = side.table.column(name).take(at)
     table = pa.table([columns[name] for name in shape.names], schema=shape.keys)
     return KeySet(table, shape.hash_keys(table))
@@ -215,13 +234,16 @@ def cross_join_sources(
     for number, mine in enumerate(changed):
         if len(mine) == 0:
             continue
-        pending.append(_source(shape, number, mine, product(shape, keep_parts(shape, live, number, mine.hashes))))
+        # If it is looked up through the rows of a source, these are parts of the source.
+        by = (*shape.inputs[number].through, number)[0]
+        keys = product(shape, keep_parts(shape, live, by, mine.hashes))
+        pending.append(_source(shape, number, by, mine, keys))
         lost = mine.take(_gone(shape, live, number, mine))
         # A part may have results with rows of another side that were purged since: no live part leads to them.
         if any(other.purged_before for n, other in enumerate(inputs) if n != number):
             lost = mine
         if len(lost):
-            pending.append(_source(shape, number, lost, _left_over(shape, lost, outputs, failed, runner)))
+            pending.append(_source(shape, number, by, lost, _left_over(shape, lost, outputs, failed, runner)))
     return pending
 
 
@@ -239,12 +261,12 @@ def _left_over(
 
 def _gone(shape: KeyShape, live: Sequence[KeySet], number: int, changed: ChangedKeys) -> I64:
     """The changed parts that a side has no more. An input that is only looked up takes no key away."""
-    at = shape.side_of(number)
-    if at is None or not shape.inputs[number].is_source:
+    at = shape.inputs[number].side
+    if at is None:
         return np.empty(0, np.int64)
     return np.flatnonzero(~changed.hashes.among(live[at].hashes))
 
 
-def _source(shape: KeyShape, number: int, changed: ChangedKeys, keys: KeySet) -> PendingSource:
-    at = shape.hash_part(number, keys.table).positions_in(changed.hashes)
+def _source(shape: KeyShape, number: int, by: int, changed: ChangedKeys, keys: KeySet) -> PendingSource:
+    at = shape.hash_part(by, keys.table).positions_in(changed.hashes)
     return PendingSource(keys.table, keys.hashes, number, changed.first[at], changed.last[at])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from floodmark.derive.changed_keys import TASK_ROWS, HashGroups, cut_selection
 from floodmark.derive.inputs import InputSnapshot, TaskInput
-from floodmark.derive.key_shape import KeyShape
+from floodmark.derive.key_shape import KeyShape, cast_exactly
 from floodmark.derive.row_search import find_by_index
 from floodmark.engine.rounds import TaskRunner
 from floodmark.ledger.selection import Selection
 from floodmark.storage.arrays import I64, U64, Hashes, HashIndex
 from floodmark.storage.scratch import SortedFile
+from floodmark.transforms.join_keys import PartsOfKeys, match_numbers
 from floodmark.transforms.run_scope import values_filter
 from floodmark.transforms.work_units import BUCKETS, KeysUnit, ScratchDir
 
@@ -30,21 +31,78 @@ RowReader = Callable[[I64], pa.Table]
 class KeyRows:
     """The rows of one input for some keys: sorted by part, then by offset."""
 
-    part: I64  # per key: the number of its part
+    part: I64  # per key: the number of its part; with `ends`, the numbers of the parts of all keys
     starts: I64  # per part: where its rows begin; after the last part: where they end
     offsets: I64
     read: RowReader
+    ends: I64 | None = None  # per key: where its parts end, if a key may have several
 
     @property
     def counts(self) -> I64:
         """The number of rows of each key."""
-        result: I64 = np.diff(self.starts)[self.part]
-        return result
+        counts: I64 = np.diff(self.starts)[self.part]
+        if self.ends is None:
+            return counts
+        sums: I64 = np.concatenate([[0], np.cumsum(counts)])[np.concatenate([[0], self.ends])]
+        per_key: I64 = np.diff(sums)
+        return per_key
+
+    def parts_of(self, keys: I64) -> tuple[I64, I64]:
+        """The parts of some keys: how many each key has, and their numbers."""
+        if self.ends is None:
+            return np.ones(len(keys), np.int64), self.part[keys]
+        sizes = np.diff(self.ends, prepend=0)[keys]
+        before = np.cumsum(sizes) - sizes
+        at = np.arange(int(sizes.sum())) - np.repeat(before, sizes) + np.repeat(self.ends[keys] - sizes, sizes)
+        return sizes, self.part[at]
 
 
-def locate_rows(unit: KeysUnit, keys: pa.Table, shape: KeyShape, number: int, given: TaskInput) -> KeyRows:
-    """The rows of an input that belong to keys."""
-    part, parts = _parts(shape, number, keys)
+def locate_all(unit: KeysUnit, keys: pa.Table, shape: KeyShape, inputs: Sequence[TaskInput]) -> list[KeyRows]:
+    """The rows of each input that belong to keys; first of the sources, through whose rows others are looked up."""
+    located: dict[int, KeyRows] = {}
+    for number in sorted(range(len(inputs)), key=lambda n: bool(shape.inputs[n].through)):
+        located[number] = _locate(unit, keys, shape, number, inputs[number], located)
+    return [located[number] for number in range(len(inputs))]
+
+
+def _locate(
+    unit: KeysUnit,
+    keys: pa.Table,
+    shape: KeyShape,
+    number: int,
+    given: TaskInput,
+    sources: Mapping[int, KeyRows],
+) -> KeyRows:
+    if not shape.inputs[number].through:
+        return _rows_of_parts(unit, keys, shape, number, given, *_parts(shape, number, keys))
+    of_side, of_link, parts = _linked_parts(shape, number, sources)
+    side = sources[shape.inputs[number].through[0]].part  # per key
+    of_key, link = match_numbers(side, of_side)
+    ends = np.searchsorted(of_key, np.arange(len(side)), side="right").astype(np.int64)
+    return replace(_rows_of_parts(unit, keys, shape, number, given, of_link[link], parts), ends=ends)
+
+
+def _linked_parts(shape: KeyShape, number: int, sources: Mapping[int, KeyRows]) -> tuple[I64, I64, pa.Table]:
+    """The links of an input in the rows of its sources: pairs of a part of the source and its own; and its parts."""
+    schema, of_side, tables = shape.part_schema(number), [], [shape.part_schema(number).empty_table()]
+    for source in shape.inputs[number].through:
+        rows, of_source = sources[source], shape.inputs[source]
+        known = {**of_source.keys, **of_source.joins}
+        table = rows.read(np.arange(len(rows.offsets)))
+        values = [cast_exactly(table.column(known[f.name]), f, of_source.name) for f in schema]
+        tables.append(pa.table(values, schema=schema))
+        of_side.append(np.repeat(np.arange(len(rows.starts) - 1), np.diff(rows.starts)))
+    every = pa.concat_tables(tables)
+    groups = HashGroups.of(shape.hash_part(number, every))
+    count = max(len(groups), 1)
+    pairs = np.unique(np.concatenate(of_side) * count + groups.number)
+    return pairs // count, pairs % count, every.take(pa.array(groups.first))
+
+
+def _rows_of_parts(
+    unit: KeysUnit, keys: pa.Table, shape: KeyShape, number: int, given: TaskInput, part: I64, parts: pa.Table
+) -> KeyRows:
+    """The rows of an input that have these distinct parts."""
     files = unit.sides[number]
     if given.layout is None:
         nothing = np.empty(0, np.int64)
@@ -127,7 +185,13 @@ class SortRowsTask:
 
 
 def sort_rows_by_bucket(
-    input_snapshot: InputSnapshot, shape: KeyShape, number: int, keys: pa.Table, runner: TaskRunner, room: ScratchDir
+    input_snapshot: InputSnapshot,
+    shape: KeyShape,
+    number: int,
+    keys: pa.Table,
+    mine: PartsOfKeys,
+    runner: TaskRunner,
+    room: ScratchDir,
 ) -> tuple[SortedFile, ...]:
     """The current rows of an input that belong to some of these keys, in files by bucket of the keys' hashes.
 
@@ -136,7 +200,9 @@ def sort_rows_by_bucket(
     """
     if input_snapshot.layout is None:
         return (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
-    parts = _distinct_parts(shape, number, keys)
+    if len(mine.hashes) == 0:
+        return (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
+    parts = _distinct_parts(shape, number, keys, mine)
     filed = room.put(parts, [parts.num_rows])
     selection = input_snapshot.current_rows()
     rows = max(1, min(TASK_ROWS, int(_TASK_BYTES / max(input_snapshot.row_bytes, 1.0))))
@@ -152,9 +218,9 @@ def sort_rows_by_bucket(
     return files or (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
 
 
-def _distinct_parts(shape: KeyShape, number: int, keys: pa.Table) -> pa.Table:
+def _distinct_parts(shape: KeyShape, number: int, keys: pa.Table, mine: PartsOfKeys) -> pa.Table:
     """The distinct parts that the keys have in an input: their values, their hashes, and the buckets of their keys."""
-    parts, target = shape.hash_part(number, keys), shape.hash_file_order(number, keys)
+    parts, target = mine.hashes, shape.hash_file_order(number, keys).take(mine.keys)
     bucket = (target.high >> _TOP).astype(np.int64)
     groups = HashGroups.of(parts)
     if len(groups) == len(bucket):  # no two keys share a part, so each part has one bucket
@@ -162,7 +228,7 @@ def _distinct_parts(shape: KeyShape, number: int, keys: pa.Table) -> pa.Table:
     else:
         pairs = np.unique(groups.number * BUCKETS + bucket)
     ends = np.searchsorted(pairs // BUCKETS, np.arange(len(groups) + 1)).astype(np.int32)
-    table = keys.select(list(shape.inputs[number].part)).take(pa.array(groups.first))
+    table = mine.table.select(list(shape.inputs[number].part)).take(pa.array(groups.first))
     hashes = parts.take(groups.first)
     lists = pa.ListArray.from_arrays(pa.array(ends), pa.array((pairs % BUCKETS).astype(np.uint8)))
     columns = [*table.columns, pa.array(hashes.high), pa.array(hashes.low), lists]

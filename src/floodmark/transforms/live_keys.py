@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from floodmark.derive.changed_keys import TASK_ROWS, HashGroups, cut_selection, unique_keys
 from floodmark.derive.inputs import NEVER_PROCESSED, InputSnapshot, TaskInput
-from floodmark.derive.key_shape import KeyShape, cast_exactly, cast_with_mask
+from floodmark.derive.key_shape import KeyShape, cast_exactly, cast_with_mask, constant_part
 from floodmark.engine.rounds import TaskRunner
 from floodmark.ledger.selection import Selection
 from floodmark.rows import row_hash
@@ -73,19 +73,19 @@ class ReadKeysTask:
 def read_live_parts(input_snapshot: InputSnapshot, shape: KeyShape, number: int, runner: TaskRunner) -> KeySet:
     """The distinct parts of all current rows of an input."""
     schema = shape.part_schema(number)
-    return _read(input_snapshot, schema, shape.inputs[number].own, None, runner)
+    return read_columns(input_snapshot, schema, shape.inputs[number].own, None, runner)
 
 
 def read_requested_parts(
     input_snapshot: InputSnapshot,
     shape: KeyShape,
     number: int,
-    wanted: KeyParts,
+    wanted: KeyParts | None,
     runner: TaskRunner,
     where: pc.Expression | None = None,
 ) -> KeySet:
-    """The requested parts that current rows of an input have; with `where`, those rows that it keeps."""
-    return _read(input_snapshot, shape.part_schema(number), shape.inputs[number].own, wanted, runner, where)
+    """The requested parts (None: all) that current rows of an input have; with `where`, those rows that it keeps."""
+    return read_columns(input_snapshot, shape.part_schema(number), shape.inputs[number].own, wanted, runner, where)
 
 
 def read_keys_with_parts(
@@ -100,12 +100,12 @@ def read_keys_with_parts(
     own = [given.keys[name] for name in wanted.names]
     if set(own) == set(given.lookup) and given.lookup != given.key:
         return _by_prefix(input_snapshot, shape, number, wanted)
-    return _read(input_snapshot, shape.keys, given.own, wanted, runner)
+    return read_columns(input_snapshot, shape.keys, given.own, wanted, runner)
 
 
 def read_output_keys(output: InputSnapshot, shape: KeyShape, wanted: KeyParts | None, runner: TaskRunner) -> KeySet:
     """The transform keys of an output's current rows: all, or those with some parts."""
-    return _read(output, shape.keys, shape.names, wanted, runner)
+    return read_columns(output, shape.keys, shape.names, wanted, runner)
 
 
 def _by_prefix(input_snapshot: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts) -> KeySet:
@@ -124,7 +124,7 @@ def _by_prefix(input_snapshot: InputSnapshot, shape: KeyShape, number: int, want
     return KeySet(*unique_keys(keys, shape.hash_keys(keys)))
 
 
-def _read(
+def read_columns(
     input_snapshot: InputSnapshot,
     schema: pa.Schema,
     columns: Sequence[str],
@@ -132,6 +132,7 @@ def _read(
     runner: TaskRunner,
     where: pc.Expression | None = None,
 ) -> KeySet:
+    """The distinct values of current rows in these columns, with the names and types of a schema."""
     if input_snapshot.layout is None or (wanted is not None and len(wanted.hashes) == 0):
         return KeySet.joined([], schema)
     selection = input_snapshot.current_rows()
@@ -152,14 +153,15 @@ def read_keys(task: ReadKeysTask) -> KeySet:
         named = task.wanted.table.rename_columns([own[name] for name in task.wanted.names])
         likely, among = values_filter(named, task.given.layout.data), HashIndex.of(task.wanted.hashes)
         where = likely if where is None else where if likely is None else where & likely
-    scan = task.given.scan(task.selection, list(dict.fromkeys(task.columns)))
+    scan = task.given.scan(task.selection, list(dict.fromkeys(task.columns)) or [task.given.layout.vocab.offset])
     with task.given.raise_if_input_moved(), scan.readable():
         for batch in scan.batches(where):
-            columns = [
-                cast_exactly(batch.column(name), field, task.given.name)
-                for name, field in zip(task.columns, task.keys, strict=True)
-            ]
-            table = pa.Table.from_arrays(columns, schema=task.keys)
+            if task.columns:
+                pairs = zip(task.columns, task.keys, strict=True)
+                columns = [cast_exactly(batch.column(name), field, task.given.name) for name, field in pairs]
+                table = pa.Table.from_arrays(columns, schema=task.keys)
+            else:
+                table = constant_part(batch.num_rows)
             if task.wanted is not None and among is not None:
                 table = table.filter(pa.array(among.has(row_hash.hash_rows(table, task.wanted.names))))
             if table.num_rows:

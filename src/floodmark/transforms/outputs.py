@@ -109,14 +109,6 @@ def check_keys(outputs: Sequence[StepOutput], keys: Sequence[str], step: str) ->
     transform_keys = tuple(keys)
     for output in outputs:
         declared = None if output.spec.key is None else tuple(output.spec.key)
-        if declared is not None and (missing := [name for name in transform_keys if name not in declared]):
-            raise BadStep(
-                f"the key {list(declared)} of output {output.name!r} of step {step!r} lacks the transform key "
-                f"{missing[0]!r}",
-                hint=f"add {missing[0]!r} to key= of the OutputSpec",
-                step=step,
-                output=output.name,
-            )
         if output.snapshot is None:
             continue
         stored = strategy_of(output.snapshot.state)

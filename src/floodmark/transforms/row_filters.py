@@ -24,6 +24,7 @@ from floodmark.errors import BadStep, close_matches
 from floodmark.ledger.scan import filter_fits
 from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.transforms.existing_keys import filter_positions
+from floodmark.transforms.join_keys import PartsOfKeys, find_parts
 from floodmark.transforms.live_keys import KeyParts, PendingKeys, read_requested_parts
 from floodmark.transforms.run_scope import Filters, has_value, parse_filters
 
@@ -104,24 +105,24 @@ class PendingRows:
     def _have(self, rows: FilteredRows) -> Mask:
         """Which pending keys have such a row, now or in a pending record."""
         number, given = rows.number, self.inputs[rows.number]
-        hashes = self.shape.hash_part(number, self.pending.keys)
-        found: Mask = hashes.among(self._current(rows, hashes))
+        parts = find_parts(self.shape, self.inputs, number, self.pending.keys, self.runner)
+        found: Mask = parts.hashes.among(self._current(rows, parts))
         records = find_changed_keys(
             given, self.shape, number, self.positions[number], self.runner, where=rows.condition
         )
-        at = hashes.positions_in(records.hashes)
+        at = parts.hashes.positions_in(records.hashes)
         recorded = np.flatnonzero(at >= 0)
-        found[recorded] |= records.last[at[recorded]] > self.done[recorded, number]
-        return found
+        found[recorded] |= records.last[at[recorded]] > self.done[parts.keys[recorded], number]
+        return parts.of_any(found)
 
-    def _current(self, rows: FilteredRows, hashes: Hashes) -> Hashes:
+    def _current(self, rows: FilteredRows, wanted: PartsOfKeys) -> Hashes:
         """The parts of pending keys that current rows of an input have, of those rows that the condition keeps."""
         shape, number, given = self.shape, rows.number, self.inputs[rows.number]
-        if given.layout is None or len(hashes) == 0:
+        if given.layout is None or len(wanted.hashes) == 0:
             return Hashes.joined([])
-        if not shape.inputs[number].part:  # every key has all of its rows
-            return hashes.take(slice(0, int(self._has_row(rows))))
-        parts = KeyParts(*unique_keys(self.pending.keys.select(list(shape.inputs[number].part)), hashes))
+        parts = KeyParts.of(*unique_keys(wanted.table, wanted.hashes))
+        if parts is None:
+            return read_requested_parts(given, shape, number, None, self.runner, rows.condition).hashes
         found_by = shape.inputs[number].search_method if given.index is not None else "scan"
         each = estimate_rows_per_key(given, shape, number, parts.table)
         if choose_search(found_by, parts.table.num_rows, each, given.live_rows) == "scan":
@@ -129,12 +130,6 @@ class PendingRows:
         columns = list(dict.fromkeys([*shape.inputs[number].own, *rows.columns]))
         kept = find_rows(given, shape, number, parts.table, columns, _ALL).rows.filter(rows.condition)
         return shape.hash_part(number, shape.part_of(number, kept))
-
-    def _has_row(self, rows: FilteredRows) -> bool:
-        given = self.inputs[rows.number]
-        scan = given.task_input.scan(given.current_rows(), rows.columns)
-        with given.raise_if_input_moved(), scan.readable():
-            return any(batch.num_rows for batch in scan.batches(rows.condition))
 
 
 def filter_owners(shape: KeyShape, inputs: Sequence[InputSnapshot], name: str) -> list[int]:

@@ -19,7 +19,7 @@ from floodmark.derive.positions import NO_POSITION, check_on_chain, minimum_wate
 from floodmark.errors import BadMeta, OutputTaken
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
-from floodmark.transforms.key_resolution import resolve_shape
+from floodmark.transforms.key_resolution import output_keys, resolve_shape
 from floodmark.transforms.meta import TransformMeta
 from floodmark.transforms.meta_entries import MetaManifest
 from floodmark.transforms.outputs import (
@@ -186,10 +186,15 @@ def snapshot_step(step: BatchTransform, lake: LakeLike, load: MetaLoader = load_
     nothing = TransformMeta.load(DatasetObjects(lake.store, "nowhere"), None)
     meta = nothing if primary is None else load(primary)
     inputs = snapshot_inputs(lake, step.inputs)
-    keys = [OutputKeys(output.name, output.declared_key, _columns(output, meta)) for output in outputs]
+    keys = [
+        OutputKeys(output.name, output.declared_key, _columns(output, meta), output.spec.key is not None)
+        for output in outputs
+    ]
     declared = step.transform_keys
-    if declared is not None and (stored := outputs[0].stored_transform_keys) is not None and tuple(declared) != stored:
-        check_keys(outputs, declared, step.name)
+    if declared is not None and (stored := outputs[0].stored_transform_keys) is not None:
+        of_outputs = output_keys(declared, keys)
+        if of_outputs != stored:
+            check_keys(outputs, of_outputs, step.name)
     shape = resolve_shape(inputs, step.inputs, declared, keys)
     if shape is None:
         return StepSnapshot(step, inputs, outputs, meta, None, "")
@@ -214,6 +219,8 @@ def _version(step: BatchTransform, shape: KeyShape, outputs: Sequence[StepOutput
         for spec, given in zip(step.inputs, shape.inputs, strict=True)
     ]
     parts = [inputs, [[f.name, str(f.type)] for f in shape.keys], [output.key(shape.names) for output in outputs]]
+    if any(given.through for given in shape.inputs) or step.transform_keys not in (None, shape.names):
+        parts.append([[given.side, dict(given.joins), given.through] for given in shape.inputs])
     if step.filters is not None:
         parts.append(canonical_filters(step.filters))
     return f"{step.function.version}-{hashlib.sha3_256(json.dumps(parts).encode()).hexdigest()[:8]}"

@@ -21,6 +21,7 @@ from floodmark.rows.key_entries import NO_ROW
 from floodmark.rows.live_rows import without_dead_files
 from floodmark.storage.arrays import I64, Mask, stable_order
 from floodmark.storage.scratch import SortedFile
+from floodmark.transforms.join_keys import find_parts
 from floodmark.transforms.key_rows import sort_rows_by_bucket
 from floodmark.transforms.live_keys import KeySet, read_output_keys
 from floodmark.transforms.work_units import KEYS_PART, KeysUnit, RangeUnit, ScratchDir
@@ -135,11 +136,14 @@ def plan_key_units(
     sides: list[tuple[SortedFile, ...] | None] = []
     rows_each = bytes_each = 0.0
     for number, given in enumerate(inputs):
-        each = estimate_rows_per_key(given, shape, number, keys)
+        linked = find_parts(shape, inputs, number, keys, runner) if shape.inputs[number].through else None
+        parts = keys if linked is None else linked.table
+        each = estimate_rows_per_key(given, shape, number, parts) * parts.num_rows / keys.num_rows
         if choose_search(shape.inputs[number].search_method, keys.num_rows, each, given.live_rows) == "index":
             sides.append(None)
         else:
-            files = sort_rows_by_bucket(given, shape, number, keys, runner, room)
+            mine = linked or find_parts(shape, inputs, number, keys, runner)
+            files = sort_rows_by_bucket(given, shape, number, keys, mine, runner, room)
             sides.append(files)
             each = sum(sum(file.rows) for file in files) / keys.num_rows if shape.inputs[number].part else 0.0
         rows_each += each
