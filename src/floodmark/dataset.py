@@ -496,7 +496,9 @@ class Dataset:
         Values given here override those of the udf. Checkpoints have at most `checkpoint_size` rows and take about ten
         seconds each; `min_checkpoint_size` and `max_checkpoint_size` bound their size. A task has `task_size` rows.
         `commit_granularity` is the number of fragments that become visible together. `retry_errors` also tries skipped
-        rows again. `udf` is needed only where the function is neither defined nor imported.
+        rows again. `udf` is needed only where the function is neither defined nor imported. Raises `FunctionFailed`, a
+        `RunFailed`, at the first row that fails and that `on_error` does not skip; its `report` counts what was
+        committed before. Older values stay.
         """
         from floodmark.columns.plan import BackfillOptions
 

@@ -193,7 +193,8 @@ class View(Dataset):
 
         Readers see the old result until the refresh is done. An interrupted refresh can be started again. `udfs` are
         needed only where the functions of the view are neither defined nor imported; `retry_errors` also recomputes the
-        rows whose function failed.
+        rows whose function failed. Raises `FunctionFailed`, a `RunFailed`, at the first row that fails and that
+        `on_error` does not skip; then the view stays as it was.
         """
         from floodmark.views.refresh import refresh
 

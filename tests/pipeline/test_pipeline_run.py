@@ -163,8 +163,12 @@ def test_a_function_with_a_typo_fails_the_run_and_readers_keep_what_it_made_befo
     functions = (right_value, typo_value) if kind == "column" else (right, typo)
     Shop(declared(functions[0])).pipeline.run(lake)
     before = read()
-    with pytest.raises(RunFailed, match=r"made: .*idd"):
+    with pytest.raises(RunFailed, match=r"made: .*idd") as failed:
         Shop(declared(functions[1])).pipeline.run(lake)
+    if kind == "column":
+        assert isinstance(failed.value.__cause__, RunFailed)
+        report = failed.value.__cause__.report
+        assert (report.column, report.computed, report.commits) == ("made", 0, 0)
     assert read().to_pylist() == before.to_pylist()
     Shop(declared(functions[0])).pipeline.run(lake)
     assert read().to_pylist() == before.to_pylist()

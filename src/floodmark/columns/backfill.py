@@ -32,7 +32,7 @@ from floodmark.columns.work import ColumnJob, RangeResult
 from floodmark.derive.run import Derivation, run_derivation, take_turn
 from floodmark.engine.progress import Progress
 from floodmark.engine.rounds import TaskRunner
-from floodmark.errors import DerivationError, Unreadable, UnreadableColumn, UnreadableSlice
+from floodmark.errors import DerivationError, FunctionFailed, Unreadable, UnreadableColumn, UnreadableSlice
 from floodmark.functions.udf import Udf
 from floodmark.storage import row_sets
 
@@ -69,9 +69,17 @@ def backfill(
     runner: TaskRunner,
     progress: Callable[[], Progress],
 ) -> BackfillReport:
-    """Compute the missing values of a column and commit them. `pin` takes a snapshot of the dataset."""
+    """Compute the missing values of a column and commit them. `pin` takes a snapshot of the dataset.
+
+    The report of `FunctionFailed` counts what was committed before the function failed.
+    """
     options.checkpoint_sizes(udf, 1)  # refuse invalid sizes before any work
-    return run_derivation(_Run(column, udf, options, pin, runner, progress))
+    run = _Run(column, udf, options, pin, runner, progress)
+    try:
+        return run_derivation(run)
+    except FunctionFailed as error:
+        error.report = run.counts.result(column.name)
+        raise
 
 
 @contextmanager
@@ -111,12 +119,13 @@ class _Counts:
         for name, count in counts.items():
             self.total[name] = self.total.get(name, 0) + count
 
-    def result(self, state: _State) -> BackfillReport:
-        first = self.first or state.plan
+    def result(self, column: str, plan: BackfillPlan | None = None) -> BackfillReport:
+        first = self.first or plan
+        assert first is not None
         counts = {"computed": 0, "failed": 0, "carried": 0, "stored": 0, **self.total}
         others = counts["computed"] + counts["failed"] + counts["carried"]
         counts["reused"] = max(0, counts.pop("stored") - others)
-        return BackfillReport(state.column.name, done=first.done, waiting=first.waiting, **counts)
+        return BackfillReport(column, done=first.done, waiting=first.waiting, **counts)
 
 
 @dataclass
@@ -153,7 +162,7 @@ class _Run(Derivation[_State, BackfillReport]):
 
     def idle(self, state: _State) -> BackfillReport | None:
         is_purged = state.column_snapshot.start <= state.column_snapshot.catalog.purged_before
-        return self.counts.result(state) if state.plan.nothing_to_do and is_purged else None
+        return self.counts.result(state.column.name, state.plan) if state.plan.nothing_to_do and is_purged else None
 
     @contextmanager
     def turn(self, state: _State) -> Iterator[None]:
@@ -168,7 +177,7 @@ class _Run(Derivation[_State, BackfillReport]):
         self.counts.see(state.plan)
         if not state.plan.nothing_to_do:
             self._carry_out(state)
-        return self.counts.result(state)
+        return self.counts.result(state.column.name)
 
     def moved(self, state: _State) -> bool:
         now = self.take_column_snapshot()

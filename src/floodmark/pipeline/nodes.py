@@ -140,6 +140,13 @@ def _backfill_column(column: ColumnSpec, lake: Any, asked: PipelineOptions) -> N
     return NodeResult(done.commits == 0, done.computed + done.reused + done.carried, done.failed, done)
 
 
+def partial_result(report: RunReport | BackfillReport) -> NodeResult:
+    """What a failed node did before it failed."""
+    if isinstance(report, RunReport):
+        return NodeResult(False, report.new + report.changed + report.retracted, report.failed, report)
+    return NodeResult(report.commits == 0, report.computed + report.reused, report.failed, report)
+
+
 def is_computed(column: ColumnSpec, dataset: Any) -> bool:
     """Whether all rows have values of this exact function, according to the manifests. Reads no data."""
     from floodmark.columns import catalog as catalog_module

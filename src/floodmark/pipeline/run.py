@@ -22,7 +22,14 @@ from floodmark.ledger import names as dataset_names
 from floodmark.ledger.create import dataset_objects
 from floodmark.pipeline.checks import build_checked_graph, derived_outputs
 from floodmark.pipeline.graph import Graph, PipelineNode
-from floodmark.pipeline.nodes import DEFAULT_OPTIONS, NodeResult, PipelineOptions, execute_node, reset_node
+from floodmark.pipeline.nodes import (
+    DEFAULT_OPTIONS,
+    NodeResult,
+    PipelineOptions,
+    execute_node,
+    partial_result,
+    reset_node,
+)
 from floodmark.pipeline.removed_nodes import RemovedNode, record_nodes
 from floodmark.pipeline.run_lock import hold_run_lock
 
@@ -236,7 +243,8 @@ def _run_node(node: PipelineNode, work: Callable[[PipelineNode], NodeResult], wa
         why = error.message if isinstance(error, FloodmarkError) else f"{type(error).__name__}: {error}"
         partly = None
         if isinstance(error, RunFailed) and error.report is not None:
-            why, partly = error.report.problem, NodeResult(False, 0, error.report.failed, error.report)
+            partly = partial_result(error.report)
+            why = getattr(error.report, "problem", "") or why
         outcome = NodeOutcome(node, "failed", why, partly, error, time.monotonic() - began)
     watcher.ended(outcome)
     return outcome
