@@ -15,6 +15,7 @@ LIMITS = {
     "bundles.bundle_pieces": "floodmark.timeline.bundles.BUNDLE_PIECES",
     "call.python_rows": "floodmark.functions.column_call._PYTHON_ROWS",
     "carried.checkpoint_bytes": "floodmark.columns.carried_values.CHECKPOINT_BYTES",
+    "carried.compared_records": "floodmark.columns.carried_values.COMPARED_RECORDS",
     "carried.compared_rows": "floodmark.columns.carried_values.COMPARED_ROWS",
     "carried.step_records": "floodmark.columns.carried_values.STEP_RECORDS",
     "catalog.marks": "floodmark.columns.catalog._MARKS",

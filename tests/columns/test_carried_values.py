@@ -242,6 +242,7 @@ def test_fold_and_many_small_files_change_nothing(world: CarriedWorld) -> None:
 
 def test_large_values_are_stored_in_several_checkpoints(world: CarriedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     set_limit(monkeypatch, "carried.checkpoint_bytes", 1)
+    set_limit(monkeypatch, "carried.compared_records", 3)
     set_limit(monkeypatch, "carried.compared_rows", 2)
     set_limit(monkeypatch, "sources.piece_bytes", 1)
     world.write(*[(i, i, 7) for i in range(20)])

@@ -343,10 +343,10 @@ def _column_forecast(column: ColumnSpec, node: PipelineNode, lake: Lake) -> Node
     if (present.function.name, present.function.version) != (column.udf.name, column.udf.version):
         rows = dataset.count()
         return NodeForecast(node, f"{output.format_count(rows, 'row')}, because its function changed", True, rows)
-    missing = dataset.plan_backfill(column.name, column.where, retry_errors=column.retry_errors).missing
-    return NodeForecast(
-        node, output.format_count(missing, "row") if missing else "nothing to do", bool(missing), missing
-    )
+    plan = dataset.plan_backfill(column.name, column.where, retry_errors=column.retry_errors)
+    parts = [output.format_count(plan.missing, "row")] if plan.missing else []
+    parts += [f"{plan.carried:,} carried over"] if plan.carried else []
+    return NodeForecast(node, ", ".join(parts) or "nothing to do", bool(parts), plan.missing)
 
 
 def _view_forecast(view: ViewSpec, node: PipelineNode, lake: Lake) -> NodeForecast:

@@ -157,7 +157,7 @@ class _Run(Derivation[_State, BackfillReport]):
         return _State(
             column_snapshot,
             column,
-            plan_backfill(column_snapshot, column, finder, self.options.where, self.options.retry_errors),
+            plan_backfill(column_snapshot, column, finder, self.options.where, self.options.retry_errors, self.runner),
         )
 
     def idle(self, state: _State) -> BackfillReport | None:

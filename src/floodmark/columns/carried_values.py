@@ -37,8 +37,12 @@ from floodmark.columns.value_sources import (
     read_stored_time,
 )
 from floodmark.columns.work import ColumnJob, read_records
+from floodmark.engine.rounds import TaskRunner
+from floodmark.engine.run import run_in_threads
 from floodmark.errors import CheckpointCoverageError, UnreadableColumn
-from floodmark.ledger.selection import select
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.schema import Layout
+from floodmark.ledger.selection import Selection, select
 from floodmark.ledger.strategy import strategy_of
 from floodmark.rows.classify import CORRECT_FROM, CORRECT_TO, RETRACT
 from floodmark.rows.key_entries import NO_ROW
@@ -48,6 +52,9 @@ from floodmark.storage.arrays import I64, Hashes, Mask
 
 STEP_RECORDS = 4 << 20
 """The key index is asked about this many records at a time."""
+
+COMPARED_RECORDS = 1 << 17
+"""How many pairs of records a task compares."""
 
 COMPARED_ROWS = 1 << 16
 """How many values of computed inputs are compared at a time."""
@@ -71,6 +78,7 @@ class CarriedRowFinder:
     inputs: Sequence[str]
     fragment_rows: int
     lookups: Sequence[RowLookup]
+    runner: TaskRunner | None = None  # for a cluster; without it, this process compares the records
     _masks: dict[tuple[int, int], Mask] = field(default_factory=dict)
 
     def find(self, number: int, missing: BitMap) -> CarriedRows:
@@ -153,28 +161,23 @@ class CarriedRowFinder:
 
     def _same_records(self, offsets: I64, repeated: I64) -> Mask:
         """Whether each pair is a correction of one key and equal in the inputs that are columns of the records."""
-        wanted = np.unique(np.concatenate([offsets, repeated]))
-        if not len(wanted):
-            return np.zeros(0, np.bool_)
-        snapshot, layout = self.source.snapshot, self.source.layout
+        source = self.source
         computed = {column.name for column in self._computed}
-        names = list(dict.fromkeys([*strategy_of(snapshot.state).key, *(n for n in self.inputs if n not in computed)]))
-        selection = select(snapshot, int(wanted[0]), int(wanted[-1]) + 1)  # folded files lack the old rows
-        hashes = Hashes(np.zeros(len(wanted), np.uint64), np.zeros(len(wanted), np.uint64))
-        ops = np.full(len(wanted), RETRACT, np.int32)
-        columns = [*names, layout.vocab.op]
-        for batch in read_records(self.source.objects.dataset, layout, selection, columns, wanted):
-            present = batch.column(layout.vocab.offset).to_numpy()
-            places = np.searchsorted(wanted, present)
-            chosen = wanted[np.minimum(places, len(wanted) - 1)] == present
-            part, places = batch.filter(pa.array(chosen)), places[chosen]
-            found = hash_rows(part, names)
-            hashes.high[places], hashes.low[places] = found.high, found.low
-            ops[places] = part.column(layout.vocab.op).to_numpy()
-        one, other = (np.searchsorted(wanted, some) for some in (offsets, repeated))
-        same: Mask = hashes.take(one).same(hashes.take(other))
-        same &= (ops[one] == CORRECT_TO) & (ops[other] == CORRECT_FROM)
-        return same
+        key = strategy_of(source.snapshot.state).key
+        names = tuple(dict.fromkeys([*key, *(name for name in self.inputs if name not in computed)]))
+        parts = [slice(at, at + COMPARED_RECORDS) for at in range(0, len(offsets), COMPARED_RECORDS)]
+        tasks = []
+        for part in parts:
+            first, last = min(offsets[part].min(), repeated[part].min()), offsets[part].max()
+            selection = select(source.snapshot, int(first), int(last) + 1)  # folded files lack the old rows
+            tasks.append(
+                _CompareTask(source.objects.dataset, source.layout, selection, names, offsets[part], repeated[part])
+            )
+        if self.runner is not None and not self.runner.session.is_local:
+            found = self.runner.run_reading(tasks, compare_records, 2 * len(offsets))
+        else:
+            found = run_in_threads(tasks, compare_records, threads=pa.cpu_count())
+        return np.concatenate([np.zeros(0, np.bool_), *found])
 
     @cached_property
     def _computed(self) -> list[ColumnDefinition]:
@@ -197,6 +200,41 @@ class CarriedRowFinder:
             differ = diff_values(_joined(old).take(pa.array(places)), _joined(new))
             same &= ~differ & np.concatenate(parts)[places]
         return same
+
+
+@dataclass(frozen=True)
+class _CompareTask:
+    """Pairs of records to compare: new records, and the records before them, which repeat what they replaced."""
+
+    objects: DatasetObjects
+    layout: Layout
+    selection: Selection
+    names: tuple[str, ...]
+    offsets: I64
+    repeated: I64
+
+    def __str__(self) -> str:
+        return f"to compare the inputs of records {self.offsets[0]} to {self.offsets[-1]}"
+
+
+def compare_records(task: _CompareTask) -> Mask:
+    """Whether each pair is a correction of one row and has the same values in these columns."""
+    wanted = np.unique(np.concatenate([task.offsets, task.repeated]))
+    hashes = Hashes(np.zeros(len(wanted), np.uint64), np.zeros(len(wanted), np.uint64))
+    ops = np.full(len(wanted), RETRACT, np.int32)
+    offset, op = task.layout.vocab.offset, task.layout.vocab.op
+    for batch in read_records(task.objects, task.layout, task.selection, [*task.names, op], wanted):
+        present = batch.column(offset).to_numpy()
+        places = np.searchsorted(wanted, present)
+        chosen = wanted[np.minimum(places, len(wanted) - 1)] == present
+        part, places = batch.filter(pa.array(chosen)), places[chosen]
+        found = hash_rows(part, task.names)
+        hashes.high[places], hashes.low[places] = found.high, found.low
+        ops[places] = part.column(op).to_numpy()
+    one, other = (np.searchsorted(wanted, some) for some in (task.offsets, task.repeated))
+    same: Mask = hashes.take(one).same(hashes.take(other))
+    same &= (ops[one] == CORRECT_TO) & (ops[other] == CORRECT_FROM)
+    return same
 
 
 def _joined(values: pa.Array | pa.ChunkedArray) -> pa.Array:

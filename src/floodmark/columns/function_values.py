@@ -250,7 +250,8 @@ class _ValueRequest:
         """Store the values that records take over from the records that they replaced, because the inputs are equal."""
         if not len(self.source.dead) or not self._range_keys:
             return
-        search = CarriedRowFinder(self.source, self.work.inputs, self.work.fragment_rows, [self._may_have])
+        known = (self.source, self.work.inputs, self.work.fragment_rows)
+        search = CarriedRowFinder(*known, [self._may_have], self.runner)
         found = {n: search.find(n, self.plans[n].to_compute - self.plans[n].again) for n in self.incomplete}
         sources = np.unique(np.concatenate([NO_OFFSETS, *[rows.sources for rows in found.values()]]))
         stored = {n: self._stored(n, part) for n, part in split_by_fragment(sources, self.work.fragment_rows)}

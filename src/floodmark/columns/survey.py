@@ -20,6 +20,7 @@ from floodmark.columns.manifest import ColumnManifest, ColumnSegment, Fragment
 from floodmark.columns.plan import FragmentPlan, FragmentWindow, MissingRows, StoredResults, plan_fragment
 from floodmark.columns.snapshot import ColumnSnapshot
 from floodmark.derive.checkpoint_key import CheckpointPrefix, hash_text
+from floodmark.engine.rounds import TaskRunner
 from floodmark.errors import UnreadableColumn
 from floodmark.ledger.scan import Where
 from floodmark.storage import row_sets
@@ -93,11 +94,13 @@ def plan_backfill(
     finder: CheckpointFinder | None,
     where: Where = None,
     retried: bool = False,
+    runner: TaskRunner | None = None,
 ) -> BackfillPlan:
     """Plan a backfill. With `retried`, rows that were skipped before are computed again.
 
     `finder` finds checkpoints; a `RepairingFinder` also deletes damaged ones. Without a finder, no checkpoints and file
-    footers are read, and only `nothing_to_do` of the plan is meaningful.
+    footers are read, and only `nothing_to_do` of the plan is meaningful. A `runner` of a cluster compares the
+    records there.
     """
     column_snapshot.check_position(column)
     base = column_snapshot.manifest(column).with_identity(column_snapshot.identity(column))
@@ -109,7 +112,7 @@ def plan_backfill(
         waiting += len(window.asked) - len(window.wanted)
         fragments.append(_fragment(column_snapshot, column, prefix, window, base, there, finder, retried))
     if finder is not None:
-        fragments = list(_carrying(column_snapshot, column, prefix, fragments, there, finder, retried))
+        fragments = list(_carrying(column_snapshot, column, prefix, fragments, there, finder, retried, runner))
     return BackfillPlan(
         column=column.name,
         rows=rows,
@@ -191,6 +194,7 @@ def _carrying(
     there: _StoredFiles,
     finder: CheckpointFinder,
     retried: bool,
+    runner: TaskRunner | None,
 ) -> Iterator[FragmentPlan]:
     """The plans in which rows take over values, where they can. Values that failed are not taken over to be retried."""
     if not any(plan.before.done or plan.listed is None or plan.listed.uncommitted for plan in plans):
@@ -226,7 +230,7 @@ def _carrying(
         return row_sets.from_array(errors.column("offset").to_numpy() - number * rows_each)
 
     rows_each = column_snapshot.catalog.fragment_rows
-    search = CarriedRowFinder(column_snapshot, column.inputs, rows_each, (committed, uncommitted))
+    search = CarriedRowFinder(column_snapshot, column.inputs, rows_each, (committed, uncommitted), runner)
     for plan in plans:
         carried = search.find(plan.number, plan.to_compute - plan.again)
         if not len(carried):
