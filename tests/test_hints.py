@@ -326,7 +326,7 @@ CASES = [
     ),
     Case(
         "give a pyarrow type or its name",
-        lambda w: w.log.evolve({"x": "integer"}),
+        lambda w: w.log.evolve({"x": "integr"}),
         lambda w: w.log.evolve({"x": "int64"}),
     ),
     # Creating and opening

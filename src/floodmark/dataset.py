@@ -43,6 +43,7 @@ from floodmark.timeline.timeline import Timeline, TimelinePieces, TimelineStats
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from floodmark.columns.backfill import BackfillReport
     from floodmark.columns.checkpoint_store import CheckpointStore
@@ -220,7 +221,7 @@ class Dataset:
         """
         return self.parts.ledger.advance_watermark(to)
 
-    def evolve(self, added: pa.Schema | Mapping[str, Any]) -> pa.Schema:
+    def evolve(self, added: pa.Schema | Mapping[str, Any] | StructType | str) -> pa.Schema:
         """Add optional columns, given as a schema or as names and types. They are null in older records.
 
         A complete new schema is also accepted. It may add and reorder columns, and nothing else.

@@ -29,6 +29,7 @@ from floodmark.timeline.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from floodmark.functions.udf import Udf
     from floodmark.provenance.tree import ForwardProvenance, Provenance
@@ -65,7 +66,7 @@ class Lake:
         name: str,
         *,
         event_time: str | None = None,
-        schema: pa.Schema | Mapping[str, Any] | None = None,
+        schema: pa.Schema | Mapping[str, Any] | StructType | str | None = None,
         key: Sequence[str] | str | None = None,
         merge: str | None = None,
         compare: Sequence[str] | str | None = None,
@@ -120,7 +121,7 @@ class Lake:
         key: Sequence[str] | str,
         lookup: Sequence[str] | str | None = None,
         event_time: str | None = None,
-        schema: pa.Schema | Mapping[str, Any] | None = None,
+        schema: pa.Schema | Mapping[str, Any] | StructType | str | None = None,
         transform: SetTransform | None = None,
         vocab: Mapping[str, str] | None = None,
     ) -> Dataset:

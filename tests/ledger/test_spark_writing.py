@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadEventTime, NothingToWrite, TypeMismatch, UnknownColumns, UnreadableFile, UnsupportedType
+from floodmark.errors import BadEventTime, TypeMismatch, UnknownColumns, UnreadableFile, UnsupportedType
 from floodmark.storage.cloud import CloudStore
 from ledger.s3_server import s3_bucket
 from ledger.worlds import START, data_events, events, keys, untouched
@@ -97,8 +97,8 @@ def test_pair_is_a_no_op_the_second_time_and_the_frame_is_not_computed(lake, spa
 def test_refused_frames_leave_nothing(lake, spark):
     dataset = lake.create("d", event_time="at")
     dataset.write(events(1))
+    assert dataset.write(spark.createDataFrame([], "i bigint, at timestamp")).rows == 0
     refused = [
-        (spark.createDataFrame([], "i bigint, at timestamp"), NothingToWrite),
         (spark.sql("select 1L as i, cast(null as timestamp) as at"), BadEventTime),
         (spark.sql("select 1L as i, current_timestamp() as at, 2 as z"), UnknownColumns),
         (spark.sql("select 'x' as i, current_timestamp() as at"), TypeMismatch),
@@ -139,3 +139,11 @@ def test_large_files_are_written_by_tasks(lake, tmp_path, monkeypatch):
     for name in ("broken.parquet", "broken.csv"):
         with untouched(dataset), pytest.raises(UnreadableFile, match=name):
             dataset.write(tmp_path / name)
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_columns_without_a_type_are_null_if_the_dataset_has_them_and_else_left_out(lake, spark, key):
+    dataset = lake.create("d", key=key)
+    dataset.write(spark.sql("select 1L as id, 'a' as v, null as `odd name`"))
+    dataset.write(spark.sql("select 2L as id, null as v, null as other"))
+    assert dataset.to_arrow().to_pylist() == [{"id": 1, "v": "a"}, {"id": 2, "v": None}]

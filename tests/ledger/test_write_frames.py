@@ -135,7 +135,7 @@ def test_frame_without_rows_is_nothing_to_write(lake, kind):
         pa.array([1], pa.duration("s")),
         pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
         pa.array([[{"a": 1}]]),
-        pa.nulls(1),
+        pa.array([[None]]),
     ],
     ids=lambda c: str(c.type),
 )

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.errors import BadResult, UnfitRows
+from floodmark.ledger.types import widen_decimals
 from floodmark.storage.arrays import I64
 
 FrameKind: TypeAlias = Literal["pandas", "table", "batch", "polars", "spark"]
@@ -117,7 +118,8 @@ def _from_pandas(frame: Any, function: str, output: str | None) -> ReturnedFrame
     arrays = []
     for name, series in frame.items():
         try:
-            arrays.append(pa.array(series, from_pandas=True))
+            array = pa.array(series, from_pandas=True)
+            arrays.append(widen_decimals(array) if series.dtype == object else array)
         except _CONVERSION_ERRORS as error:
             raise UnfitRows(
                 f"column {name!r} of the result {_for_output(output)} has values of different types: {error}",

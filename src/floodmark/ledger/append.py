@@ -5,6 +5,7 @@ A lost race is retried. A source state is committed only once.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,8 +21,18 @@ from floodmark.chain.events import DatasetKind, MetadataEvent, SetDataSchema, Se
 from floodmark.engine.progress import Progress
 from floodmark.engine.session import Runtime
 from floodmark.errors import CommitConflict, NothingToWrite, ReadOnlyDataset
+from floodmark.ledger.block_attributes import BatchTally, tally_attributes
 from floodmark.ledger.casting import conform_columns
-from floodmark.ledger.commit import Commit, data_events, describe_commit, plan_blocks, publish, read_commit
+from floodmark.ledger.commit import (
+    Commit,
+    data_events,
+    describe_commit,
+    empty_event,
+    plan_blocks,
+    publish,
+    read_commit,
+    unchanged_commit,
+)
 from floodmark.ledger.data_input import Incoming, Part, SlicePart, TableData
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout, derive_layout, row_group_size_of, rows_per_group, vocabulary
@@ -33,6 +44,7 @@ from floodmark.storage.pointer import MAX_RACES, attempt_numbers
 from floodmark.storage.scratch import explain_write_errors, staging_area
 
 _MS = 10**6
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,33 @@ class Write(ABC):
             raise self._nothing()
         op = vocabulary(snapshot.state.vocab).op
         own = pa.schema([f for f in schema if not (strategy.takes_op and f.name == op)])
+        used = (*strategy.key, vocabulary(snapshot.state.vocab).event_time)
+        empty = [f.name for f in own if pa.types.is_null(f.type) and f.name not in used]
+        if empty and len(empty) < len(own):
+            _log.warning(
+                "%r gets no column %s: it has no values, so no type; evolve() adds it when it has some",
+                self.name,
+                ", ".join(map(repr, empty)),
+            )
+            own = pa.schema([f for f in own if f.name not in empty])
         return first_layout(own, snapshot.state.vocab, strategy)
+
+    def _check_has_rows(self, snapshot: Snapshot) -> None:
+        """Refuse an empty frame as the first write: its columns often have no types."""
+        if snapshot.layout is None and isinstance(self.data, TableData) and self.data.table.num_rows == 0:
+            raise self._nothing()
+
+    def _events_without_rows(self, snapshot: Snapshot, tally: BatchTally) -> list[MetadataEvent]:
+        """The event of a write that changes no row: it records the source state. None without one."""
+        if self.source_state is None:
+            return []
+        empty = replace(empty_event(snapshot.state), extra=tally_attributes(tally))
+        return [replace(empty, new_source_state=self.source_state)]
+
+    def _unchanged(self, snapshot: Snapshot, tally: BatchTally) -> WriteResult:
+        """The result of a write that changed nothing."""
+        snapshot.objects.head.make_durable()  # the commit that makes this write unnecessary must survive a crash
+        return WriteResult(unchanged_commit(snapshot.head, snapshot.head_block, snapshot.state, tally), snapshot)
 
     def _system_time(self, snapshot: Snapshot) -> int:
         return next_system_time(snapshot, self.runtime)
@@ -95,7 +133,8 @@ class Write(ABC):
 
     def _nothing(self) -> NothingToWrite:
         return NothingToWrite(
-            f"nothing to write to {self.name!r}: the data has no rows", hint="no block was added to the dataset"
+            f"nothing to write to {self.name!r}: the data has no rows, and the dataset has no columns yet",
+            hint="write rows first, or create the dataset with schema=; then a frame without rows changes nothing",
         )
 
     def _reloaded(self, snapshot: Snapshot) -> Snapshot:
@@ -130,12 +169,14 @@ class Append(Write):
 
     def _run(self, snapshot: Snapshot, folder: Path) -> WriteResult:
         objects = snapshot.objects
-        if isinstance(self.data, TableData) and self.data.table.num_rows == 0:
-            raise self._nothing()  # checked before the columns, which often have no types in an empty frame
+        self._check_has_rows(snapshot)
         layout, definitions = self._layout(snapshot)
         staged = stage(self.data, layout, folder, objects, self.runtime, row_group_size_of(snapshot.state))
         if staged.rows == 0:
-            raise self._nothing()
+            if snapshot.layout is None:
+                raise self._nothing()
+            if self.source_state is None:
+                return self._unchanged(snapshot, BatchTally())
         self.progress.start(f"writing {self.name}", staged.rows)
         parts: list[Part] = staged.parts
         system_time = self._system_time(snapshot)
@@ -153,7 +194,8 @@ class Append(Write):
                     layout, system_time = now_layout, self._system_time(snapshot)
                     slices = self._finalise(staged, parts, snapshot, layout, system_time, folder)
                 if objects.read_head() == snapshot.head:
-                    events = [*definitions, *data_events(snapshot.state, slices, self.source_state)]
+                    data = data_events(snapshot.state, slices, self.source_state)
+                    events = [*definitions, *(data or self._events_without_rows(snapshot, BatchTally()))]
                     planned, state = plan_blocks(snapshot.state, events, system_time)
                     if publish(objects, snapshot.head, slices, planned):
                         commit = describe_commit(planned[len(definitions) :], self.source_state)

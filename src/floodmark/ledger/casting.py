@@ -43,7 +43,8 @@ def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
                 hint=f"drop or rename it; the dataset fills this column itself{only}",
                 column=name,
             )
-    unknown = [n for n in names if n not in expected]
+    # A column without values has nothing to lose, so a dataset need not have it.
+    unknown = [f.name for f in schema if f.name not in expected and not pa.types.is_null(f.type)]
     missing = [n for n in expected if n not in names]
     if unknown:
         near = close_matches(unknown[0], missing or expected)
@@ -59,8 +60,8 @@ def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
             hint="add them, with nulls where there is no value",
             columns=missing,
         )
-    for field in schema:
-        _check_fits(field.type, layout.data.field(field.name), where)
+    for field in layout.data:
+        _check_fits(schema.field(field.name).type, field, where)
 
 
 def conform_columns(table: pa.Table, layout: Layout, where: str) -> pa.Table:
@@ -175,9 +176,8 @@ def _cast(column: Any, field: pa.Field, where: str) -> Any:
             column = pa.chunked_array([pc.run_end_decode(c) for c in column.chunks], column.type.value_type)
         if pa.types.is_struct(field.type) and not pa.types.is_null(column.type):
             return _cast_struct(column, field, where)
-        if pa.types.is_decimal(field.type) and pa.types.is_integer(column.type):
-            # Arrow wants a precision for every possible integer. Cast to a wide decimal first, then check the values.
-            column = column.cast(pa.decimal256(76, field.type.scale))
+        if (wide := _wide_decimals(column.type, field.type)) is not None:
+            column = column.cast(wide)
         cast = column.cast(field.type, safe=True)
         _check_same_floats(column, cast)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
@@ -187,6 +187,22 @@ def _cast(column: Any, field: pa.Field, where: str) -> Any:
             column=field.name,
         ) from error
     return cast
+
+
+def _wide_decimals(source: Any, target: Any) -> pa.DataType | None:
+    """A type to cast through, whose decimals hold every value; None without decimals.
+
+    Arrow checks the values of a cast to fewer digits. It wants a precision for every possible integer, and does not
+    notice that a decimal with 128 bits overflows when it gets more digits after the point.
+    """
+    if _is_list(source) and _is_list(target):
+        inner = _wide_decimals(source.value_type, target.value_type)
+        return None if inner is None else pa.list_(inner)
+    if not pa.types.is_decimal(target):
+        return None
+    if pa.types.is_decimal(source):
+        return pa.decimal256(76, max(source.scale, target.scale))
+    return pa.decimal256(76, target.scale) if pa.types.is_integer(source) else None
 
 
 def _cast_struct(column: Any, field: pa.Field, where: str) -> Any:

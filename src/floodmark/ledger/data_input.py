@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.errors import BadColumnName, BadData, UnreadableFile
+from floodmark.ledger.types import widen_decimals
 from floodmark.storage.parquet import Digests
 from floodmark.storage.store import Store
 
@@ -74,6 +75,14 @@ Incoming = TableData | StreamData | SparkData | FileData
 
 def recognise(data: Any, read: Format | None = None) -> Incoming:
     """Recognise a frame, a stream or paths, without importing a library that the caller has not imported."""
+    found = _recognise(data, read)
+    if isinstance(found, TableData) and found.table.num_rows == 0:  # the types of no values are often guessed
+        names = found.table.column_names
+        return TableData(pa.Table.from_arrays([pa.nulls(0) for _ in names], names))
+    return found
+
+
+def _recognise(data: Any, read: Format | None) -> Incoming:
     if isinstance(data, FileData):
         return data
     if isinstance(data, str | Path):
@@ -130,7 +139,11 @@ def _from_pandas(frame: Any) -> pa.Table:
             column=twice[0],
         )
     try:
-        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+        table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+        for i, dtype in enumerate(frame.dtypes):
+            if dtype.kind == "O":
+                table = table.set_column(i, table.field(i).name, widen_decimals(table.column(i)))
+        return table
     except _CONVERSION_ERRORS as error:
         raise BadData(
             f"pandas cannot convert the frame to Arrow: {error}",

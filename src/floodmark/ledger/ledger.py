@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -95,7 +95,7 @@ class Ledger:
         planned, self.latest = commit_events(self.name, self.snapshot, build, self.runtime)
         return describe_commit(planned, None) if planned else None
 
-    def evolve(self, added: pa.Schema | Mapping[str, Any]) -> pa.Schema:
+    def evolve(self, added: Any) -> pa.Schema:
         """Add optional columns, and return the new schema."""
         build = partial(evolution_events, self.name, fields_from(added))
         _, self.latest = commit_events(self.name, self.snapshot, build, self.runtime)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,14 +14,15 @@ from floodmark.chain.schema import DataSchema, ExtraAttributes
 from floodmark.chain.state import ChainState
 from floodmark.errors import (
     BadColumnName,
+    BadData,
     BadEventTime,
     BadOption,
     BadPrimaryKey,
-    UnsupportedType,
     close_matches,
 )
+from floodmark.ledger.spark_schema import not_a_type, parse_spark_schema, parse_spark_type
 from floodmark.ledger.strategy import read_note
-from floodmark.ledger.types import canonical_type, check_supported, field_from_odf, field_to_odf
+from floodmark.ledger.types import arrow_schema, canonical_type, check_supported, field_from_odf, field_to_odf
 from floodmark.storage.parquet import ROW_GROUP_ROWS, SYSTEM_TIME_TYPE, Vocabulary, system_fields
 
 EVENT_TIME_KEY = "floodmark.dev/event-time"
@@ -224,25 +226,43 @@ def check_column_name(name: str, vocab: Vocabulary) -> None:
             )
 
 
-def fields_from(schema: pa.Schema | Mapping[str, Any]) -> pa.Schema:
-    """A schema from a pa.Schema, or from names and types (Arrow types or their names, such as 'int64')."""
+def fields_from(schema: Any) -> pa.Schema:
+    """A schema from a pa.Schema, a Spark StructType, Spark's text ("id int, v string"), or types by name.
+
+    A type is an Arrow or Spark type, or the name of one, such as 'int64' or 'bigint'.
+    """
     if isinstance(schema, pa.Schema):
         return schema
-    return pa.schema([pa.field(name, _named_type(name, t)) for name, t in dict(schema).items()])
+    if isinstance(schema, str):
+        return parse_spark_schema(schema)
+    if _is_of_spark(schema) and hasattr(schema, "fields"):
+        return arrow_schema(schema)
+    try:
+        named = dict(schema)
+    except (TypeError, ValueError):
+        named = None
+    if named is None or (isinstance(schema, list | tuple | set) and any(isinstance(pair, str) for pair in schema)):
+        raise BadData(
+            f"{schema!r} is not a schema",
+            hint="give types by column, {'id': 'int64'}, text, 'id int, v string', a pyarrow schema or a StructType",
+        )
+    return pa.schema([pa.field(name, _named_type(name, t)) for name, t in named.items()])
+
+
+def _is_of_spark(given: Any) -> bool:
+    return type(given).__module__.partition(".")[0] == "pyspark"
 
 
 def _named_type(column: str, given: Any) -> pa.DataType:
     if isinstance(given, pa.DataType):
         return given
-    try:
-        return pa.type_for_alias(given)
-    except (AttributeError, ValueError) as error:  # AttributeError: not a string
-        raise UnsupportedType(
-            f"column {column!r}: {given!r} is not a type",
-            hint="give a pyarrow type or its name, such as 'int64', 'string' or 'timestamp[us]'",
-            column=column,
-            data_type=str(given),
-        ) from error
+    if _is_of_spark(given) and hasattr(given, "simpleString"):
+        return parse_spark_type(column, given.simpleString())
+    if isinstance(given, str):
+        with suppress(ValueError):
+            return pa.type_for_alias(given)
+        return parse_spark_type(column, given)
+    raise not_a_type(column, given)
 
 
 def _check_key(key: Sequence[str], fields: list[pa.Field]) -> None:

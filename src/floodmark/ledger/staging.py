@@ -35,9 +35,9 @@ from floodmark.ledger.data_input import (
     with_constants,
 )
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.schema import Layout
+from floodmark.ledger.schema import Layout, quote_name
 from floodmark.ledger.text_files import guess_columns, guess_hive_types, hive_row, read_text
-from floodmark.ledger.types import arrow_schema, optional_columns
+from floodmark.ledger.types import arrow_schema, optional_columns, spark_schema
 from floodmark.storage.scratch import explain_write_errors
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,8 @@ def stage(
             return StagedParts(list(parquet_parts(paths, origin="the data")), thread_runner())
         case SparkData(frame):
             check_columns(arrow_schema(frame.schema), layout, "the data")
-            return StagedParts(_stage_spark(frame, folder, objects), _runner_after_spark(runtime))
+            parts = _stage_spark(with_typed_columns(frame, layout), folder, objects)
+            return StagedParts(parts, _runner_after_spark(runtime))
         case FileData(paths, "parquet", hive):
             added = [hive_row(path, values, layout) for path, values in zip(paths, hive, strict=True)]
             for path, row in zip(paths, added, strict=True):
@@ -150,6 +151,24 @@ def _runner_after_spark(runtime: Runtime) -> Callable[..., list[Any]]:
 def thread_runner() -> Callable[..., list[Any]]:
     """Run tasks with threads of this process."""
     return partial(run_in_threads, threads=os.cpu_count() or 1)
+
+
+def with_typed_columns(frame: Any, layout: Layout) -> Any:
+    """The frame with the dataset's types for columns of nulls without a type, which Spark cannot write."""
+    from pyspark.sql import functions
+    from pyspark.sql.types import NullType
+
+    if not any(isinstance(field.dataType, NullType) for field in frame.schema.fields):
+        return frame
+    declared = {field.name: field.dataType for field in spark_schema(layout.data).fields}
+    columns = []
+    for field in frame.schema.fields:
+        column = functions.col(quote_name(field.name))
+        if not isinstance(field.dataType, NullType):
+            columns.append(column)
+        elif field.name in declared:  # others have no values, and the dataset need not have them
+            columns.append(column.cast(declared[field.name]).alias(field.name))
+    return frame.select(*columns)
 
 
 def _stage_spark(frame: Any, folder: Path, objects: DatasetObjects) -> list[Part]:

@@ -207,6 +207,21 @@ def _unsupported(column: str, data_type: object, why: str) -> UnsupportedType:
     )
 
 
+def widen_decimals(column: Any) -> Any:
+    """Decimals of Python in the type that Spark gives them, decimal(38, 18), if all of them fit.
+
+    Arrow gives them the precision of the values that it sees, into which the next value might not fit.
+    """
+    if not pa.types.is_decimal(column.type):
+        return column
+    for wide in (pa.decimal128(38, 18), pa.decimal128(38, max(column.type.scale, 0))):
+        try:  # through 256 bits, because Arrow does not notice that 128 bits overflow
+            return column.cast(pa.decimal256(76, max(column.type.scale, 18))).cast(wide)
+        except pa.ArrowInvalid:  # too many digits before or after the point
+            continue
+    return column
+
+
 # Spark
 
 

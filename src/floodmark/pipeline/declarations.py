@@ -18,6 +18,7 @@ from floodmark.transforms.step import check_step_name, find_caller
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from floodmark.functions.udf import Udf
     from floodmark.ledger.data_input import Format
@@ -44,7 +45,7 @@ class DatasetSpec:
     compare: Sequence[str] | str | None = None
     lookup: Sequence[str] | str | None = None
     event_time: str | None = None
-    schema: pa.Schema | Mapping[str, Any] | None = None
+    schema: pa.Schema | Mapping[str, Any] | StructType | str | None = None
     partition_by: str | None = None
     row_group_size: int | None = None
     late_merge: str | None = None

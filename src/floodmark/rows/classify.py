@@ -105,6 +105,8 @@ def check_key(data: pa.Table, layout: Layout, strategy: Strategy, where: str) ->
 
 
 def _operations(column: Any, name: str, where: str) -> Ops:
+    if len(column) == 0:
+        return np.empty(0, np.int32)
     if column.null_count or not pa.types.is_integer(column.type):
         what = f"{column.null_count} rows without a value" if column.null_count else f"type {column.type}"
         raise BadPrimaryKey(

@@ -17,22 +17,20 @@ from floodmark.engine.run import run_on_spark
 from floodmark.engine.session import Runtime
 from floodmark.errors import ObjectNotFound, UnreadableSlice
 from floodmark.ledger.append import Write, WriteResult
-from floodmark.ledger.block_attributes import BatchTally, tally_attributes
+from floodmark.ledger.block_attributes import BatchTally
 from floodmark.ledger.casting import check_columns
 from floodmark.ledger.commit import (
     PlannedBlock,
     data_events,
     describe_commit,
-    empty_event,
     plan_blocks,
     publish,
-    unchanged_commit,
 )
-from floodmark.ledger.data_input import PART_BYTES, Incoming, SparkData, TableData
+from floodmark.ledger.data_input import PART_BYTES, Incoming, SparkData
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout, row_group_size_of
 from floodmark.ledger.snapshot import Snapshot
-from floodmark.ledger.staging import StagedParts, incoming_schema, stage, thread_runner
+from floodmark.ledger.staging import StagedParts, incoming_schema, stage, thread_runner, with_typed_columns
 from floodmark.ledger.strategy import MergeKind, Strategy, strategy_of
 from floodmark.ledger.types import arrow_schema
 from floodmark.rows import bucket_merge, key_index_loader
@@ -88,8 +86,7 @@ class KeyedWrite(Write):
 
     def _run(self, snapshot: Snapshot, folder: Path) -> WriteResult:
         objects = snapshot.objects
-        if snapshot.layout is None and isinstance(self.data, TableData) and self.data.table.num_rows == 0:
-            raise self._nothing()  # checked before the columns, which often have no types in an empty frame
+        self._check_has_rows(snapshot)
         intake = BatchIntake(self.data, objects, self.runtime, folder)
         prepared = self._prepare(snapshot, intake, None)
         with objects.turn():
@@ -187,9 +184,10 @@ class KeyedWrite(Write):
             rows = "1 row" if tally.duplicates == 1 else f"{tally.duplicates} rows"
             _log.warning("a later row of the same key replaced %s of the batch for %r", rows, self.name)
         events = self._events(snapshot, prepared)
+        if not prepared.made and snapshot.layout is None:
+            raise self._nothing()
         if not events:
-            snapshot.objects.head.make_durable()  # the commit that makes this write unnecessary must survive a crash
-            return WriteResult(unchanged_commit(snapshot.head, snapshot.head_block, snapshot.state, tally), snapshot)
+            return self._unchanged(snapshot, tally)
         planned, state = plan_blocks(snapshot.state, events, prepared.system_time)
         if not publish(snapshot.objects, snapshot.head, [m.file for m in prepared.made], planned):
             return None
@@ -207,10 +205,7 @@ class KeyedWrite(Write):
             files = [m.file for m in prepared.made]
             data = data_events(snapshot.state, files, self.source_state, prepared.tally)
             return [*prepared.definitions, *data]
-        if self.source_state is None:
-            return []
-        empty = replace(empty_event(snapshot.state), extra=tally_attributes(prepared.tally))
-        return [replace(empty, new_source_state=self.source_state)]
+        return self._events_without_rows(snapshot, prepared.tally)
 
     def _derive(self, after: Snapshot, prepared: PreparedMerge) -> None:
         """Add the committed records to the key index and the row copies."""
@@ -304,7 +299,7 @@ class BatchIntake:
         frame = self.data.frame
         schema = arrow_schema(frame.schema)
         check_columns(schema, accepted_layout(layout, strategy, schema), "the data")
-        return sort_spark_frame(frame, layout, strategy, self.folder, self.objects)
+        return sort_spark_frame(with_typed_columns(frame, layout), layout, strategy, self.folder, self.objects)
 
     def _split(self, files: list[SortedFile], runner: Runner, layout: Layout, strategy: Strategy) -> BatchBuckets:
         if not files:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from floodmark.derive.inputs import InputSnapshot, LakeLike, snapshot_dataset
-from floodmark.errors import BadStep, UnsupportedType
+from floodmark.errors import BadData, BadStep, UnsupportedType
 from floodmark.ledger.schema import declare_vocab, fields_from
 
 
@@ -121,7 +121,7 @@ class OutputSpec:
             fields_from(self.schema)
         except UnsupportedType as error:
             raise BadStep(f"the schema of output {self.name!r}: {error.message}", hint=error.hint) from error
-        except (TypeError, ValueError) as error:
+        except BadData as error:
             raise BadStep(
                 f"schema={_shortly(self.schema)} of output {self.name!r} is not a schema",
                 hint="give types by column, {'id': 'int64'}, or a pyarrow schema",
