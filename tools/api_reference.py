@@ -38,7 +38,7 @@ PAGES = (
         "Datasets",
         "What `lake.create` and `lake[name]` return, and what its methods return. A pipeline declares datasets with "
         "[DatasetSpec](pipelines.md#datasetspec).",
-        ("Dataset", "Position", "Commit", "FoldReport", "PurgeReport", "VerifyReport", "LogEntry"),
+        ("Dataset", "Position", "Commit", "FoldReport", "PurgeReport", "EraseReport", "VerifyReport", "LogEntry"),
     ),
     Page(
         "columns",

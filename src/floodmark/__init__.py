@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from floodmark.pipeline.declarations import ViewSpec as ViewSpec
     from floodmark.pipeline.pipeline import Pipeline as Pipeline
     from floodmark.pipeline.run import PipelineReport as PipelineReport
+    from floodmark.rows.erase import EraseReport as EraseReport
     from floodmark.rows.fold import FoldReport as FoldReport
     from floodmark.rows.purge import PurgeReport as PurgeReport
     from floodmark.sources.external_table import ExternalTable as ExternalTable
@@ -103,6 +104,7 @@ _MODULES = {
     "RefreshReport": "views.plan",
     "PipelineReport": "pipeline.run",
     "FoldReport": "rows.fold",
+    "EraseReport": "rows.erase",
     "PurgeReport": "rows.purge",
     "VerifyReport": "ledger.verify",
     # Errors; all others are in floodmark.errors

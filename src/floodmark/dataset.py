@@ -17,13 +17,15 @@ from floodmark.chain.ids import DatasetId, Multihash
 from floodmark.columns.catalog import Catalog, ColumnDefinition
 from floodmark.columns.columns import ColumnStatus, ComputedColumns
 from floodmark.columns.snapshot import load_column_values
-from floodmark.errors import BadData, BadStep, UnknownColumns
-from floodmark.ledger.block_attributes import PURGE_SOURCE
+from floodmark.errors import BadData, BadStep, DatasetInUse, UnknownColumns
+from floodmark.ledger.block_attributes import ERASE_SOURCE, PURGE_SOURCE
 from floodmark.ledger.commit import Commit, to_datetime
 from floodmark.ledger.data_input import Format, recognise
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.log import LogEntry
+from floodmark.ledger.names import require_entry
 from floodmark.ledger.position import Position, position_at
+from floodmark.ledger.readers import find_holders
 from floodmark.ledger.scan import Scan, Where
 from floodmark.ledger.schema import fields_from, vocabulary
 from floodmark.ledger.selection import AsOf
@@ -31,6 +33,7 @@ from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.spark_read import ordered_frame, spark_frame
 from floodmark.ledger.strategy import Strategy, strategy_of
 from floodmark.ledger.verify import VerifyReport
+from floodmark.rows.erase import EraseReport
 from floodmark.rows.fold import FoldReport
 from floodmark.rows.purge import PurgeReport
 from floodmark.rows.rows import Rows, SideColumnsLoader
@@ -247,6 +250,40 @@ class Dataset:
         if after is not None:
             parts.columns.drop_purged(after)
         return done
+
+    def erase(self, keys: Any) -> EraseReport:
+        """Remove every version of some keys from every file of the dataset, permanently.
+
+        `keys` is as in `delete`. The slices with their records are written again without these records' values. The
+        chain, the offsets and all other records stay. The chain records which files were replaced, and the hashes of
+        the keys. Raises `DatasetInUse` if other datasets are computed from this one, since they may have the values.
+        """
+        self._check_not_read("erased")
+        parts = self.parts
+        done = parts.rows.erase(keys)
+        after = parts.ledger.latest
+        assert after is not None
+        parts.columns.drop_erased(after)
+        parts.timeline.drop_erased()
+        return done
+
+    def plan_erase(self, keys: Any) -> EraseReport:
+        """What `erase` would do. Changes nothing."""
+        return self.parts.ledger.retry_if_replaced(self.parts.rows.plan_erase, keys)
+
+    def _check_not_read(self, done: str) -> None:
+        """Raise `DatasetInUse` if other datasets are computed from this one."""
+        ledger = self.parts.ledger
+        holders = find_holders(ledger.objects.store, require_entry(ledger.objects.store, ledger.name))
+        if holders:
+            raise DatasetInUse(
+                f"no key of {ledger.name!r} was {done}: {', '.join(holders)} {'is' if len(holders) == 1 else 'are'} "
+                "computed from it and may have its values",
+                hint="drop what is computed from it, then erase, then run its pipeline again: "
+                + ", ".join(f"`floodmark drop {one} --cascade --yes`" for one in holders),
+                dataset=ledger.name,
+                readers=list(holders),
+            )
 
     def plan_purge(self, before: int | str | date | datetime) -> PurgeReport:
         """What `purge` would remove and carry. Changes nothing."""
@@ -527,6 +564,6 @@ def _source_state(source: str | None, state: str | None) -> SourceState | None:
         raise TypeError("source= and state= must be given together: the name of the source, and how far it was read")
     if source is None or state is None:
         return None
-    if source == PURGE_SOURCE:
-        raise BadData(f"the source name {source!r} is reserved for purges", hint="use another name")
+    if source in (PURGE_SOURCE, ERASE_SOURCE):
+        raise BadData(f"the source name {source!r} is reserved for purges and erasures", hint="use another name")
     return SourceState(source_name=source, kind=_SOURCE_KIND, value=str(state))

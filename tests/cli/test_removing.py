@@ -66,6 +66,33 @@ def test_purge_keeps_current_rows_and_says_so(run, folder):
     assert "no slice with history" in run("purge", "people", "--before", "3", "--yes").out
 
 
+def test_erase_asks_first_and_removes_every_version_of_a_key(run, folder):
+    dataset = people(run)
+    Lake("lake").drop("copy")
+    asked = run("erase", "people", "id=2")
+    assert asked.code == 2
+    assert "permanently erase 3 records of 1 key in 2 slices from people: add --yes" in asked.err
+    assert run("erase", "people", "id=2", "--dry-run").out == (
+        "would permanently erase 3 records of 1 key in 2 slices from people\n"
+    )
+    assert run("erase", "people", "id=2", "--yes").out == "people: erased 3 records of 1 key in 2 slices\n"
+    assert dataset.history(2).num_rows == 0
+    assert dataset.to_arrow()["id"].to_pylist() == [1, 3]
+    assert run("verify", "people").code == 0
+    assert "nothing to erase; no record has id=2" in run("erase", "people", "id=2").out
+    facts = run("erase", "people", "id=1", "--yes", "--json").json
+    assert (facts["erased_keys"], facts["records"], facts["current"], facts["slices"]) == (1, 1, 1, 1)
+
+
+def test_erase_names_what_is_computed_from_the_dataset(run, folder):
+    people(run)
+    shown = run("erase", "people", "id=2", "--dry-run")
+    assert "  copy has read it up to offset 2\n" in shown.out
+    refused = run("erase", "people", "id=2", "--yes")
+    assert refused.code == 1
+    assert "`floodmark drop copy --cascade --yes`" in refused.err
+
+
 def test_dry_run_of_a_drop_lists_what_is_computed_from_it(run, folder):
     people(run)
     answer = run("drop", "people", "--dry-run")

@@ -92,6 +92,7 @@ for _verb in (
     maintenance.verify,
     maintenance.doctor,
     maintenance.purge,
+    maintenance.erase,
     datasets.drop,
     datasets.rename,
 ):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli import output, targets
+from floodmark.cli import arguments, output, targets
 from floodmark.cli.command import Invocation, verb
 from floodmark.cli.exit_codes import FAILED, PROBLEMS, NoLake
 from floodmark.cli.output import escape_control_characters
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from floodmark.maintenance.checks import Finding
     from floodmark.maintenance.gc import GarbageObjects
     from floodmark.provenance.comparison import ReplayReport
+    from floodmark.rows.erase import EraseReport
     from floodmark.rows.purge import PurgeReport
     from floodmark.transforms.step import Step
 
@@ -100,6 +101,60 @@ def purge(call: Invocation, name: str, before: str, yes: bool, dry_run: bool) ->
         click.echo(f"{dataset.name}: nothing to purge; no slice with history is entirely before {before}")
     else:
         click.echo(f"{dataset.name}: nothing to purge; no slice is entirely before {before}")
+
+
+@verb("erase")
+@click.argument("name")
+@click.argument("given", metavar="COLUMN=VALUE...", nargs=-1, required=True)
+@removal_options
+def erase(call: Invocation, name: str, given: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+    """Remove every version of a key from every file, permanently.
+
+    \b
+    floodmark erase people id=7 --dry-run
+    floodmark erase people id=7 --yes
+
+    Use it to forget a person. The slices with records of the key are written again without these records' values;
+    copies, indexes and computed values of them are removed. The chain, the offsets and all other records stay. The
+    chain records what was replaced and the hash of the key, and `verify` checks it.
+
+    It is refused if other datasets are computed from this one, since they may have the values: drop these first, and
+    run their pipeline again afterwards.
+    """
+    lake = call.lake()
+    dataset, keys = lake[name], arguments.parse_keys(given)
+    typed, readers = arguments.cast_keys(keys, dataset), list_readers(lake, name)
+    plan = None if typed is None else dataset.plan_erase(typed)
+    facts = {"dataset": dataset.name, "keys": keys, **_erase_facts(plan)}
+    what = f"permanently erase {_erased_text(plan)} from {dataset.name}"
+    has_records = plan is not None and plan.records > 0
+    if not Removal(what, facts, readers).is_confirmed(call, yes or not has_records, dry_run):
+        return
+    done = None if typed is None else dataset.erase(typed)
+    if call.as_json:
+        output.emit(dataset=dataset.name, keys=keys, **_erase_facts(done))
+    elif done is None or not done.records:
+        click.echo(f"{dataset.name}: nothing to erase; no record has {arguments.format_keys(keys)}")
+    else:
+        click.echo(f"{dataset.name}: erased {_erased_text(done)}")
+
+
+def _erased_text(report: EraseReport | None) -> str:
+    if report is None:
+        return "nothing"
+    records = f"{output.format_count(report.records, 'record')} of {output.format_count(report.keys, 'key')}"
+    return f"{records} in {output.format_count(report.slices, 'slice')}"
+
+
+def _erase_facts(report: EraseReport | None) -> dict[str, int]:
+    if report is None:
+        return {"erased_keys": 0, "records": 0, "current": 0, "slices": 0}
+    return {
+        "erased_keys": report.keys,
+        "records": report.records,
+        "current": report.current,
+        "slices": report.slices,
+    }
 
 
 def _purged_text(report: PurgeReport) -> str:

@@ -262,15 +262,23 @@ class ComputedColumns:
         dataset_id = str(snapshot.state.dataset_id)
         drop_purged(self.objects, snapshot.purged_before, dataset_id, find_carried(snapshot))
 
+    def drop_erased(self, snapshot: Snapshot) -> None:
+        """Remove the values that were computed from erased records."""
+        from floodmark.columns.erase import drop_erased
+
+        drop_erased(self.objects, snapshot.erased, str(snapshot.state.dataset_id))
+
     def problems(self) -> list[VerifyProblem]:
         """The problems of the catalog, the manifests and the values."""
-        from floodmark.columns.verify import find_column_problems
+        from floodmark.columns.verify import find_column_problems, find_erased_values
 
         try:
             snapshot = self._ledger.snapshot()
         except FloodmarkError:  # the ledger reports that its chain cannot be read
             return find_column_problems(self.objects)
-        return find_column_problems(self.objects, snapshot.purged_before, str(snapshot.state.dataset_id))
+        dataset_id = str(snapshot.state.dataset_id)
+        found = find_column_problems(self.objects, snapshot.purged_before, dataset_id)
+        return [*found, *find_erased_values(self.objects, snapshot.erased, dataset_id)]
 
     def find_garbage(self, used: Callable[[Snapshot], Sequence[UsedCheckpoints]]) -> ColumnGarbage:
         """Old checkpoints and files that nothing needs. `used` returns other uses of checkpoints, for a snapshot."""

@@ -14,12 +14,14 @@ from floodmark.columns import column_file, row_errors
 from floodmark.columns import manifest as manifests
 from floodmark.columns.catalog import Catalog, ColumnDefinition, ColumnObjects
 from floodmark.columns.column_file import SegmentFile
+from floodmark.columns.erase import list_leftovers
 from floodmark.columns.manifest import ColumnManifest, ColumnSegment, Fragment
 from floodmark.columns.purge import find_purge_leftovers
 from floodmark.engine.run import GeneratorThreads
 from floodmark.errors import UnreadableColumn
 from floodmark.ledger.verify import VerifyProblem
 from floodmark.storage import row_sets
+from floodmark.storage.arrays import I64
 from floodmark.storage.parquet import ROW_GROUP_ROWS
 from floodmark.storage.pointer import read_consistently
 
@@ -41,6 +43,12 @@ def find_column_problems(objects: ColumnObjects, purged_before: int = 0, dataset
         )
     except UnreadableColumn as error:
         return [VerifyProblem("column", error.key, error.message)]
+
+
+def find_erased_values(objects: ColumnObjects, erased: I64, dataset_id: str) -> list[VerifyProblem]:
+    """Files and checkpoints that may have values of erased records."""
+    message = "it may have values of erased records; erase their keys again to remove it"
+    return [VerifyProblem("column", key, f"{key!r}: {message}") for key in list_leftovers(objects, erased, dataset_id)]
 
 
 def _problems(objects: ColumnObjects, catalog: Catalog, purged_before: int, dataset_id: str) -> list[VerifyProblem]:

@@ -1,10 +1,13 @@
-"""Floodmark's attributes on blocks: event-time bounds, the part of a commit, row counts, purges, carried rows.
+"""Floodmark's attributes on blocks: event-time bounds, the part of a commit, row counts, purges, carried rows, erased
+records.
 
 The chain is complete without them. With them, an index can be rebuilt without opening a data file.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -17,6 +20,8 @@ COMMIT_KEY = "floodmark.dev/commit"
 PURGE_SOURCE = "floodmark.dev/purge"
 PURGE_KEY = "floodmark.dev/purge"
 CARRIED_KEY = "floodmark.dev/carried"
+ERASE_SOURCE = "floodmark.dev/erase"
+ERASE_KEY = "floodmark.dev/erase"
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,48 @@ def carried_amount(event: DataEvent) -> int:
 def purged_before(state: SourceState) -> int:
     """The offset below which records are purged according to a source state; 0 if it is not a purge."""
     return int(state.value) if state.source_name == PURGE_SOURCE and state.value.isdigit() else 0
+
+
+@dataclass(frozen=True)
+class ErasedSlice:
+    """A slice that was written again without the values of some of its records."""
+
+    start: int
+    before: str  # the physical hash of the file that is gone
+    after: str  # the physical hash of the file that replaced it
+    logical: str  # the logical hash of the records in the new file
+    size_before: int
+    size: int
+    erased: tuple[int, ...]  # the offsets of all records of the slice without values, also of earlier erasures
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """What a block says was erased: the hashes of the keys, in hex, and the slices that had their records."""
+
+    keys: tuple[str, ...]
+    slices: tuple[ErasedSlice, ...]
+
+
+def erase_state(erasure: Erasure) -> SourceState:
+    """The source state that records an erasure on the chain."""
+    digest = hashlib.sha3_256(json.dumps(asdict(erasure), sort_keys=True).encode()).hexdigest()
+    return SourceState(source_name=ERASE_SOURCE, kind="floodmark.dev/erase", value=digest[:16])
+
+
+def erase_attributes(erasure: Erasure) -> ExtraAttributes:
+    """The attributes of an erasure."""
+    return ExtraAttributes.of({ERASE_KEY: asdict(erasure)})
+
+
+def erasure_of(event: DataEvent) -> Erasure | None:
+    """What this event erased; None if it erased nothing."""
+    note = _note(event, ERASE_KEY)
+    try:
+        slices = tuple(ErasedSlice(**{**one, "erased": tuple(one["erased"])}) for one in note["slices"])
+        return Erasure(tuple(note["keys"]), slices)
+    except (KeyError, TypeError):
+        return None
 
 
 def _note(event: DataEvent, key: str) -> dict[str, Any]:

@@ -13,11 +13,13 @@ from floodmark.chain.state import parse_input_ids
 from floodmark.chain.walk import walk_back
 from floodmark.errors import FloodmarkError
 from floodmark.ledger.block_attributes import (
+    ERASE_SOURCE,
     PURGE_SOURCE,
     BatchTally,
     carried_amount,
     carried_before,
     commit_part,
+    erasure_of,
     purged_before,
     tally_of,
 )
@@ -154,6 +156,8 @@ def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None, read: Sequ
     if state is not None and (previous is None or ev.source_state(previous) != state):
         if state.source_name == PURGE_SOURCE:
             moved.append(_purge_summary(event, purged_before(state)))
+        elif state.source_name == ERASE_SOURCE:
+            moved.append(_erase_summary(event))
         else:
             moved.append(f"source {state.source_name} at {state.value}")
     if not moved and event.new_checkpoint is not None:
@@ -165,6 +169,15 @@ def _purge_summary(event: ev.DataEvent, before: int) -> str:
     carried = carried_amount(event)
     rows = "1 current row of them was" if carried == 1 else f"{carried:,} current rows of them were"
     return f"purged records before offset {before}" + (f"; {rows} carried to new offsets" if carried else "")
+
+
+def _erase_summary(event: ev.DataEvent) -> str:
+    erasure = erasure_of(event)
+    if erasure is None:
+        return "erased records"
+    keys = "1 key" if len(erasure.keys) == 1 else f"{len(erasure.keys):,} keys"
+    slices = "1 slice" if len(erasure.slices) == 1 else f"{len(erasure.slices):,} slices"
+    return f"erased {keys} from {slices}"
 
 
 def _slice_summary(event: ev.DataEvent, new: ev.DataSlice, tally: BatchTally | None) -> str:

@@ -25,6 +25,12 @@ def find_readers(store: Store, entry: NameEntry) -> tuple[str, ...]:
     return tuple(reader.name for reader in _readers(entry, _inputs(store, entry)))
 
 
+def find_holders(store: Store, entry: NameEntry) -> tuple[str, ...]:
+    """The same, with the old rows of replaced views: datasets that may have values of this one's records."""
+    holders = _readers(entry, _inputs(store, entry, replaced=True))
+    return tuple(holder.name for holder in holders if holder.name != entry.name)
+
+
 def drop_order(store: Store, entry: NameEntry) -> list[str]:
     """The names of a dataset and of all datasets that are computed from it, directly or not: each after its readers."""
     inputs = _inputs(store, entry)
@@ -45,11 +51,11 @@ def _readers(entry: NameEntry, inputs: list[tuple[NameEntry, set[DatasetId]]]) -
     return (reader for reader, read in inputs if any(entry.is_name_of(one) for one in read))
 
 
-def _inputs(store: Store, but: NameEntry) -> list[tuple[NameEntry, set[DatasetId]]]:
-    """The inputs of every other dataset. The rows of a replaced view are left out: nothing computes them any more."""
+def _inputs(store: Store, but: NameEntry, replaced: bool = False) -> list[tuple[NameEntry, set[DatasetId]]]:
+    """The inputs of every other dataset, by default without rows of replaced views: nothing computes them any more."""
     found = []
     for entry in names.all_entries(store):
-        if entry.rows_of is None and entry.name != but.name:
+        if (replaced or entry.rows_of is None) and entry.name != but.name:
             ids = [one for one in (entry.id, entry.pending) if one is not None]
             found.append((entry, {read for one in ids for read in _input_ids(store, entry.name, one)}))
     return found

@@ -118,6 +118,7 @@ def select(snapshot: Snapshot, start: int, end: int, folded: Sequence[DataFile] 
     """Select the records with offsets in [start, end): from the folded files, and from slices for the rest."""
     slices = snapshot.slices
     starts, ends = slices.column("start").to_numpy(), slices.column("end").to_numpy()
+    erased = snapshot.erased[slice(*np.searchsorted(snapshot.erased, [start, end]))]
     # Offsets have no gaps and slices are in order, so two searches are enough.
     low = int(np.searchsorted(ends, start, side="right"))
     high = int(np.searchsorted(starts, end, side="left"))
@@ -129,7 +130,7 @@ def select(snapshot: Snapshot, start: int, end: int, folded: Sequence[DataFile] 
         first, last = np.searchsorted(starts, [file.start, file.end])
         is_selected[first:last] = False
     rest = slice_files(snapshot.objects, slices.filter(pa.array(is_selected)))
-    return Selection(start, end, tuple(sorted([*rest, *folded], key=lambda f: f.start)) if folded else rest)
+    return Selection(start, end, tuple(sorted([*rest, *folded], key=lambda f: f.start)) if folded else rest, erased)
 
 
 def slice_files(objects: DatasetObjects, slices: pa.Table) -> tuple[DataFile, ...]:

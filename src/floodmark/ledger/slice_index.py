@@ -35,6 +35,7 @@ from floodmark.ledger.slice_segment import (
     segment_name,
     span,
     state_key,
+    with_replaced_files,
 )
 from floodmark.storage.store import ObjectInfo
 from floodmark.storage.tiers import Tiers
@@ -88,7 +89,14 @@ class SliceIndex:
     def slices(self) -> pa.Table:
         """All slices, oldest first (purged ones included)."""
         tables = [s.slices for s in self.segments()]
-        return pa.concat_tables(reversed(tables)).combine_chunks() if tables else SLICES.empty_table()
+        slices = pa.concat_tables(reversed(tables)).combine_chunks() if tables else SLICES.empty_table()
+        return with_replaced_files(slices, self.erased())
+
+    def erased(self) -> pa.Table:
+        """The erased records, newest erasure last, with the files that replaced the files of their slices."""
+        if not self.newest.totals.erasures:
+            return self.newest.erased
+        return pa.concat_tables(reversed([s.erased for s in self.segments()])).combine_chunks()
 
     def slice_of(self, offset: int) -> pa.Table:
         """The slice that contains a record, purged or not, as one row. Reads segments from newest until it is found."""

@@ -23,13 +23,20 @@ from floodmark.chain.ids import SHA3_256, BlockRef, Multihash
 from floodmark.chain.walk import SkipPointers
 from floodmark.chain.walk import merge as merge_skips
 from floodmark.errors import ChainError
-from floodmark.ledger.block_attributes import carried_before, event_time_bounds, purged_amount, purged_before
+from floodmark.ledger.block_attributes import (
+    carried_before,
+    erasure_of,
+    event_time_bounds,
+    purged_amount,
+    purged_before,
+)
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument, Document
 
 _KIND = "slice index"
-_VERSION = 3
-"""Since version 2 a segment says that all blocks up to its last one were checked; since 3 it marks carried rows.
+_VERSION = 4
+"""Since version 2 a segment says that all blocks up to its last one were checked; since 3 it marks carried rows; since
+4 it has erased records.
 
 Older segments are rebuilt.
 """
@@ -48,6 +55,17 @@ SLICES = pa.schema(
         pa.field("carried", pa.int64(), nullable=False),  # the offset before which its rows were written first, else 0
     ]
 )
+ERASED = pa.schema(
+    [
+        pa.field("start", pa.int64(), nullable=False),  # of the slice
+        pa.field("physical", pa.binary(32), nullable=False),  # of the file that replaced its file
+        pa.field("before", pa.binary(32), nullable=False),  # the file that it replaced, which must not exist any more
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),  # of an erased record of the slice
+    ]
+)
+"""The erased records, newest erasure last: a slice may have been written again several times."""
+
 STATES = pa.schema(
     [
         pa.field("key", pa.binary(16), nullable=False),
@@ -55,6 +73,9 @@ STATES = pa.schema(
         pa.field("block", pa.binary(32), nullable=False),
     ]
 )
+
+
+_TABLES = ("slices", "states", "erased")
 
 
 class BadSegment(Exception):
@@ -71,6 +92,7 @@ class Totals:
     last_state: SourceState | None = None
     data_block: str | None = None  # the hash of the block with the last record
     carried_end: int = 0  # the offset after the last record that a purge carried
+    erasures: int = 0  # how many blocks erased records
 
 
 @dataclass(frozen=True)
@@ -92,6 +114,7 @@ class SliceSegment:
     definitions: dict[str, bytes] = field(repr=False)  # the newest non-routine block of each kind, as bytes
     slices: pa.Table = field(repr=False)
     states: pa.Table = field(repr=False)
+    erased: pa.Table = field(repr=False, default_factory=lambda: ERASED.empty_table())
 
     @property
     def name(self) -> str:
@@ -125,7 +148,8 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
     states: list[tuple[Any, ...]] = []
     count = 0
     n_slices, n_bytes, purged, last_state = totals.slices, totals.bytes, totals.purged_before, totals.last_state
-    data_block, carried_end = totals.data_block, totals.carried_end
+    data_block, carried_end, erasures = totals.data_block, totals.carried_end, totals.erasures
+    erased: list[tuple[Any, ...]] = []
     for block_hash, data, block in blocks:
         ref, event = BlockRef(block.sequence_number, block_hash), block.event
         if skips is None:
@@ -160,6 +184,12 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
             n_slices += 1
             n_bytes += new.size
             data_block = block_hash.digest.hex()
+        if isinstance(event, AddData) and (erasure := erasure_of(event)) is not None:
+            erasures += 1
+            for one in erasure.slices:
+                files = (Multihash.parse(one.after).digest, Multihash.parse(one.before).digest)
+                erased += [(one.start, *files, one.size, offset) for offset in one.erased]
+                n_bytes += one.size - one.size_before
         if isinstance(event, AddData) and event.new_source_state not in (None, last_state):
             last_state = event.new_source_state
             assert last_state is not None
@@ -172,12 +202,27 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
     return SliceSegment(
         skips=skips,
         blocks=count,
-        totals=Totals(n_slices, n_bytes, purged, last_state, data_block, carried_end),
+        totals=Totals(n_slices, n_bytes, purged, last_state, data_block, carried_end, erasures),
         older=(previous.as_older, *previous.older) if previous else (),
         definitions=definitions,
         slices=_table(rows, SLICES),
         states=_table(states, STATES),
+        erased=_table(erased, ERASED),
     )
+
+
+def with_replaced_files(slices: pa.Table, erased: pa.Table) -> pa.Table:
+    """The slices with the files and sizes that erasures gave them."""
+    if erased.num_rows == 0:
+        return slices
+    newest = {row["start"]: (row["physical"], row["size"]) for row in erased.to_pylist()}
+    rows = zip(*(slices.column(name).to_pylist() for name in ("start", "physical", "size")), strict=True)
+    now = [newest.get(start, (physical, size)) for start, physical, size in rows]
+    for place, name in enumerate(("physical", "size")):
+        at = slices.schema.get_field_index(name)
+        values = pa.array([one[place] for one in now], slices.schema.field(at).type)
+        slices = slices.set_column(at, slices.schema.field(at), values)
+    return slices
 
 
 def merge_segments(segments: Sequence[SliceSegment]) -> SliceSegment:
@@ -198,6 +243,7 @@ def merge_segments(segments: Sequence[SliceSegment]) -> SliceSegment:
         definitions=newest.definitions,
         slices=pa.concat_tables([s.slices for s in in_order]).combine_chunks(),
         states=pa.concat_tables([s.states for s in in_order]).combine_chunks(),
+        erased=pa.concat_tables([s.erased for s in in_order]).combine_chunks(),
     )
 
 
@@ -215,11 +261,12 @@ def encode(segment: SliceSegment) -> bytes:
             "last_state": None if state is None else [state.source_name, state.kind, state.value],
             "data_block": totals.data_block,
             "carried_end": totals.carried_end,
+            "erasures": totals.erasures,
         },
         "older": [[o.name, o.blocks] for o in segment.older],
         "definitions": segment.definitions,
     }
-    return document.encode(_KIND, _VERSION, facts, {"slices": _ipc(segment.slices), "states": _ipc(segment.states)})
+    return document.encode(_KIND, _VERSION, facts, {name: _ipc(getattr(segment, name)) for name in _TABLES})
 
 
 def decode(data: bytes) -> SliceSegment:
@@ -238,6 +285,7 @@ def decode(data: bytes) -> SliceSegment:
             definitions={k: bytes.fromhex(v) for k, v in meta["definitions"].items()},
             slices=_table_in(decoded, "slices"),
             states=_table_in(decoded, "states"),
+            erased=_table_in(decoded, "erased"),
         )
     except (DamagedDocument, KeyError, TypeError, ValueError, pa.ArrowInvalid, ChainError) as error:
         raise BadSegment(str(error)) from error

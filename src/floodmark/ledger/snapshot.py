@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,8 +21,11 @@ from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout, layout_from_odf, vocabulary
 from floodmark.ledger.slice_index import SegmentCache, SliceIndex
 from floodmark.ledger.slice_segment import BadSegment
+from floodmark.storage.arrays import I64
 
 T = TypeVar("T")
+
+_NO_OFFSETS: I64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,23 @@ class Snapshot:
     def ever_carried(self) -> tuple[CarriedRecords, ...]:
         """The same, with records that a later purge removed."""
         return _carried_in(self.all_slices) if self.carried_end else ()
+
+    @property
+    def erasures(self) -> int:
+        """How many blocks erased records."""
+        return self._index.newest.totals.erasures
+
+    @cached_property
+    def erased(self) -> I64:
+        """The sorted offsets of records whose values were erased. They are in the slices, but no reader sees them."""
+        if not self.erasures:
+            return _NO_OFFSETS
+        return np.unique(self.erased_records.column("offset").to_numpy())
+
+    @property
+    def erased_records(self) -> pa.Table:
+        """The erased records, with the files that had them and those that replaced these."""
+        return self._with_repair(lambda index: index.erased())
 
     @property
     def records(self) -> int:

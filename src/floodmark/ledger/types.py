@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -313,3 +314,30 @@ def _instants_in_utc(data_type: pa.DataType) -> pa.DataType:
     if types.is_struct(t):
         return pa.struct([pa.field(f.name, _instants_in_utc(f.type)) for f in t])
     return data_type
+
+
+def blank_value(data_type: pa.DataType) -> Any:
+    """A value of a type that says nothing."""
+    types = pa.types
+    if types.is_string(data_type) or types.is_large_string(data_type):
+        return ""
+    if types.is_fixed_size_binary(data_type):
+        return bytes(data_type.byte_width)
+    if types.is_binary(data_type) or types.is_large_binary(data_type):
+        return b""
+    if types.is_boolean(data_type):
+        return False
+    if types.is_decimal(data_type):
+        return Decimal(0)
+    if types.is_list(data_type) or types.is_large_list(data_type):
+        return []
+    if types.is_struct(data_type):
+        struct: Any = data_type
+        return {
+            f.name: None if f.nullable else blank_value(f.type)
+            for f in (struct.field(i) for i in range(struct.num_fields))
+        }
+    if types.is_floating(data_type) or types.is_integer(data_type):
+        return 0
+    width = pa.int64() if data_type.bit_width == 64 else pa.int32()
+    return pa.array([0], width).cast(data_type)[0].as_py()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,10 @@ from floodmark.engine.run import run_in_threads, run_on_spark
 from floodmark.engine.session import Runtime
 from floodmark.errors import BadId, ChainError, ObjectNotFound, StorageError, UnsupportedType
 from floodmark.ledger import snapshot as snapshots
-from floodmark.ledger.block_attributes import purged_before
+from floodmark.ledger.block_attributes import ErasedSlice, Erasure, erasure_of, purged_before
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout, layout_from_odf, vocabulary
+from floodmark.ledger.types import blank_value
 from floodmark.ledger.witness import Witness, read_witness, write_witness
 from floodmark.storage.logical_hash import compose_hash, hashes_alike, table_digests
 from floodmark.storage.parquet import recorded_digests
@@ -87,6 +88,7 @@ def verify(
     purge_offset = max((purged_before(s) for s in states if s is not None), default=0)
     purged = 0
     checkpoints: dict[Multihash, tuple[int, Checkpoint]] = {}
+    replaced = {one.start: one for erasure in _erasures(chain) for one in erasure.slices}
     for block_hash, block in chain.blocks:
         if chain.reaches_seed:
             problems += [_broken(block_hash, block, error) for error in rules.problems(state, block)]
@@ -99,7 +101,12 @@ def verify(
                 purged += 1
             else:
                 layout = _layout(state) if chain.reaches_seed else None  # the block with the schema may be missing
-                checks.append(SliceCheck(objects, block.sequence_number, block_hash, event.new_data, layout))
+                data, erasure = event.new_data, replaced.get(event.new_data.offset_interval.start)
+                erased: tuple[int, ...] = ()
+                if erasure is not None:
+                    data = _rewritten(data, erasure)
+                    erased = erasure.erased
+                checks.append(SliceCheck(objects, block.sequence_number, block_hash, data, layout, erased))
         if event.new_checkpoint is not None:
             checkpoints[event.new_checkpoint.physical_hash] = (block.sequence_number, event.new_checkpoint)
     checks += _checkpoint_checks(objects, checkpoints, state.checkpoint)
@@ -115,6 +122,7 @@ def verify(
             problems += in_file
     finally:
         progress.finish()
+    problems += _erasure_problems(objects, chain, replaced)
     if not problems:
         problems += _check_index(objects, head, chain)
         write_witness(objects, Witness(chain.blocks[-1][1].sequence_number, head))
@@ -178,17 +186,49 @@ def _checkpoint_checks(
 def _check_index(objects: DatasetObjects, head: Multihash, chain: _Chain) -> Iterator[VerifyProblem]:
     """Check that the slice index lists the same slices as the chain."""
     snapshot = snapshots.load_snapshot(objects, head, {})
+    replaced = {one.start: one for erasure in _erasures(chain) for one in erasure.slices}
     indexed = [(row["start"], row["end"] - 1, row["physical"]) for row in snapshot.all_slices.to_pylist()]
-    chained = [
-        (e.new_data.offset_interval.start, e.new_data.offset_interval.end, e.new_data.physical_hash.digest)
-        for e in _events(chain)
-        if e.new_data is not None
+    slices = [e.new_data for e in _events(chain) if e.new_data is not None]
+    now = [
+        _rewritten(s, replaced[s.offset_interval.start]) if s.offset_interval.start in replaced else s for s in slices
     ]
+    chained = [(s.offset_interval.start, s.offset_interval.end, s.physical_hash.digest) for s in now]
     if indexed != chained:
         key = objects.index_key("")
         yield VerifyProblem(
             "index", key, f"the slice index lists {len(indexed)} slices, not the chain's {len(chained)}"
         )
+
+
+def _erasures(chain: _Chain) -> Iterator[Erasure]:
+    """What was erased, oldest first."""
+    for event in _events(chain):
+        if (erasure := erasure_of(event)) is not None:
+            yield erasure
+
+
+def _rewritten(data: DataSlice, erasure: ErasedSlice) -> DataSlice:
+    """A slice as an erasure left it: the block has the hashes of the file that is gone."""
+    after, logical = Multihash.parse(erasure.after), Multihash.parse(erasure.logical)
+    return replace(data, physical_hash=after, logical_hash=logical, size=erasure.size)
+
+
+def _erasure_problems(
+    objects: DatasetObjects, chain: _Chain, replaced: Mapping[int, ErasedSlice]
+) -> Iterator[VerifyProblem]:
+    """Check that each erasure replaced the file that the chain names, and that this file is gone."""
+    files = {e.new_data.offset_interval.start: e.new_data.physical_hash.text for e in _events(chain) if e.new_data}
+    named = {one.after for one in replaced.values()}
+    for erasure in _erasures(chain):
+        for one in erasure.slices:
+            key = objects.data_key(Multihash.parse(one.before))
+            if files.get(one.start) != one.before:
+                message = f"an erasure replaced a file of record {one.start} that the chain does not name"
+                yield VerifyProblem("erasure", key, message)
+            files[one.start] = one.after
+            if one.before not in named and objects.store.stat(key) is not None:
+                message = f"the file has erased records of the slice from record {one.start} on; {_AGAIN}"
+                yield VerifyProblem("erasure", key, message)
 
 
 def _events(chain: _Chain) -> Iterator[AddData | ExecuteTransform]:
@@ -208,6 +248,8 @@ def _broken(block_hash: Multihash, block: MetadataBlock, error: ChainError) -> V
 def _rows(task: SliceCheck | CheckpointCheck) -> int:
     return task.data.rows if isinstance(task, SliceCheck) else 0
 
+
+_AGAIN = "erase the key again to delete it"
 
 # Checks of single files
 
@@ -235,6 +277,7 @@ class SliceCheck:
     block_hash: Multihash
     data: DataSlice
     layout: Layout | None  # None: not known
+    erased: tuple[int, ...] = ()  # the offsets of records that must have no values
 
     @property
     def size(self) -> int:
@@ -342,6 +385,19 @@ def _columns(task: SliceCheck, file: pq.ParquetFile) -> Any:
     return pa.table(columns, schema=file.schema_arrow.remove_metadata())
 
 
+def _erased_values(task: SliceCheck, table: pa.Table) -> Iterator[VerifyProblem]:
+    """Erased records have no values: nulls, or the same value in all of them where nulls are not allowed."""
+    assert task.layout is not None
+    at = np.array(task.erased, np.int64) - task.data.offset_interval.start
+    for column in task.layout.data:
+        if len(at) == 0 or column.name not in table.column_names or column.name == task.layout.event_time:
+            continue
+        values = table.column(column.name).take(pa.array(at)).to_pylist()
+        blank = None if column.nullable else blank_value(column.type)
+        if any(value != blank for value in values):
+            yield task.problem(f"column {column.name!r} still has values of erased records", column.name)
+
+
 def _differing_columns(
     task: SliceCheck, file: pq.ParquetFile, digests: dict[str, list[bytes]]
 ) -> Iterator[VerifyProblem]:
@@ -377,6 +433,7 @@ def _check_records(task: SliceCheck, table: pa.Table) -> Iterator[VerifyProblem]
     offsets = table.column(vocab.offset).to_numpy()
     if not np.array_equal(offsets, np.arange(interval.start, interval.end + 1)):
         yield task.problem(f"the offsets are not {interval.start} to {interval.end} in order", vocab.offset)
+    yield from _erased_values(task, table)
     if vocab.op in table.column_names:
         bounds: Any = pc.min_max(table.column(vocab.op))
         low, high = bounds["min"].as_py(), bounds["max"].as_py()

@@ -95,11 +95,13 @@ class StrayGarbage(ChainGarbage):
     def _named_objects(self, snapshot: Snapshot) -> set[str]:
         """The keys of all blocks of the chain, and of the slices that are not purged."""
         keys = set()
+        slices = snapshot.all_slices  # with the files that erasures gave them
+        files = dict(zip(slices.column("start").to_pylist(), slices.column("physical").to_pylist(), strict=True))
         for block_hash, _, block in walk_back(self.objects.get_block, snapshot.head):
             keys.add(self.objects.block_key(block_hash))
             data = block.event.new_data if isinstance(block.event, AddData | ExecuteTransform) else None
             if data is not None and data.offset_interval.end >= snapshot.purged_before:
-                keys.add(self.objects.data_key(data.physical_hash))
+                keys.add(self.objects.data_key(Multihash(SHA3_256, files[data.offset_interval.start])))
         return keys
 
 

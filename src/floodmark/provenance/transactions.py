@@ -26,7 +26,7 @@ from floodmark.dataset import Dataset
 from floodmark.derive.inputs import InputSnapshot, LakeLike
 from floodmark.derive.row_search import read_rows
 from floodmark.ledger import names
-from floodmark.ledger.block_attributes import PURGE_SOURCE, commit_part
+from floodmark.ledger.block_attributes import ERASE_SOURCE, PURGE_SOURCE, commit_part
 from floodmark.ledger.commit import ends_transaction
 from floodmark.ledger.create import dataset_objects
 from floodmark.ledger.ledger import Ledger
@@ -148,7 +148,7 @@ class OpenedDataset:
     def new_source_state(self, transaction: Transaction) -> SourceState | None:
         """The source state that a write set, None when it only repeats the state of an earlier block."""
         state = source_state(transaction.event)
-        if state is None or state.source_name == PURGE_SOURCE:
+        if state is None or state.source_name in (PURGE_SOURCE, ERASE_SOURCE):
             return None
         parts = commit_part(transaction.event)[1]
         seen = 0

@@ -42,7 +42,7 @@ from floodmark.rows.live_rows import (
 from floodmark.rows.row_copies import remove_dead_copies
 from floodmark.storage import sweep
 from floodmark.storage.arrays import I64
-from floodmark.storage.parquet import ROW_GROUP_ROWS, write_rows
+from floodmark.storage.parquet import ROW_GROUP_ROWS, has_records, write_rows
 from floodmark.storage.scratch import explain_write_errors, staging_area
 from floodmark.storage.sweep import GRACE_NANOS
 
@@ -251,6 +251,26 @@ def drop_purged(objects: DatasetObjects, purged_before: int) -> None:
         start = first_offset(info.key)
         if start is not None and start < purged_before:
             objects.store.delete(info.key)
+
+
+def list_files_with(objects: DatasetObjects, offsets: I64) -> list[str]:
+    """The keys of all folded files that have one of these records."""
+    return [info.key for info in objects.fold_files() if has_records(objects.store, info.key, offsets)]
+
+
+def drop_files_with(objects: DatasetObjects, offsets: I64) -> None:
+    """Delete all folded files that have one of these records, also those that no manifest names."""
+    doomed = set(list_files_with(objects, offsets))
+    if not doomed:
+        return
+    before = read_manifest(objects)
+    after = FoldManifest(
+        tuple(f for f in before.files if f.key(objects) not in doomed),
+        tuple(r for r in before.retired if r.key(objects) not in doomed),
+    )
+    objects.store.put_derived(objects.fold_manifest_key, encode_manifest(after))
+    for key in doomed:
+        objects.store.delete(key)
 
 
 def _purged_before_now(snapshot: Snapshot) -> int:

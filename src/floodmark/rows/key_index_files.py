@@ -38,10 +38,11 @@ class KeyIndexShape:
     key: tuple[str, ...]
     lookup: tuple[str, ...]
     hashing: int = HASH_VERSION
+    erasures: int = 0  # how many blocks had erased records: an older index has the keys of these records
 
     @staticmethod
-    def of(strategy: Strategy) -> KeyIndexShape:
-        return KeyIndexShape(strategy.key, strategy.lookup)
+    def of(strategy: Strategy, erasures: int = 0) -> KeyIndexShape:
+        return KeyIndexShape(strategy.key, strategy.lookup, erasures=erasures)
 
     @property
     def has_prefix(self) -> bool:
@@ -123,7 +124,7 @@ def decode_index(name: str, data: bytes) -> KeyManifest:
         sequence_number, digest = content["at"]
         shape = content["shape"]
         manifest = KeyManifest(
-            shape=KeyIndexShape(tuple(shape["key"]), tuple(shape["lookup"]), shape["hashing"]),
+            shape=KeyIndexShape(tuple(shape["key"]), tuple(shape["lookup"]), shape["hashing"], shape["erasures"]),
             at=(sequence_number, bytes.fromhex(digest)),
             start=content["start"],
             end=content["end"],

@@ -26,6 +26,7 @@ from floodmark.ledger.schema import Layout
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
 from floodmark.ledger.verify import VerifyProblem
+from floodmark.rows.classify import RETRACT
 from floodmark.rows.key_entries import IndexRecords, KeyEntries
 from floodmark.rows.key_index import NEWEST, KeyIndex, empty_index, open_index
 from floodmark.rows.key_index_files import (
@@ -118,7 +119,7 @@ class _IndexTarget:
 
     @staticmethod
     def of(snapshot: Snapshot) -> _IndexTarget:
-        shape = KeyIndexShape.of(strategy_of(snapshot.state))
+        shape = KeyIndexShape.of(strategy_of(snapshot.state), snapshot.erasures)
         if not shape.key:
             raise ValueError("an append dataset has no key index")
         newest = snapshot.index.newest.slices
@@ -270,7 +271,7 @@ def _batches(snapshot: Snapshot, shape: KeyIndexShape, start: int) -> Iterator[H
         if first != start:
             raise _unreadable(start, first, f"the slice after record {start - 1} begins with record {first}")
         for batch in _read_keys(snapshot, layout, Multihash(SHA3_256, physical), first, end):
-            yield _hashed(batch, layout, shape, start)
+            yield _without_erased(_hashed(batch, layout, shape, start), snapshot.erased)
             start += batch.num_rows
         if start != end:
             raise _unreadable(first, end, f"it has {start - first} records")
@@ -304,6 +305,24 @@ def _hashed(batch: pa.RecordBatch, layout: Layout, shape: KeyIndexShape, start: 
         op,
         hash_rows(table, shape.lookup) if shape.has_prefix else None,
     )
+
+
+def _without_erased(records: HashedRecords, erased: I64) -> HashedRecords:
+    """The records, of which erased ones are retractions of keys that no row has: they are never current."""
+    mine = erased[slice(*np.searchsorted(erased, [records.start, records.end]))]
+    if len(mine) == 0:
+        return records
+    at, nothing = mine - records.start, np.uint64(0)
+    op = records.op.copy()
+    op[at] = RETRACT
+
+    def unknown(hashes: Hashes) -> Hashes:
+        high, low = hashes.high.copy(), hashes.low.copy()
+        high[at], low[at] = mine.astype(np.uint64), nothing
+        return Hashes(high, low)
+
+    lookup = None if records.lookup is None else unknown(records.lookup)
+    return HashedRecords(records.start, unknown(records.key), unknown(records.row), op, lookup)
 
 
 def _joined(parts: list[HashedRecords]) -> HashedRecords:

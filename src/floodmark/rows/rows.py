@@ -31,6 +31,7 @@ from floodmark.ledger.snapshot import Snapshot, load_snapshot
 from floodmark.ledger.strategy import strategy_of
 from floodmark.ledger.verify import VerifyProblem
 from floodmark.rows import key_index_files, key_index_loader
+from floodmark.rows.erase import EraseReport, erase, erasure_problems, plan_erase
 from floodmark.rows.fold import FoldReport, FoldRule, fold, fold_if_due
 from floodmark.rows.key_entries import Kills
 from floodmark.rows.key_index import KeyIndex
@@ -227,6 +228,16 @@ class Rows:
         dead = self.dead(snapshot) if strategy_of(snapshot.state).is_keyed else None
         return plan_purge(snapshot, purge_end(snapshot, ledger.name, before), dead)
 
+    def plan_erase(self, keys: Any) -> EraseReport:
+        """What `erase` would do."""
+        return plan_erase(self._ledger.name, self._ledger.snapshot(), reusable_keys(keys), self.cache)
+
+    def erase(self, keys: Any) -> EraseReport:
+        """Remove every record of some keys from the slices, and from copies and indexes of them."""
+        ledger = self._ledger
+        report, ledger.latest = erase(ledger.name, reusable_keys(keys), ledger.snapshot, ledger.runtime, self.cache)
+        return report
+
     def purge(self, before: int | str | date | datetime) -> PurgeReport:
         """Remove whole slices before an offset or an event time, with the copies of their rows."""
         ledger = self._ledger
@@ -241,7 +252,7 @@ class Rows:
             return []
         snapshot = load_snapshot(objects, head, {})  # without a cache, so that stored files are checked
         keyed = strategy_of(snapshot.state).is_keyed
-        return [*(_key_problems(snapshot) if keyed else ()), *fold_problems(snapshot)]
+        return [*(_key_problems(snapshot) if keyed else ()), *fold_problems(snapshot), *erasure_problems(snapshot)]
 
 
 def _key_problems(snapshot: Snapshot) -> list[VerifyProblem]:

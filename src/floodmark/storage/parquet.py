@@ -23,7 +23,8 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from floodmark.chain.ids import SHA3_256, Multihash
-from floodmark.errors import ObjectNotFound
+from floodmark.errors import ObjectNotFound, StorageError
+from floodmark.storage.arrays import I64
 from floodmark.storage.logical_hash import column_digests, compose_hash
 from floodmark.storage.store import Store
 
@@ -102,6 +103,13 @@ def write_slice(
         ],
         schema=pa.schema(system_fields(vocab)),
     )
+    return write_records(path, system, data, vocab, known_digests, row_group_rows)
+
+
+def write_records(
+    path: Path, system: pa.Table, data: pa.Table, vocab: Vocabulary, known_digests: Digests, row_group_rows: int
+) -> SliceFile:
+    """Write records, with their offsets, operations and system times, as a slice."""
     columns = [*system.columns, *data.columns]
     schema = pa.schema([*system.schema, *data.schema])
     table = pa.Table.from_arrays(columns, schema=schema)
@@ -119,7 +127,7 @@ def write_slice(
     low, high = event_time_bounds(data.column(vocab.event_time))
     return SliceFile(
         path=path,
-        rows=rows,
+        rows=table.num_rows,
         size=sink.size,
         physical_hash=Multihash(SHA3_256, sink.digest()),
         logical_hash=compose_hash(schema, [d for name in table.column_names for d in digests[name]]),
@@ -127,6 +135,19 @@ def write_slice(
         event_time_max=high,
         digests={name: digests[name] for name in data.column_names},
     )
+
+
+def has_records(store: Store, key: str, offsets: I64) -> bool:
+    """Whether a file, whose first column has offsets, has one of these records. An unreadable file counts as well."""
+    try:
+        with store.open(key) as source:
+            file = pq.ParquetFile(source)
+            found = file.read(columns=[file.schema_arrow.names[0]]).column(0).to_numpy()
+    except ObjectNotFound:
+        return False
+    except (StorageError, OSError, pa.ArrowException):
+        return True
+    return bool(np.isin(offsets, found).any())
 
 
 # Files with page checksums

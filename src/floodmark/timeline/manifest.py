@@ -28,7 +28,7 @@ from floodmark.ledger.objects import DerivedObjects
 from floodmark.storage import document
 from floodmark.storage.arrays import I64
 from floodmark.storage.document import DamagedDocument
-from floodmark.storage.parquet import ChecksummedFile
+from floodmark.storage.parquet import ChecksummedFile, has_records
 from floodmark.storage.pointer import Pointer
 from floodmark.storage.store import ObjectInfo
 from floodmark.timeline.pieces import Bundle, Partition, Piece, PieceOrigin, TimePoint, WaitingRun
@@ -280,6 +280,13 @@ def files_with_purged(objects: TimelineObjects, files: Sequence[str], purged_bef
         return [
             file for file, offset in zip(files, oldest, strict=True) if offset is not None and offset < purged_before
         ]
+
+
+def list_files_with(objects: TimelineObjects, offsets: I64) -> list[str]:
+    """The own files that have one of these records, named by the root or not."""
+    if len(offsets) == 0:
+        return []
+    return [objects.file(info.key) for info in objects.files() if has_records(objects.store, info.key, offsets)]
 
 
 def _smallest_offset(objects: TimelineObjects, file: str) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -64,6 +64,7 @@ class Root:
     manifests: tuple[ManifestRef, ...] = ()
     next_run: int = 0
     purged_before: int = 0  # no piece may hold records before this offset
+    erasures: int = 0  # how many blocks had erased records when it was built: no piece may hold these records
     bytes_in: int = 0
     bytes_written: int = 0
     last: LastUpdate | None = None
@@ -116,15 +117,21 @@ def load(objects: TimelineObjects) -> Root:
 def root_or_emptied(root: Root, snapshot: Snapshot, settings_digest: str) -> Root:
     """The root if it belongs to this chain and these settings; else an emptied root, with a warning."""
     if root.applied == 0:
-        return root if not root.manifests else root.emptied()
-    if root.settings_digest != settings_digest:
+        return _with_erasures(root if not root.manifests else root.emptied(), snapshot)
+    if root.erasures != snapshot.erasures:
+        problem = "may have records that were erased since"
+    elif root.settings_digest != settings_digest:
         problem = "has other settings than the dataset"
     elif not snapshot.block_of(root.applied - 1) == root.block != snapshot.block_of(root.applied):
         problem = f"has records up to offset {root.applied} of a block that is not on the chain"
     else:
         return root
     _log.warning("the timeline of %s %s; reads use the ledger", snapshot.objects.folder, problem)
-    return root.emptied()
+    return _with_erasures(root.emptied(), snapshot)
+
+
+def _with_erasures(root: Root, snapshot: Snapshot) -> Root:
+    return root if root.erasures == snapshot.erasures else replace(root, erasures=snapshot.erasures)
 
 
 def partitions(
@@ -183,6 +190,7 @@ def encode(root: Root) -> bytes:
         "manifests": [list(vars(m).values()) for m in root.manifests],
         "next_run": root.next_run,
         "purged_before": root.purged_before,
+        "erasures": root.erasures,
         "bytes_in": root.bytes_in,
         "bytes_written": root.bytes_written,
         "last": root.last,
@@ -205,6 +213,7 @@ def decode(data: bytes) -> Root:
         manifests=tuple(ManifestRef(*m) for m in facts["manifests"]),
         next_run=facts["next_run"],
         purged_before=facts["purged_before"],
+        erasures=facts["erasures"],
         bytes_in=facts["bytes_in"],
         bytes_written=facts["bytes_written"],
         last=None if last is None else LastUpdate(**last),

@@ -113,6 +113,12 @@ class Timeline:
         if settings is not None:
             purge.drop_purged(self._updating(settings))
 
+    def drop_erased(self) -> None:
+        """Remove the timeline's copies of erased records, after an erasure in this ledger."""
+        settings = self._latest_settings()
+        if settings is not None:
+            purge.drop_erased(self._updating(settings))
+
     def problems(self) -> list[VerifyProblem]:
         """The problems of the timeline: its files against their hashes, its rows against the ledger."""
         try:

@@ -18,7 +18,7 @@ from floodmark.timeline import settings as timeline_settings
 from floodmark.timeline.arrangement import Arrangement, MergeJob
 from floodmark.timeline.commit import RootChange, own_files
 from floodmark.timeline.intake import Arrival, TimelineIntake, take_next_slices
-from floodmark.timeline.manifest import files_with_purged, last_name
+from floodmark.timeline.manifest import files_with_purged, last_name, list_files_with
 from floodmark.timeline.merge import MergeResult, PieceMergeTask, RowGroupShape
 from floodmark.timeline.pieces import Partition, Piece, PieceOrigin, WaitingRun
 from floodmark.timeline.root import LastUpdate
@@ -299,6 +299,34 @@ def _with_results(parts: _Parts, merged: Iterable[MergeResult]) -> tuple[Piece, 
             continue
         found += next(results).pieces
     return tuple(found)
+
+
+_ERASED_LEFT = "the timeline of %s may have copies of erased records (%s); erase the key again to remove them"
+
+
+def drop_erased(writer: TimelineWriter) -> None:
+    """Build a timeline that has erased records again, and delete all files that have them."""
+    with log_failures(_ERASED_LEFT, writer.name), writer.unless_dropped(), writer.turn() as held:
+
+        def rebuild(state: WriterState) -> bool | None:
+            if not any(True for _ in state.objects.files()) and not state.root.applied:
+                return True  # it was never built
+            if advance(state, []) is None:
+                return None
+            return True
+
+        held.attempt(rebuild)
+        held.attempt(_delete_erased)
+
+
+def _delete_erased(state: WriterState) -> bool:
+    objects = state.objects
+    named = own_files(roots.partitions(objects, state.root))
+    for file in list_files_with(objects, state.snapshot.erased):
+        if file not in named:
+            objects.store.delete(objects.key(file))
+            objects.store.delete(objects.replaced_key(last_name(file)))
+    return True
 
 
 def delete_copies(state: WriterState) -> None:

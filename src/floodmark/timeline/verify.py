@@ -19,7 +19,7 @@ from floodmark.timeline import root as roots
 from floodmark.timeline import settings as timeline_settings
 from floodmark.timeline.bundles import ManifestRef
 from floodmark.timeline.commit import own_files, ref_of
-from floodmark.timeline.manifest import TimelineObjects, files_with_purged, parse_own_file
+from floodmark.timeline.manifest import TimelineObjects, files_with_purged, list_files_with, parse_own_file
 from floodmark.timeline.piece_files import PieceFiles, is_intact
 from floodmark.timeline.pieces import Partition, Piece, TimePoint, in_order
 from floodmark.timeline.root import Root
@@ -71,6 +71,8 @@ def _problems(
             yield _problem(objects.root_key, f"partition {label} is duplicate or out of order; {_REMEDY}")
     yield from _file_problems(objects, partitions)
     yield from _purged_problems(objects, snapshot.purged_before)
+    for file in list_files_with(objects, snapshot.erased):
+        yield _problem(objects.key(file), f"{file!r} holds erased records; erase their keys again to remove it")
     if partitions and root.purged_before < snapshot.purged_before:
         before = snapshot.purged_before
         message = f"the timeline still holds purged records, before offset {before}: a purge was interrupted"
