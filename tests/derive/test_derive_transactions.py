@@ -183,7 +183,7 @@ def test_new_version_may_return_one_more_column_in_the_same_transaction(world):
 @pytest.mark.parametrize(
     ("columns", "refusal", "said"),
     [
-        (COLUMNS.remove(2), MissingColumns, "has no column 'value' any more"),
+        (COLUMNS.remove(0), MissingColumns, "has no column 'k' any more"),
         (
             COLUMNS.set(2, pa.field("value", pa.string())),
             TypeMismatch,
@@ -193,7 +193,7 @@ def test_new_version_may_return_one_more_column_in_the_same_transaction(world):
 )
 def test_result_that_lacks_a_column_or_gives_it_another_type_is_refused_by_name(world, columns, refusal, said):
     with pytest.raises(refusal, match=said) as refused:
-        evolve_layout("output", world.output.snapshot().layout, columns)
+        evolve_layout("output", world.output.snapshot().layout, columns, key=["k"])
     assert "drop the output" in refused.value.hint
 
 

@@ -13,6 +13,7 @@ import floodmark as fm
 from floodmark.chain.events import SetTransform
 from floodmark.engine.progress import SilentProgress
 from floodmark.errors import BadMeta, BadStep, OutputTaken
+from floodmark.provenance.replay import replay
 from transforms.oracle import assert_right
 from transforms.racing import crash_before, raced_world, store_of
 from transforms.worlds import MAP, World, in_this_process, make_world
@@ -270,10 +271,75 @@ def test_new_version_with_more_columns_that_was_killed_goes_on_from_its_checkpoi
     assert sorted(world.lake["out"].to_arrow()["extra"].to_pylist()) == [2, 3]
 
 
-def test_new_version_that_drops_a_column_is_refused(world: World) -> None:
+def test_new_version_that_drops_a_column_keeps_it_as_null_and_says_so(world: World) -> None:
+    def renamed(rows: pa.Table) -> pa.Table:
+        return pa.table({"id": rows["id"], "v": rows["v"]})
+
+    step = fm.BatchTransform(renamed, ["a"], ["out"], name="step", version="2")
+    report = step.run(world.lake)
+    assert report.notes == (
+        "out has the new column 'v', null in older rows",
+        "out keeps the column 'w', null in new rows",
+    )
+    world.write("a", (4, 4))
+    later = step.run(world.lake)
+
+    assert later.notes == ()
+    assert world.shown("w") == {1: None, 2: None, 3: None, 4: None}
+    assert world.shown("v") == {1: 1, 2: 2, 3: 3, 4: 4}
+    [*_, newest] = replay(world.lake, ["out"], [step])
+    assert newest.outcome == "same"
+
+
+def test_same_version_that_drops_a_column_is_refused(world: World) -> None:
     def less(rows: pa.Table) -> pa.Table:
         return pa.table({"id": rows["id"]})
 
-    with pytest.raises(fm.FloodmarkError, match="has no column 'w' any more"):
-        fm.BatchTransform(less, ["a"], ["out"], name="step", version="2").run(world.lake)
+    world.write("a", (4, 4))
+    with pytest.raises(fm.FloodmarkError, match="lacks columns of the dataset: 'w'"):
+        fm.BatchTransform(less, ["a"], ["out"], name="step", version="1").run(world.lake)
     assert world.shown("w") == {1: 10, 2: 20, 3: 30}
+
+
+def test_new_column_of_an_input_reaches_steps_that_pass_columns_on(tmp_path: Path) -> None:
+    lake = fm.Lake(tmp_path)
+    lake.create("a", key="id").write(pa.table({"id": [1, 2], "v": [1, 2]}))
+    called: set[int] = set()
+
+    def first(rows: pa.Table) -> pa.Table:
+        called.update(rows["id"].to_pylist())
+        return rows.append_column("w", rows["v"])
+
+    def second(rows: pa.Table) -> pa.Table:
+        return rows.append_column("x", rows["w"])
+
+    options: dict[str, Any] = {"transform_keys": ["id"], "version": "1"}
+    steps = [
+        fm.BatchTransform(first, ["a"], ["b"], **options),
+        fm.BatchTransform(second, ["b"], ["c"], **options),
+        fm.DatatableTransform(second, ["b"], ["d"], version="1", name="whole"),
+    ]
+    for step in steps:
+        step.run(lake)
+    lake["a"].evolve({"new": "string"})
+    lake["a"].write(pa.table({"id": [2, 3], "v": [5, 6], "new": ["x", "y"]}))
+    called.clear()
+    notes = [step.run(lake).notes for step in steps]
+
+    assert called == {2, 3}  # the old key is not processed again
+    for name, note in zip("bcd", notes, strict=True):
+        assert note == (f"{name} has the new column 'new', null in older rows",)
+        assert dict(zip(*(lake[name].to_arrow()[c].to_pylist() for c in ("id", "new")), strict=True)) == {
+            1: None,
+            2: "x",
+            3: "y",
+        }
+
+
+def test_same_version_that_returns_another_column_is_refused(world: World) -> None:
+    def more(rows: pa.Table) -> pa.Table:
+        return pa.table({"extra": rows["v"], "id": rows["id"], "w": rows["v"]})
+
+    world.write("a", (4, 4))
+    with pytest.raises(fm.FloodmarkError, match="has columns the dataset lacks: 'extra'"):
+        fm.BatchTransform(more, ["a"], ["out"], name="step", version="1").run(world.lake)

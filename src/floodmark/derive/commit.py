@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -36,13 +36,13 @@ from floodmark.ledger.commit import (
     unchanged_commit,
 )
 from floodmark.ledger.create import derived_layout
-from floodmark.ledger.data_input import PART_BYTES, Incoming, TableData
+from floodmark.ledger.data_input import PART_BYTES, Incoming, SparkData, StreamData, TableData
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.schema import Layout, layout_from_odf, vocabulary
+from floodmark.ledger.schema import Layout, layout_from_odf, quote_name, vocabulary
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.staging import FEW_CORES, incoming_schema, thread_runner
 from floodmark.ledger.strategy import Strategy, strategy_of
-from floodmark.ledger.types import canonical_type
+from floodmark.ledger.types import canonical_type, spark_schema
 from floodmark.rows.buckets import BUCKETS, FileBucket, ResultBucket, SortedHashes, bucket_of, write_sorted
 from floodmark.rows.classify import Batch, check_key, hash_batch
 from floodmark.rows.fold import fold_if_due
@@ -107,16 +107,21 @@ def commit_whole_result(
     return _fold_after(name, runtime, cache, merge.run(snapshot))
 
 
-def evolve_layout(name: str, layout: Layout, schema: pa.Schema) -> tuple[Layout, list[MetadataEvent]]:
+def evolve_layout(
+    name: str, layout: Layout, schema: pa.Schema, key: Collection[str] = ()
+) -> tuple[Layout, list[MetadataEvent]]:
     """The layout with the columns of `schema` added, and the event that adds them; no event if no column is new.
 
-    A result may bring new columns. It cannot omit a column or change its type, because older records have it.
+    A result may bring new columns. Columns that it omits stay, and are null in its rows; a column of the key or without
+    nulls cannot be omitted. It cannot change the type of a column, because older records have it.
     """
     hint = "return it as before, or drop the output (lake.drop) so that the step creates it again, or name another one"
     for known in layout.data:
         at = schema.get_field_index(known.name)
+        if at < 0 and known.nullable and known.name not in (*key, layout.event_time):
+            continue
         if at < 0:
-            message = f"the result for {name!r} has no column {known.name!r} any more"
+            message = f"the result for {name!r} has no column {known.name!r} any more, and it must have a value"
             raise MissingColumns(message, hint=hint, columns=[known.name])
         if not can_cast(schema.field(at).type, known.type):
             message = f"column {known.name!r} of {name!r} is {known.type}, the result has {schema.field(at).type}"
@@ -128,6 +133,55 @@ def evolve_layout(name: str, layout: Layout, schema: pa.Schema) -> tuple[Layout,
         return layout, []
     new = layout.with_fields(added)
     return new, [SetDataSchema(schema=new.to_odf())]
+
+
+QueryResult = TableData | StreamData | SparkData
+"""The result rows of a query or step, by column name; missing columns are null."""
+
+
+def describe_column_changes(name: str, before: Layout | None, columns: Collection[str]) -> list[str]:
+    """Which columns a result adds to an output that had others, and which it lacks."""
+    if before is None:
+        return []
+    known = before.data.names
+    return [
+        *(f"{name} has the new column {added!r}, null in older rows" for added in columns if added not in known),
+        *(f"{name} keeps the column {gone!r}, null in new rows" for gone in known if gone not in columns),
+    ]
+
+
+def complete_columns(answer: QueryResult, layout: Layout) -> QueryResult:
+    """The same rows with exactly the columns of the layout; columns that the result no longer has are null."""
+    match answer:
+        case TableData(table):
+            return TableData(fill_columns(table, layout.data))
+        case StreamData(reader):
+            schema = pa.schema([_typed(f, reader.schema) for f in layout.data])
+            tables = (fill_columns(pa.Table.from_batches([batch]), layout.data) for batch in reader)
+            batches = (batch for table in tables for batch in table.to_batches())
+            return StreamData(pa.RecordBatchReader.from_batches(schema, batches))
+        case SparkData(frame):
+            from pyspark.sql.functions import lit
+
+            types = spark_schema(layout.data)
+            present = set(frame.columns)
+            columns = [
+                frame[quote_name(f.name)] if f.name in present else lit(None).cast(types[f.name].dataType).alias(f.name)
+                for f in layout.data
+            ]
+            return SparkData(frame.select(*columns))
+
+
+def fill_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with exactly the columns of a schema, those that it lacks as nulls."""
+    present = set(table.column_names)
+    columns = [table.column(f.name) if f.name in present else pa.nulls(table.num_rows, f.type) for f in schema]
+    return pa.Table.from_arrays(columns, schema=pa.schema([_typed(f, table.schema) for f in schema]))
+
+
+def _typed(field: pa.Field, schema: pa.Schema) -> pa.Field:
+    """A column with the type that the rows have; a later cast raises the right error."""
+    return schema.field(field.name).with_nullable(True) if field.name in schema.names else field.with_nullable(True)
 
 
 def _fold_after(name: str, runtime: Runtime, cache: dict[str, Any], written: WriteResult) -> WriteResult:

@@ -42,6 +42,8 @@ class OutputShape:
     """None before the first result, which defines the columns."""
     event_time: str | None = None
     vocab: Vocabulary = field(default_factory=Vocabulary)
+    absent: frozenset[str] = frozenset()
+    """Columns of the layout that this version of the step does not return. They are null in its rows."""
 
     def __post_init__(self) -> None:
         for key in self.keys:
@@ -168,6 +170,8 @@ class ResultConverter:
         layout = self.output.layout
         if layout is None:
             return self._canonical(table)
+        for name in sorted(self.output.absent - set(table.column_names)):
+            table = table.append_column(layout.data.field(name), pa.nulls(table.num_rows, layout.data.field(name).type))
         try:
             rows = cast_columns(_widen_columns(table, layout), layout, self.where)
             if layout.event_time is not None:

@@ -199,7 +199,7 @@ class KeysReplay:
     ) -> pa.Table:
         shape = self.shape(declared, keys.schema, inputs)
         input_snapshots = [given.as_of(link.position) for given, link in zip(inputs, self.origin.links, strict=True)]
-        outputs = self._outputs(step, shape.keys, number)
+        outputs = self._outputs(step, declared, shape.keys, number)
         tables = [] if self.layout is None else [_nullable_schema(self.layout).empty_table()]
         objects = self.output.snapshot.objects
         with ExitStack() as held:
@@ -238,7 +238,9 @@ class KeysReplay:
         joined = [pa.field(name, common_type(name, known)) for name, known in types.items() if name not in plain.names]
         return KeyShape(plain, tuple(found), "cross" if declared.way == "cross" else "keyed", pa.schema(joined))
 
-    def _outputs(self, step: BatchTransform, keys: pa.Schema, number: int) -> tuple[OutputShape, ...]:
+    def _outputs(
+        self, step: BatchTransform, declared: StepDeclaration, keys: pa.Schema, number: int
+    ) -> tuple[OutputShape, ...]:
         """The shapes that results must fit. Of the other outputs of the step, only the key is known."""
         found = []
         for n, spec in enumerate(step.outputs):
@@ -247,7 +249,8 @@ class KeysReplay:
             if n == number and self.layout is not None:
                 own = strategy_of(self.output.snapshot.state).key
                 vocab, time = self.layout.vocab, self.layout.event_time
-                shape = replace(shape, key=own, layout=self.layout, event_time=time, vocab=vocab)
+                absent = frozenset(declared.absent.get(spec.name, ()))
+                shape = replace(shape, key=own, layout=self.layout, event_time=time, vocab=vocab, absent=absent)
             found.append(shape)
         return tuple(found)
 

@@ -13,6 +13,7 @@ from floodmark.columns import catalog as catalogs
 from floodmark.columns.catalog import ColumnObjects, FunctionRef
 from floodmark.columns.snapshot import ColumnValues
 from floodmark.derive import notes
+from floodmark.derive.commit import complete_columns
 from floodmark.errors import BadMeta, DerivationError, QueryFailed
 from floodmark.functions.column_call import ColumnCaller
 from floodmark.functions.stored_code import define_stored_function
@@ -34,7 +35,6 @@ from floodmark.provenance.transactions import OpenedDataset, Transaction
 from floodmark.storage.arrays import I64
 from floodmark.views.analysis import OFFSET_COLUMN, InputUse
 from floodmark.views.changed_rows import LocalRows, SparkRows, read_all_rows, read_rows_at
-from floodmark.views.commit import complete_columns
 from floodmark.views.definition import UdfColumn, resolve_udf
 from floodmark.views.evaluator import Evaluator, IsolatedSession, empty_result
 from floodmark.views.functions import Failures, load_failures

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from floodmark.derive.commit import evolve_layout
+from floodmark.derive.commit import describe_column_changes, evolve_layout
 from floodmark.derive.inputs import LakeLike
 from floodmark.engine.progress import Progress
 from floodmark.engine.rounds import TaskRunner
@@ -18,7 +18,7 @@ from floodmark.ledger.commit import Commit
 from floodmark.storage.arrays import Hashes
 from floodmark.storage.scratch import staging_area
 from floodmark.transforms.chunk_results import StoredChunk, with_known_columns
-from floodmark.transforms.commit import Publisher
+from floodmark.transforms.commit import Publisher, StepDeclaration
 from floodmark.transforms.failed_keys import failed_column, failed_hashes, is_stale
 from floodmark.transforms.meta_entries import RunInfo
 from floodmark.transforms.outputs import shape_of
@@ -63,9 +63,7 @@ class RunAttempt:
     def run(self) -> Mapping[str, int]:
         """Process the keys of the scope; returns the positions afterwards, by dataset id."""
         step_snapshot, runtime, publisher = self.step_snapshot, self.lake.runtime, self.publisher
-        shapes: tuple[OutputShape, ...] = tuple(
-            shape_of(output, step_snapshot.keys) for output in step_snapshot.outputs
-        )
+        shapes = self._shapes()
         store = ChunkStore(step_snapshot.primary.objects, step_snapshot.version)
         found: Sequence[StoredChunk] | None = None
         held: list[WaveResults] = []  # too many keys have failed: a later wave decides whether they are committed
@@ -107,6 +105,7 @@ class RunAttempt:
                 finally:
                     progress.finish()
                 self._count(held, commits)
+                self._note_columns(shapes)
                 held = []
                 store.discard(stored)
             if problem is not None:
@@ -116,6 +115,24 @@ class RunAttempt:
             elif self.wanted.is_whole and publisher.has_committed:
                 store.clear()
         return publisher.meta.positions
+
+    def _shapes(self) -> tuple[OutputShape, ...]:
+        """The outputs as they are, without the columns that this version does not return."""
+        step_snapshot = self.step_snapshot
+        shapes = tuple(shape_of(output, step_snapshot.keys) for output in step_snapshot.outputs)
+        if step_snapshot.stale is not None or step_snapshot.primary.layout is None:
+            return shapes
+        declared = StepDeclaration.named(step_snapshot.primary.objects, step_snapshot.version)
+        absent = {} if declared is None else declared.absent
+        return tuple(replace(shape, absent=frozenset(absent.get(shape.name, ()))) for shape in shapes)
+
+    def _note_columns(self, shapes: Sequence[OutputShape]) -> None:
+        """Report the columns that are new in an output, and those that this version is the first not to return."""
+        for output, shape, before in zip(self.step_snapshot.outputs, shapes, self._shapes(), strict=True):
+            if output.snapshot is not None and shape.layout is not None:
+                returned = [name for name in shape.layout.data.names if name not in shape.absent - before.absent]
+                changes = describe_column_changes(output.name, output.snapshot.layout, returned)
+                self.tally.column_changes.update(dict.fromkeys(changes))
 
     def _refuse(self, held: Sequence[WaveResults], store: ChunkStore, progress: Progress) -> None:
         """Commit only the failures; the next run uses the stored results of the other keys."""
@@ -155,11 +172,11 @@ class RunAttempt:
         try:
             return compute(work, wave.units, found, self.runner, progress)
         except BadResult:
-            if self.step_snapshot.stale is None or all(shape.layout is None for shape in shapes):
+            if all(shape.layout is None for shape in shapes):
                 raise
-            # A new version of the function may return more columns.
-            grown = self._learn_more_columns(work, wave.units)
-            if grown == shapes:
+            # A new version of the function may return other columns. Any version passes new columns of inputs on.
+            grown = self._learn_other_columns(work, wave.units)
+            if grown == shapes or (self.step_snapshot.stale is None and not self._passes_on(shapes, grown)):
                 raise
             return compute(replace(work, outputs=grown), wave.units, (), self.runner, progress)
 
@@ -189,8 +206,16 @@ class RunAttempt:
         except (MissingColumns, TypeMismatch):
             return shapes  # the stored results do not fit the outputs
 
-    def _learn_more_columns(self, work: TransformWork, units: Sequence[Unit]) -> tuple[OutputShape, ...]:
-        """The outputs with the additional columns that a new function returns for a few keys."""
+    def _passes_on(self, shapes: Sequence[OutputShape], grown: Sequence[OutputShape]) -> bool:
+        """Whether the outputs only have more columns, and all of them are columns of inputs."""
+        of_inputs = {name for given in self.step_snapshot.required_shape.inputs for name in given.columns.names}
+        return all(
+            new.absent == known.absent and _names(new) - _names(known) <= of_inputs
+            for known, new in zip(shapes, grown, strict=True)
+        )
+
+    def _learn_other_columns(self, work: TransformWork, units: Sequence[Unit]) -> tuple[OutputShape, ...]:
+        """The outputs with the columns that the function now returns for a few keys, and those that it does not."""
         learning = replace(work, outputs=_without_columns(work.outputs))
         problem: UndecidedColumn | None = None
         for first in units:
@@ -255,10 +280,19 @@ def _without_columns(shapes: Sequence[OutputShape]) -> tuple[OutputShape, ...]:
 
 
 def _evolve(shapes: Sequence[OutputShape], learnt: Sequence[OutputShape]) -> tuple[OutputShape, ...]:
-    """The outputs with the learnt columns added to their own; `MissingColumns` if the learnt ones lack a column."""
-    return tuple(
-        known
-        if known.layout is None or new.layout is None
-        else replace(known, layout=evolve_layout(known.name, known.layout, new.layout.data)[0])
-        for known, new in zip(shapes, learnt, strict=True)
-    )
+    """The outputs with the learnt columns added to their own; columns that the learnt ones lack are absent.
+
+    `MissingColumns` if such a column must have a value.
+    """
+    evolved = []
+    for known, new in zip(shapes, learnt, strict=True):
+        if known.layout is None or new.layout is None:
+            evolved.append(known)
+            continue
+        layout = evolve_layout(known.name, known.layout, new.layout.data)[0]
+        evolved.append(replace(known, layout=layout, absent=frozenset(_names(known) - _names(new))))
+    return tuple(evolved)
+
+
+def _names(shape: OutputShape) -> set[str]:
+    return set() if shape.layout is None else set(shape.layout.data.names)

@@ -93,7 +93,7 @@ class Publisher:
         note = SecondaryNote(
             str(step_snapshot.outputs[0].id), step_snapshot.step.name, step_snapshot.version, asked, ahead, skipped
         )
-        provenance = self._provenance(skipped)
+        provenance, declared = self._provenance(skipped), self._declared(shapes)
         commits = []
         with staging_area(self.snapshots[0].objects.store) as folder:
             replaced, temporary = self._replaced_keys(stored, kept, folder)
@@ -104,9 +104,9 @@ class Publisher:
                     inputs=find_chain_moves(self.snapshots[number].state.inputs, positions, step_snapshot.inputs),
                     definitions=self._definitions(number, shapes[number].layout),
                     checkpoint=draft.checkpoint if is_primary else note.checkpoint,
-                    put=_Put(draft, objects, provenance, self._declared)
+                    put=_Put(draft, objects, provenance, declared)
                     if is_primary
-                    else _Put(note, objects, None, self._declared),
+                    else _Put(note, objects, None, declared),
                     watermark=watermark,
                 )
                 if (leaving := self._leaving_keys(number, processed, folder)) is not None:
@@ -215,14 +215,12 @@ class Publisher:
             failed=failed,
         )
 
-    @property
-    def _declared(self) -> StepDeclaration:
+    def _declared(self, shapes: Sequence[OutputShape]) -> StepDeclaration:
         step_snapshot = self.step_snapshot
         columns = [spec.columns for spec in step_snapshot.step.inputs]
-        filters = step_snapshot.step.filters
-        return StepDeclaration.of(
-            step_snapshot.step.name, step_snapshot.version, step_snapshot.required_shape, columns, filters
-        )
+        name, version, shape = step_snapshot.step.name, step_snapshot.version, step_snapshot.required_shape
+        absent = {output.name: sorted(output.absent) for output in shapes if output.absent}
+        return StepDeclaration.of(name, version, shape, columns, step_snapshot.step.filters, absent)
 
     def _definitions(self, number: int, layout: Layout | None) -> tuple[MetadataEvent, ...]:
         """The events that precede the data: a changed transform, and the first or additional columns."""
@@ -321,10 +319,16 @@ class StepDeclaration(CommitNote):
     """Of each input the dataset, the columns of its keys, the columns of the function, and more of its `InputShape`."""
     way: str  # map, keyed or cross
     filters: Any = None  # the step's own filters in canonical form
+    absent: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by output the columns that it does not return
 
     @staticmethod
     def of(
-        step: str, version: str, shape: KeyShape, columns: Sequence[Sequence[str] | None], filters: Filters
+        step: str,
+        version: str,
+        shape: KeyShape,
+        columns: Sequence[Sequence[str] | None],
+        filters: Filters,
+        absent: Mapping[str, Sequence[str]],
     ) -> StepDeclaration:
         inputs = [
             {
@@ -339,7 +343,7 @@ class StepDeclaration(CommitNote):
             for given, names in zip(shape.inputs, columns, strict=True)
         ]
         kept = None if filters is None else canonical_filters(filters)
-        return StepDeclaration(step, version, list(shape.names), inputs, shape.kind, kept)
+        return StepDeclaration(step, version, list(shape.names), inputs, shape.kind, kept, absent)
 
     def put_in(self, objects: DatasetObjects) -> None:
         objects.store.put_if_absent(_declaration_key(objects, self.version), self.to_bytes())

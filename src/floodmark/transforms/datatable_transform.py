@@ -13,7 +13,16 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from floodmark.chain.events import MetadataEvent
-from floodmark.derive.commit import CommitMoves, KeyResults, commit_results, commit_whole_result, evolve_layout
+from floodmark.derive.commit import (
+    CommitMoves,
+    KeyResults,
+    QueryResult,
+    commit_results,
+    commit_whole_result,
+    complete_columns,
+    describe_column_changes,
+    evolve_layout,
+)
 from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.positions import blocks_at, find_chain_moves, minimum_watermark
 from floodmark.derive.run import Derivation, run_derivation, take_dataset_turn
@@ -28,6 +37,7 @@ from floodmark.ledger.scan import Scan
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.spark_read import spark_frame
 from floodmark.ledger.staging import incoming_schema
+from floodmark.ledger.strategy import strategy_of
 from floodmark.transforms.outputs import explain_row_errors, same_transform
 from floodmark.transforms.specs import InputSpec, OutputSpec, as_input, as_list, as_output
 from floodmark.transforms.step import (
@@ -235,6 +245,7 @@ class _Call:
     step_snapshot: WholeStepSnapshot
     lake: Any
     began: float
+    column_changes: list[str] = field(default_factory=list)
 
     def go(self) -> RunReport:
         runtime = self.lake.runtime
@@ -251,9 +262,9 @@ class _Call:
             note = DatatableNote(*facts, heads, blocks_at(heads, self.step_snapshot.inputs))
             with explain_row_errors(self.step_snapshot.outputs[number].name):
                 commits.append(self._commit(number, results[number], note))
-        return _report(self.step_snapshot, run_id, sum(rows), commits, self.began)
+        return _report(self.step_snapshot, run_id, sum(rows), commits, self.began, self.column_changes)
 
-    def _call(self) -> list[Incoming]:
+    def _call(self) -> list[QueryResult]:
         step = self.step_snapshot.step
         function = step.function
         frames = [
@@ -285,7 +296,7 @@ class _Call:
         with given.raise_if_input_moved():
             return from_table(scan.to_table(), kind)
 
-    def _commit(self, number: int, result: Incoming, note: DatatableNote) -> Commit:
+    def _commit(self, number: int, result: QueryResult, note: DatatableNote) -> Commit:
         output = self.step_snapshot.outputs[number]
         _, snapshot = output.existing
         definitions: list[MetadataEvent] = []
@@ -293,7 +304,12 @@ class _Call:
             definitions.append(self.step_snapshot.transform)
         is_empty = isinstance(result, TableData) and not result.table.num_rows
         if snapshot.layout is not None and not is_empty:
-            definitions += evolve_layout(output.name, snapshot.layout, incoming_schema(result))[1]
+            layout, evolution = evolve_layout(
+                output.name, snapshot.layout, incoming_schema(result), strategy_of(snapshot.state).key
+            )
+            definitions += evolution
+            self.column_changes += describe_column_changes(output.name, snapshot.layout, incoming_schema(result).names)
+            result = complete_columns(result, layout)
         moved = _moves(self.step_snapshot, snapshot, note, tuple(definitions))
         if is_empty and snapshot.layout is None:  # a frame without rows often has no types, and needs none
             written = _derive(commit_results, output.name, self.lake, snapshot, KeyResults((), ()), moved)
@@ -356,7 +372,7 @@ def _create_missing(step_snapshot: WholeStepSnapshot, lake: Any) -> bool:
     return bool(missing)
 
 
-def _incoming(frame: Any, step: str, output: str) -> Incoming:
+def _incoming(frame: Any, step: str, output: str) -> QueryResult:
     if type(frame).__module__.partition(".")[0] == "pyspark" and hasattr(frame, "schema"):
         return SparkData(frame)
     return TableData(to_table(frame, step, output).table)
@@ -374,7 +390,12 @@ def _inputs(step_snapshot: WholeStepSnapshot) -> tuple[InputStatus, ...]:
 
 
 def _report(
-    step_snapshot: WholeStepSnapshot, run: str, rows: int, commits: Sequence[Commit], began: float
+    step_snapshot: WholeStepSnapshot,
+    run: str,
+    rows: int,
+    commits: Sequence[Commit],
+    began: float,
+    column_changes: Sequence[str] = (),
 ) -> RunReport:
     positions = {given.name: given.last_offset for given in step_snapshot.inputs} if commits else {}
     return RunReport(
@@ -388,4 +409,5 @@ def _report(
         retracted=sum(commit.retracted for commit in commits),
         positions=positions,
         seconds=time.monotonic() - began,
+        column_changes=tuple(column_changes),
     )

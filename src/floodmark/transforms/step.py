@@ -200,6 +200,8 @@ class RunReport:
     A failed key keeps the rows of its last success; `skipped` of the failed keys have no rows, because `on_error`
     skips them. If too many newly tried keys failed, `problem` says so: then the run has failed, and committed only the
     failures.
+
+    `column_changes` says which columns of an output are new, and which ones this version does not return.
     """
 
     step: str
@@ -217,6 +219,7 @@ class RunReport:
     seconds: float = 0.0
     skipped: int = 0
     problem: str = ""
+    column_changes: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -226,7 +229,7 @@ class RunReport:
     @property
     def notes(self) -> Sequence[str]:
         """What the counts do not show, in sentences."""
-        return ()
+        return self.column_changes
 
 
 @dataclass
@@ -237,6 +240,7 @@ class RunTally:
     began: float  # by the monotonic clock
     counts: Counter[str] = field(default_factory=Counter)
     problem: str = ""
+    column_changes: dict[str, None] = field(default_factory=dict)  # in the order of their first commit
 
     @property
     def seconds(self) -> float:
@@ -257,7 +261,15 @@ class RunTally:
 
     def report(self, step: str, positions: Mapping[str, int]) -> RunReport:
         counts: dict[str, int] = dict(self.counts)
-        return RunReport(step, self.run, positions=positions, seconds=self.seconds, problem=self.problem, **counts)
+        return RunReport(
+            step,
+            self.run,
+            positions=positions,
+            seconds=self.seconds,
+            problem=self.problem,
+            column_changes=tuple(self.column_changes),
+            **counts,
+        )
 
 
 @dataclass(frozen=True)

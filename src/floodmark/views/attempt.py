@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.columns.plan import BackfillOptions
+from floodmark.derive.commit import QueryResult
 from floodmark.derive.inputs import LakeLike
 from floodmark.derive.positions import blocks_at
 from floodmark.engine.progress import Progress
@@ -35,7 +36,7 @@ from floodmark.views.changed_rows import (
     read_keys_at,
     read_rows_at,
 )
-from floodmark.views.commit import QueryResult, ViewPublisher
+from floodmark.views.commit import ViewPublisher
 from floodmark.views.definition import UdfColumn, resolve_udf
 from floodmark.views.evaluator import Evaluator, IsolatedSession, convert_refresh_errors, empty_result
 from floodmark.views.functions import ComputedResult, Failures, FunctionColumns

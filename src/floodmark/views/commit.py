@@ -13,8 +13,10 @@ from floodmark.chain.events import SetDataSchema
 from floodmark.derive.commit import (
     CommitMoves,
     KeyResults,
+    QueryResult,
     commit_results,
     commit_whole_result,
+    complete_columns,
     write_hashes,
     write_results,
 )
@@ -25,18 +27,14 @@ from floodmark.errors import CommitConflict
 from floodmark.ledger.append import WriteResult
 from floodmark.ledger.commit import Commit
 from floodmark.ledger.data_input import PART_BYTES, SparkData, StreamData, TableData
-from floodmark.ledger.schema import Layout, quote_name
+from floodmark.ledger.schema import Layout
 from floodmark.ledger.staging import discard_remote, stage
 from floodmark.ledger.strategy import Strategy
-from floodmark.ledger.types import spark_schema
 from floodmark.rows.buckets import SortTask, sort_part
 from floodmark.rows.row_hash import hash_rows
 from floodmark.storage.scratch import SortedFile
 from floodmark.views.functions import Failures
 from floodmark.views.snapshot import ViewNote, ViewSnapshot, has_name
-
-QueryResult = TableData | StreamData | SparkData
-"""The result rows of a query, with the view's columns by name; missing columns are null."""
 
 
 @dataclass(frozen=True)
@@ -124,38 +122,6 @@ class ViewPublisher:
             put=put,
             watermark=self.view_snapshot.watermark,
         )
-
-
-def complete_columns(answer: QueryResult, layout: Layout) -> QueryResult:
-    """The same rows with exactly the view's columns; columns that the query no longer has are null."""
-    match answer:
-        case TableData(table):
-            return TableData(_fill_columns(table, layout.data))
-        case StreamData(reader):
-            schema = pa.schema([_typed(f, reader.schema) for f in layout.data])
-            batches = (batch for some in reader for batch in _fill_columns(_table(some), layout.data).to_batches())
-            return StreamData(pa.RecordBatchReader.from_batches(schema, batches))
-        case SparkData(frame):
-            from pyspark.sql.functions import lit
-
-            types = spark_schema(layout.data)
-            present = set(frame.columns)
-            columns = [
-                frame[quote_name(f.name)] if f.name in present else lit(None).cast(types[f.name].dataType).alias(f.name)
-                for f in layout.data
-            ]
-            return SparkData(frame.select(*columns))
-
-
-def _fill_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    present = set(table.column_names)
-    columns = [table.column(f.name) if f.name in present else pa.nulls(table.num_rows, f.type) for f in schema]
-    return pa.Table.from_arrays(columns, schema=pa.schema([_typed(f, table.schema) for f in schema]))
-
-
-def _typed(field: pa.Field, schema: pa.Schema) -> pa.Field:
-    """A column with the type that the rows have; a later cast raises the right error."""
-    return schema.field(field.name).with_nullable(True) if field.name in schema.names else field.with_nullable(True)
 
 
 def _table(batch: pa.RecordBatch) -> pa.Table:
