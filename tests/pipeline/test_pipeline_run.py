@@ -245,3 +245,30 @@ def test_outcome_of_what_did_not_run_is_a_key_error_that_names_what_did(lake):
     ran = Shop().pipeline.run(lake, ["ingest_orders"])
     with pytest.raises(KeyError, match="'csv' did not run; the nodes that ran are ingest_orders"):
         ran["csv"]
+
+
+@pytest.mark.spark
+def test_a_view_whose_function_has_a_typo_stays_as_it_was(lake, spark):
+    def right(price: float) -> float:
+        return 2 * price
+
+    def typo(price: float) -> float:
+        return 2 * prise  # noqa: F821
+
+    def declared(function):
+        return fm.ViewSpec("made", source="orders", select={"id": "id", "twice": fm.udf(returns="float64")(function)})
+
+    shop = Shop(declared(right))
+    shop.pipeline.run(lake)
+    before, positions = lake["made"].to_arrow().sort_by("id").to_pylist(), lake.view("made").positions
+    broken = Shop(declared(typo))
+    broken.orders = pa.table({"id": [1, 2, 3], "price": [1.0, 5.0, 3.0]})
+    with pytest.raises(RunFailed, match=r"made: .*prise") as failed:
+        broken.pipeline.run(lake)
+    assert failed.value.report["made"].state == "failed"
+    assert lake["made"].to_arrow().sort_by("id").to_pylist() == before
+    assert lake.view("made").positions == positions
+    assert lake["cents"].count() == 3
+    shop.orders = broken.orders
+    shop.pipeline.run(lake)
+    assert lake["made"].to_arrow().sort_by("id")["twice"].to_pylist() == [2.0, 10.0, 6.0]

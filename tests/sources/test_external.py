@@ -60,6 +60,21 @@ def test_a_poll_without_news_commits_nothing(lake, shop, step):
     assert lake["orders"].head == head
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_a_table_that_cannot_be_read_changes_nothing(full, lake, shop, step):
+    shop.put((1, "a", at(1)), (2, "b", at(2)))
+    step.run(lake)
+    head = lake["orders"].head
+    shop.execute("alter table orders rename to others")
+    with pytest.raises(fm.FloodmarkError, match="orders"):
+        step.run(lake, full=full)
+    assert lake["orders"].head == head
+    shop.execute("alter table others rename to orders")
+    shop.put((3, "c", at(3)))
+    assert step.run(lake).new == 1
+    assert notes(lake) == {1: "a", 2: "b", 3: "c"}
+
+
 def test_rows_that_tie_at_the_cursor_are_not_lost(lake, shop, step):
     shop.put((1, "a", at(5)))
     step.run(lake)
