@@ -184,8 +184,6 @@ class KeyedWrite(Write):
             rows = "1 row" if tally.duplicates == 1 else f"{tally.duplicates} rows"
             _log.warning("a later row of the same key replaced %s of the batch for %r", rows, self.name)
         events = self._events(snapshot, prepared)
-        if not prepared.made and snapshot.layout is None:
-            raise self._nothing()
         if not events:
             return self._unchanged(snapshot, tally)
         planned, state = plan_blocks(snapshot.state, events, prepared.system_time)
@@ -205,6 +203,8 @@ class KeyedWrite(Write):
             files = [m.file for m in prepared.made]
             data = data_events(snapshot.state, files, self.source_state, prepared.tally)
             return [*prepared.definitions, *data]
+        if snapshot.layout is None:
+            raise self._nothing()
         return self._events_without_rows(snapshot, prepared.tally)
 
     def _derive(self, after: Snapshot, prepared: PreparedMerge) -> None:
