@@ -11,6 +11,7 @@ import pyarrow as pa
 from floodmark.cli import output
 from floodmark.cli.command import Invocation
 from floodmark.cli.output import TableColumn, format_count, print_table
+from floodmark.ledger.python_values import python_list
 
 _BATCH = 4096
 
@@ -41,24 +42,8 @@ def print_rows(table: pa.Table) -> None:
 
 def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
     for batch in table.to_batches(max_chunksize=_BATCH):
-        columns = [_values(batch.column(i)) for i in range(batch.num_columns)]
+        columns = [python_list(batch.column(i)) for i in range(batch.num_columns)]
         yield from zip(*columns, strict=True)
-
-
-def _values(column: pa.Array) -> list[Any]:
-    try:
-        values: list[Any] = column.to_pylist()
-    except (OverflowError, ValueError):
-        # Python has no dates after the year 9999; Arrow has.
-        values = [_value(scalar) for scalar in column]
-    return values
-
-
-def _value(scalar: pa.Scalar) -> Any:
-    try:
-        return scalar.as_py()
-    except (OverflowError, ValueError):
-        return str(scalar.cast(pa.string()))
 
 
 def _is_number(data_type: pa.DataType) -> bool:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.errors import BadResult, UnfitRows
+from floodmark.ledger.python_values import check_same_kind
 from floodmark.ledger.types import widen_decimals
 from floodmark.storage.arrays import I64
 
@@ -119,7 +120,10 @@ def _from_pandas(frame: Any, function: str, output: str | None) -> ReturnedFrame
     for name, series in frame.items():
         try:
             array = pa.array(series, from_pandas=True)
-            arrays.append(widen_decimals(array) if series.dtype == object else array)
+            if series.dtype == object:
+                check_same_kind(series.tolist(), array.type)
+                array = widen_decimals(array)
+            arrays.append(array)
         except _CONVERSION_ERRORS as error:
             raise UnfitRows(
                 f"column {name!r} of the result {_for_output(output)} has values of different types: {error}",

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.errors import BadColumnName, BadData, UnreadableFile
+from floodmark.ledger.python_values import check_same_kind
 from floodmark.ledger.types import widen_decimals
 from floodmark.storage.parquet import Digests
 from floodmark.storage.store import Store
@@ -104,7 +105,7 @@ def _recognise(data: Any, read: Format | None) -> Incoming:
         frame = data.collect() if hasattr(data, "collect") else data
         if hasattr(frame, "to_arrow") and hasattr(frame, "columns"):
             return TableData(_from_polars(frame))
-    if hasattr(data, "__arrow_c_stream__"):
+    if hasattr(data, "__arrow_c_stream__") and not isinstance(data, type):
         with suppress(pa.ArrowInvalid):  # a single column also has this method, but it is not a frame
             return StreamData(pa.RecordBatchReader.from_stream(data))
     raise BadData(
@@ -113,7 +114,7 @@ def _recognise(data: Any, read: Format | None) -> Incoming:
     )
 
 
-_CONVERSION_ERRORS = (pa.ArrowException, OverflowError, UnicodeError, TypeError)
+_CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 def _from_polars(frame: Any) -> pa.Table:
@@ -129,9 +130,8 @@ def _from_polars(frame: Any) -> pa.Table:
 
 
 def _from_pandas(frame: Any) -> pa.Table:
-    if any(name is not None for name in frame.index.names):
-        frame = frame.reset_index()  # a named index is data
-    names = [str(c) for c in frame.columns]
+    index = [str(name) for name in frame.index.names if name is not None]  # a named index is data
+    names = [*index, *(str(c) for c in frame.columns)]
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadColumnName(
             f"the data has {len(twice)} columns named {twice[0]!r}",
@@ -139,9 +139,11 @@ def _from_pandas(frame: Any) -> pa.Table:
             column=twice[0],
         )
     try:
+        frame = frame.reset_index() if index else frame
         table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-        for i, dtype in enumerate(frame.dtypes):
-            if dtype.kind == "O":
+        for i, (_, column) in enumerate(frame.items()):
+            if column.dtype.kind == "O":
+                check_same_kind(column.tolist(), table.field(i).type)
                 table = table.set_column(i, table.field(i).name, widen_decimals(table.column(i)))
         return table
     except _CONVERSION_ERRORS as error:
@@ -212,6 +214,15 @@ def _expand(item: str | Path) -> list[Path]:
             hint=READ_ADDRESS_HINT,
             path=str(item),
         )
+    try:
+        return _found_files(item)
+    except (OSError, ValueError) as error:  # a name that no file can have, or a folder that cannot be read
+        raise UnreadableFile(
+            f"the files at {str(item)[:200]!r} cannot be found: {error}", hint="check the path", path=str(item)
+        ) from error
+
+
+def _found_files(item: str | Path) -> list[Path]:
     path = Path(item)
     if path.is_dir():
         inside = [p for p in path.rglob("*") if p.is_file() and _suffix(p) in _SUFFIXES]

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.chain.events import Nanos
+from floodmark.ledger.python_values import check_same_kind
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -65,7 +66,9 @@ def typed_array(values: Sequence[Any], data_type: pa.DataType | None) -> pa.Arra
                 raise pa.ArrowTypeError(
                     f"{value} has {'no' if data_type.tz else 'a'} time zone, but must have {needed}"
                 )
-    return pa.array(values, data_type)
+    array = pa.array(values, data_type)
+    check_same_kind(values, array.type)
+    return array
 
 
 def to_nanos(moment: datetime) -> Nanos:

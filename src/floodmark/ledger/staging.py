@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from floodmark.engine.run import run_in_threads, run_on_spark
 from floodmark.engine.session import Runtime
-from floodmark.errors import StorageError
+from floodmark.errors import StorageError, TypeMismatch
 from floodmark.ledger.casting import check_columns
 from floodmark.ledger.data_input import (
     PART_BYTES,
@@ -246,6 +246,26 @@ def _with_folder_values(batch: pa.RecordBatch, file: TextFile) -> pa.RecordBatch
     return table.combine_chunks().to_batches()[0]
 
 
+def _parquet_columns(schema: pa.Schema) -> pa.Schema:
+    """The columns of a staged file. Parquet has neither seconds nor dates with a time of day, and would change some."""
+    return optional_columns(pa.schema([f.with_type(_parquet_type(f.type)) for f in schema]))
+
+
+def _parquet_type(t: Any) -> pa.DataType:
+    if pa.types.is_date64(t):
+        return pa.date32()
+    return pa.timestamp("ms", t.tz) if pa.types.is_timestamp(t) and t.unit == "s" else t
+
+
+def _cast_for_parquet(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    try:
+        return batch.cast(columns)
+    except pa.ArrowInvalid as error:
+        raise TypeMismatch(
+            f"a time of the data does not fit: {error}", hint="cast dates to date32, and times to timestamp[us]"
+        ) from error
+
+
 def write_parquet(batches: Iterator[pa.RecordBatch], folder: Path) -> Iterator[Path]:
     """Write batches to Parquet files of bounded size, which are fast to write and read."""
     writer: Any = None
@@ -256,12 +276,12 @@ def write_parquet(batches: Iterator[pa.RecordBatch], folder: Path) -> Iterator[P
                 continue
             if writer is None:
                 path = folder / f"stage-{uuid.uuid4().hex}"
-                columns = optional_columns(batch.schema)
+                columns = _parquet_columns(batch.schema)
                 with explain_write_errors("staged rows", folder):
                     writer = pq.ParquetWriter(path, columns, compression="none", use_dictionary=False)
                 size = 0
                 yield path
-            rows = batch.cast(columns)
+            rows = _cast_for_parquet(batch, columns)
             with explain_write_errors("staged rows", folder):
                 writer.write_batch(rows)
             size += batch.nbytes

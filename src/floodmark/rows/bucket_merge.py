@@ -17,6 +17,7 @@ from floodmark.ledger.append import with_event_time
 from floodmark.ledger.block_attributes import BatchTally
 from floodmark.ledger.casting import with_declared_fields
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.python_values import python_list
 from floodmark.ledger.schema import Layout, rows_per_group
 from floodmark.ledger.strategy import Strategy
 from floodmark.rows import classify, row_hash
@@ -268,7 +269,9 @@ def _values(target: TargetState, batch: Batch, changes: Changes) -> pa.Table:
 
 
 def _refusal(conflict: MergeConflict, batch: Batch, strategy: Strategy) -> DuplicateKeys | BadPrimaryKey:
-    keys = batch.table.select(list(strategy.key)).take(pa.array(conflict.rows[:_SHOWN_KEYS])).to_pylist()
+    found = batch.table.select(list(strategy.key)).take(pa.array(conflict.rows[:_SHOWN_KEYS]))
+    values = zip(*(python_list(column) for column in found.columns), strict=True)
+    keys = [dict(zip(found.column_names, row, strict=True)) for row in values]
     shown = "; ".join(", ".join(f"{name}={value!r}" for name, value in key.items()) for key in keys)
     more = f" and {len(conflict.rows) - len(keys)} more" if len(conflict.rows) > len(keys) else ""
     if strategy.kind == "changelog":

@@ -123,7 +123,7 @@ def _array(values: list[Any], column: str, layout: Layout) -> pa.Array:
         return typed_array(values, data_type)
     except CAST_ERRORS:
         try:
-            return pa.array(values)  # the later cast raises an error that names the values
+            return typed_array(values, None)  # the later cast raises an error that names the values
         except CAST_ERRORS as error:
             raise BadPrimaryKey(
                 f"the keys given for {column!r} do not fit {data_type}: {error}", hint="give values of one type"
