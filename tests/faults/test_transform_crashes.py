@@ -18,11 +18,17 @@ from profiles import IN_FULL, sample
 from transforms.crashing import Crash, DyingFileSystem
 from transforms.oracle import assert_right
 from transforms.worlds import (
+    AUXILIARY,
+    COARSE,
     CROSS,
     JOIN,
+    JOIN_CROSS,
+    LINKED,
+    LINKED_GROUPS,
     MAP,
     MOVING_GROUPS,
     ONE_TO_MANY,
+    TWICE,
     TWO_OUTPUTS,
     Case,
     World,
@@ -140,8 +146,13 @@ def check_crashes(
         check(crashed, version, chunk_size)
 
 
-ALL = [(case, again) for case in (MAP, ONE_TO_MANY, JOIN, CROSS, MOVING_GROUPS, TWO_OUTPUTS) for again in (False, True)]
-SOME = [(MAP, False), (ONE_TO_MANY, True), (CROSS, False), (MOVING_GROUPS, True)]
+SHAPES = (JOIN_CROSS, AUXILIARY, TWICE, COARSE, LINKED, LINKED_GROUPS)
+ALL = [
+    (case, again)
+    for case in (MAP, ONE_TO_MANY, JOIN, CROSS, MOVING_GROUPS, TWO_OUTPUTS, *SHAPES)
+    for again in (False, True)
+]
+SOME = [(MAP, False), (ONE_TO_MANY, True), (CROSS, False), (MOVING_GROUPS, True), (LINKED, True)]
 
 
 @pytest.mark.soak
