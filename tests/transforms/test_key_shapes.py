@@ -11,7 +11,7 @@ import pytest
 
 import floodmark as fm
 from transforms.oracle import assert_right
-from transforms.worlds import AUXILIARY, COARSE, JOIN_CROSS, LINKED, World, in_this_process, make_world
+from transforms.worlds import AUXILIARY, COARSE, JOIN_CROSS, LINKED, LINKED_GROUPS, World, in_this_process, make_world
 
 BOTH = pytest.mark.parametrize("offsets", [True, False], ids=["v2", "v1"])
 
@@ -123,7 +123,7 @@ def _follows(lake: fm.Lake, offsets: bool, **options: Any) -> fm.BatchTransform:
 def _fill_follows(lake: fm.Lake) -> tuple[fm.Dataset, fm.Dataset]:
     users, follows = lake.create("users", key="id"), lake.create("follows", key="id")
     users.write(pd.DataFrame({"id": ["u1", "u2", "u3"], "name": ["Ann", "Bob", "Cy"]}))
-    rows = [("s1", "u1", "u2"), ("s2", "u2", "u3"), ("s3", "u3", "u1")]
+    rows = [("s1", "u2", "u1"), ("s2", "u3", "u2"), ("s3", "u1", "u3")]
     follows.write(pd.DataFrame(rows, columns=["id", "leader", "follower"]))
     return users, follows
 
@@ -140,7 +140,7 @@ def test_dataset_may_be_looked_up_by_two_keys(offsets, lake):
     assert step.offsets(lake)["offset"].to_pylist() == [2, 2], "a key is left, so the position waits for it"
     assert step.run(lake).keys == 1
     rows = lake["out"].to_arrow().sort_by("id").select(["id", "leads", "follows"]).to_pylist()
-    assert [tuple(row.values()) for row in rows] == [("s1", "Anna", "Bob"), ("s2", "Bob", "Cy"), ("s3", "Cy", "Anna")]
+    assert [tuple(row.values()) for row in rows] == [("s1", "Bob", "Anna"), ("s2", "Cy", "Bob"), ("s3", "Anna", "Cy")]
     assert step.run(lake).nothing
     assert step.run_changelist(lake, {"users": ["u1"]}).keys == 2
 
@@ -148,10 +148,10 @@ def test_dataset_may_be_looked_up_by_two_keys(offsets, lake):
 def test_why_and_forward_follow_both_inputs_of_one_dataset(lake):
     _fill_follows(lake)
     _follows(lake, True).run(lake)
-    made = lake.why("out", {"id": "s1", "leader": "u1", "follower": "u2"}).inputs
+    made = lake.why("out", {"id": "s1", "leader": "u2", "follower": "u1"}).inputs
     assert [(one.dataset, one.by, one.rows) for one in made][1:] == [
-        ("users", {"id": "u1"}, 1),
         ("users", {"id": "u2"}, 1),
+        ("users", {"id": "u1"}, 1),
     ]
     assert sorted(one.record.values["id"] for one in lake.why_forward("users", {"id": "u1"}).derived) == ["s1", "s3"]
 
@@ -274,6 +274,19 @@ def test_order_is_by_position_then_keys_if_a_key_is_reached_through_several_rows
     assert lake.changelist() == [(4,), (6,), (5,), (7,)]
     lake.run(run={"max_records": 1})
     assert lake.changelist() == [(6,), (5,), (7,)]
+    lake.run()
+    assert_right(lake)
+
+
+@pytest.mark.parametrize("way", [True, False], ids=["v2", "v1"])
+def test_key_with_several_rows_is_listed_by_the_first_new_record_of_what_they_look_up(way, world):
+    lake = world(LINKED_GROUPS)
+    lake.write("cats", (1, 1), (2, 2), (3, 3))
+    lake.write("a", (1, 0, 1, 5), (2, 0, 2, 6), (3, 1, 3, 7))
+    lake.run()
+    lake.write("cats", (3, 30))
+    lake.write("cats", (2, 20))
+    assert lake.changelist(way) == [(1,), (0,)]
     lake.run()
     assert_right(lake)
 
