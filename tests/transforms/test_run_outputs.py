@@ -33,16 +33,16 @@ def _copy(rows: pa.Table) -> pa.Table:
     return pa.table({"id": rows["id"], "w": rows["v"]})
 
 
-def test_dataset_that_data_is_written_to_is_no_output(world: World) -> None:
+def test_dataset_that_data_is_written_to_is_no_output_of_a_step_that_replaces_all_rows(world: World) -> None:
     world.lake.create("taken", key="id")
 
     with pytest.raises(OutputTaken, match="'taken': it is a dataset with its own writes"):
-        fm.BatchTransform(_copy, ["a"], ["taken"]).run(world.lake)
+        fm.DatatableTransform(_copy, ["a"], ["taken"]).run(world.lake)
 
 
-def test_input_is_no_output() -> None:
+def test_input_is_no_output_of_a_step_that_replaces_all_rows() -> None:
     with pytest.raises(BadStep, match="reads and writes 'A'"):
-        fm.BatchTransform(_copy, ["a"], ["A"])
+        fm.DatatableTransform(_copy, ["a"], ["A"])
 
 
 def test_output_of_another_step_is_refused(world: World) -> None:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from floodmark.derive.inputs import InputSnapshot, KnownKeys, TaskInput
 from floodmark.derive.key_shape import KeyShape
+from floodmark.derive.own_records import count_own, find_own_records, is_own
 from floodmark.engine.rounds import TaskRunner
 from floodmark.errors import RecordsPurged
 from floodmark.ledger.selection import DataFile, Selection
@@ -125,6 +126,8 @@ def refuse_purged_input(input_snapshot: InputSnapshot, known: KnownKeys) -> None
     Without any results, a run starts after the purged records. Positions alone are not enough for this check, because
     a run of selected keys does not move them.
     """
+    if input_snapshot.has_own and _purged_only_own(input_snapshot, known):
+        return
     position = known.settled(input_snapshot.dataset_id)
     if position is not None and position + 1 < input_snapshot.purged_before:
         raise RecordsPurged(
@@ -135,6 +138,14 @@ def refuse_purged_input(input_snapshot: InputSnapshot, known: KnownKeys) -> None
             position=position,
             purged_before=input_snapshot.purged_before,
         )
+
+
+def _purged_only_own(input_snapshot: InputSnapshot, known: KnownKeys) -> bool:
+    position = known.settled(input_snapshot.dataset_id)
+    since = -1 if position is None else position
+    own = find_own_records(input_snapshot.snapshot, since)
+    count = input_snapshot.purged_before - since - 1
+    return count_own(own, since + 1, input_snapshot.purged_before) >= count
 
 
 @dataclass(frozen=True)
@@ -160,6 +171,7 @@ class ChangedKeysTask:
     compared: tuple[str, ...] | None = None  # the columns in which corrections are compared; None: not compared
     start: int = 0  # of the task's records, with `compared`: the selection has one more record on each side
     end: int = 0
+    own: I64 | None = None  # the records that the step itself wrote: they change no key
 
 
 def find_changed_keys(
@@ -210,6 +222,10 @@ def _find(
     compared: tuple[str, ...] | None,
 ) -> InputChanges:
     schema = shape.part_schema(number)
+    own = None
+    if input_snapshot.has_own:  # which of the records up to the position are its own is not asked again
+        since = max(since, position)
+        own = find_own_records(input_snapshot.snapshot, since)
     selection = input_snapshot.records(since + 1, position)
     if input_snapshot.layout is None or selection.is_empty:
         return InputChanges(ChangedKeys.joined([], schema), ChangedKeys.joined([], schema))
@@ -218,7 +234,7 @@ def _find(
     checked = known if shape.inputs[number].is_full else None  # meta has whole keys only
     task = ChangedKeysTask(input_snapshot.task_input, shape, number, selection, checked, where, position, compared)
     pieces = cut_selection(selection, TASK_ROWS)
-    tasks = [replace(task, selection=piece, start=piece.start, end=piece.end) for piece in pieces]
+    tasks = [replace(task, selection=piece, start=piece.start, end=piece.end, own=own) for piece in pieces]
     if compared is not None:
         around = input_snapshot.records(since, position)  # a position may be between the two records of a correction
         tasks = [replace(one, selection=_with_neighbours(around, one.start, one.end)) for one in tasks]
@@ -262,22 +278,32 @@ def read_changed_keys(task: ChangedKeysTask) -> InputChanges:
     return InputChanges(ChangedKeys.joined(changed, schema), ChangedKeys.joined(unchanged, schema))
 
 
-def _key_batches(task: ChangedKeysTask) -> Iterator[tuple[pa.Table, I64, Mask | None]]:
-    """The keys and offsets of the records, batch by batch; with `compared` also which records change no such column."""
+KeyBatch = tuple[pa.Table, I64, Mask | None]
+"""Keys and offsets of records; with `compared` also which records change no such column."""
+
+
+def _key_batches(task: ChangedKeysTask) -> Iterator[KeyBatch]:
+    """The keys of the records, batch by batch."""
     assert task.given.layout is not None
     vocab = task.given.layout.vocab
     names = [vocab.offset, *task.shape.inputs[task.number].own]
     if task.compared is None:
         for records in _record_batches(task, names):
-            offsets = task.given.seen_at(records.column(vocab.offset).to_numpy())
-            yield task.shape.part_of(task.number, records), offsets, None
+            yield _key_batch(task, records, records.column(vocab.offset).to_numpy(), None)
         return
     for records in _whole_corrections(_record_batches(task, [*names, vocab.op, *task.compared]), vocab.op):
         offsets = records.column(vocab.offset).to_numpy()
         is_same = _changes_nothing(records, offsets, records.column(vocab.op).to_numpy(), task.compared)
         own = slice(*np.searchsorted(offsets, [task.start, task.end]).tolist())
-        mine = records.slice(own.start, own.stop - own.start)
-        yield task.shape.part_of(task.number, mine), task.given.seen_at(offsets[own]), is_same[own]
+        yield _key_batch(task, records.slice(own.start, own.stop - own.start), offsets[own], is_same[own])
+
+
+def _key_batch(task: ChangedKeysTask, records: pa.Table, offsets: I64, is_same: Mask | None) -> KeyBatch:
+    if task.own is not None and (ours := is_own(offsets, task.own)).any():
+        others = np.flatnonzero(~ours)
+        records, offsets = records.take(pa.array(others)), offsets[others]
+        is_same = None if is_same is None else is_same[others]
+    return task.shape.part_of(task.number, records), task.given.seen_at(offsets), is_same
 
 
 def _record_batches(task: ChangedKeysTask, columns: Sequence[str]) -> Iterator[pa.Table]:

@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.chain.events import Checkpoint, DatasetKind, ExecuteTransform, MetadataEvent, Nanos, SetDataSchema
+from floodmark.chain.events import (
+    ROUTINE_EVENTS,
+    AddData,
+    Checkpoint,
+    DatasetKind,
+    MetadataEvent,
+    Nanos,
+    SetDataSchema,
+)
 from floodmark.chain.ids import DatasetId, Multihash
 from floodmark.engine.progress import Progress
 from floodmark.engine.run import run_on_spark
@@ -30,6 +38,8 @@ from floodmark.ledger.casting import can_cast, cast_columns, check_event_times
 from floodmark.ledger.commit import (
     PlannedBlock,
     TransformMoves,
+    data_events,
+    empty_event,
     ends_transaction,
     plan_blocks,
     transform_events,
@@ -239,6 +249,13 @@ class _Derive(KeyedWrite):
         files = [m.file for m in prepared.made]
         _, state = plan_blocks(snapshot.state, prepared.definitions, prepared.system_time)
         moves = self.moves
+        if state.dataset_kind is DatasetKind.ROOT:  # users write to it, too: their blocks name no new checkpoint
+            written: list[AddData] = data_events(state, files, None, prepared.tally)
+            if not written and (moves.checkpoint is None or moves.checkpoint.physical_hash == state.checkpoint):
+                return []
+            moves.put()
+            *others, last = written or [empty_event(state)]
+            return [*prepared.definitions, *others, replace(last, new_checkpoint=moves.checkpoint)]
         moved = TransformMoves(moves.inputs, moves.checkpoint, moves.watermark)
         events = transform_events(state, files, moved)
         if files and not ends_transaction(events[-1]):
@@ -252,7 +269,7 @@ class _Derive(KeyedWrite):
         return [*prepared.definitions, *events]
 
     def _committed(self, planned: list[PlannedBlock], prepared: PreparedMerge, after: Snapshot) -> WriteResult:
-        if not any(isinstance(block.event, ExecuteTransform) for _, _, block in planned):
+        if not any(isinstance(block.event, ROUTINE_EVENTS) for _, _, block in planned):
             return WriteResult(unchanged_commit(after.head, after.head_block, after.state, prepared.tally), after)
         return super()._committed(planned, prepared, after)
 
@@ -263,6 +280,9 @@ class _DeriveResults(_Derive):
 
     results: KeyResults = field(default_factory=lambda: KeyResults((), ()))
     kind: Any = "snapshot"  # the results are complete for the processed keys: their other rows are retracted
+
+    def _check_takes_data(self, snapshot: Snapshot) -> None:
+        """Any output of a step takes its results: rows of other keys stay."""
 
     def _first_layout(self, snapshot: Snapshot) -> tuple[Layout, list[MetadataEvent]]:
         if self.results.rows:

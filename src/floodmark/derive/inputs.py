@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from floodmark.chain.events import SetTransform
 from floodmark.chain.ids import DatasetId, Multihash
+from floodmark.derive.own_records import count_own, find_own_records
 from floodmark.engine.session import Runtime
 from floodmark.errors import BadIndex, InputMoved, ObjectNotFound, UnreadableSlice
 from floodmark.ledger.objects import DatasetObjects
@@ -93,6 +94,7 @@ class InputSnapshot:
     snapshot: Snapshot = field(repr=False)
     cache: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     stop: int | None = None  # the end of the records; None is the end at the head
+    has_own: bool = False  # whether it has records of users and of the step, which must be told apart
 
     @property
     def layout(self) -> Layout | None:
@@ -242,6 +244,8 @@ class InputSnapshot:
     def unread(self, position: int) -> int:
         """How many records come after a position and are new to a reader that has read up to it."""
         start = max(position + 1, self.purged_before)
+        if self.has_own:
+            return self.end - start - count_own(find_own_records(self.snapshot, position), start, self.end)
         carried = [c for c in self.snapshot.carried if c.before <= position + 1]
         return max(0, self.end - start - sum(max(0, min(c.end, self.end) - max(c.start, start)) for c in carried))
 

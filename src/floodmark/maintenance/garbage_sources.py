@@ -224,7 +224,7 @@ def _named_checkpoints(objects: DatasetObjects, head: Multihash) -> Iterator[Mul
     """The checkpoints that the blocks of a chain name, newest first."""
     for _, _, block in walk_back(objects.get_block, head):
         event = block.event
-        if isinstance(event, ExecuteTransform) and event.new_checkpoint is not None:
+        if isinstance(event, AddData | ExecuteTransform) and event.new_checkpoint is not None:
             yield event.new_checkpoint.physical_hash
 
 

@@ -83,8 +83,8 @@ def _check_kinds(graph: Graph, lake: Any, existing: set[str]) -> Iterator[Declar
     for node in graph.nodes.values():
         for name in (one for one in node.writes if one.lower() in existing):
             was_derived = lake[name].snapshot().state.dataset_kind is DatasetKind.DERIVATIVE
-            if was_derived == (node.kind != "source"):
-                continue
+            if was_derived == (node.kind != "source") or (node.kind == "step" and not was_derived):
+                continue  # a step may write to a dataset that users write to, too; its run checks the key
             was = "is computed from others" if was_derived else "has data from outside"
             now = "takes data from outside" if node.kind == "source" else "computes it"
             message = f"{name!r} {was}, but {node.kind} {node.name!r} {now}"

@@ -136,7 +136,8 @@ def build_graph(
     needs: dict[str, tuple[str, ...]] = {}
     after: dict[str, tuple[str, ...]] = {}
     for node in listed:
-        needed = dict.fromkeys(w.name for read in node.reads for w in writers.get(read.lower(), ()))
+        # A step may read what it writes.
+        needed = dict.fromkeys(w.name for read in node.reads for w in writers.get(read.lower(), ()) if w is not node)
         needs[node.name] = tuple(needed)
         beside = [c.name for read in node.reads for c in columns.get(read.lower(), ()) if node.kind == "view"]
         after[node.name] = tuple(dict.fromkeys([*needed, *beside]))

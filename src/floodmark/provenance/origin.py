@@ -78,9 +78,10 @@ class Origin:
 
 
 def origin_of(output: OpenedDataset, transaction: Transaction) -> Origin:
-    """The origin of a transaction of a derived dataset."""
+    """The origin of a transaction that a step or a view made; without inputs for a write of a user."""
     event = transaction.event
-    assert isinstance(event, ExecuteTransform)
+    if not isinstance(event, ExecuteTransform):
+        return _of_checkpoint(output, transaction, Origin("unknown", None, None, "", None, ()))
     transform = output.in_force(SetTransform, transaction.sequence_number)
     aliases = {} if transform is None else {item.dataset_ref: item.alias or "" for item in transform.inputs}
     links = tuple(
@@ -132,6 +133,10 @@ def _of_step(
 ) -> Origin:
     keys = strategy_of(output.snapshot.state).lookup
     declared = StepDeclaration.named(output.snapshot.objects, version)
+    if output.snapshot.state.dataset_kind is DatasetKind.ROOT and noted is not None:
+        # A dataset that users write to, too: its blocks do not name inputs, and its chain does not name the function.
+        links = tuple(InputLink(dataset_id, "", NO_POSITION, None) for dataset_id in noted.last_offsets or {})
+        known = replace(known, links=links, version=version.rpartition("-")[0])
     read = {link.dataset_id: _with_position(link, noted) for link in known.links}
     if declared is None:
         links = tuple(replace(link, by=tuple((name, name) for name in keys)) for link in read.values())
@@ -191,7 +196,8 @@ def view_at(output: OpenedDataset, transaction: Transaction) -> StoredView | Non
 def list_column_pairs(output: OpenedDataset, dataset_id: str) -> set[ColumnPairs | None]:
     """All column pairs that ever matched rows of an input to an output; None means all to all. Reads no data."""
     if output.snapshot.state.dataset_kind is not DatasetKind.DERIVATIVE:
-        return set()
+        every = [one for version in StepDeclaration.all_of(output.snapshot.objects) for one in version.inputs]
+        return {_pairs(one["keys"]) for one in every if one["dataset"] == dataset_id}
     transforms = [e for e in output.definitions if isinstance(e, SetTransform)]
     if not any(item.dataset_ref == dataset_id for event in transforms for item in event.inputs):
         return set()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from floodmark.chain.events import DatasetKind, ExecuteTransform
+from floodmark.chain.events import DatasetKind
 from floodmark.columns import catalog as catalogs
 from floodmark.columns.catalog import ColumnDefinition, ColumnObjects
 from floodmark.columns.columns import read_errors, resolve_udf
@@ -78,7 +78,11 @@ class _Replaying:
     udfs: Sequence[Udf]
 
     def dataset(self, given: OpenedDataset) -> Iterator[ReplayReport]:
-        if given.snapshot.state.dataset_kind is DatasetKind.DERIVATIVE:
+        if given.snapshot.state.dataset_kind is DatasetKind.ROOT:
+            for transaction in given.transactions():  # what users wrote since may differ from all results
+                if not transaction.is_write:
+                    yield self._transaction(given, transaction)
+        else:
             found = []
             for transaction in given.transactions():
                 found.append(self._transaction(given, transaction))
@@ -93,7 +97,6 @@ class _Replaying:
                 yield self._column(given, column, batches)
 
     def _transaction(self, output: OpenedDataset, transaction: Transaction) -> ReplayReport:
-        assert isinstance(transaction.event, ExecuteTransform)
         block = block_of(transaction)
         try:
             origin = origin_of(output, transaction)

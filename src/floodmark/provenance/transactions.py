@@ -48,6 +48,11 @@ class Transaction:
     end: int
     event: DataEvent
 
+    @property
+    def is_write(self) -> bool:
+        """Whether a user or a source wrote it. Steps may write to the same dataset; their commits name a checkpoint."""
+        return isinstance(self.event, AddData) and self.event.new_checkpoint is None
+
 
 @dataclass(frozen=True)
 class OpenedDataset:

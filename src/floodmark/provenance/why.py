@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodmark.chain.events import AddData
 from floodmark.columns.snapshot import make_column_values
 from floodmark.derive.inputs import LakeLike
 from floodmark.derive.key_shape import cast_with_mask
@@ -95,13 +94,21 @@ class ProvenanceTracer:
     def _trace(self, given: OpenedDataset, record: Record) -> Provenance:
         transaction = given.transaction_at(record.offset)
         block, computed = block_of(transaction), read_computed_values(given, record)
-        if isinstance(transaction.event, AddData):
+        if transaction.is_write:
             return Provenance(record, block, _write_maker(given, transaction), computed=computed)
         origin = self.origin(given, transaction)
         ends = _ended_record(given, record) if record.op in _TAKES_BACK else None
         inputs = tuple(self._input(given, record, origin, link, ends) for link in origin.links)
         failed = ends is not None and self._failed(given, record, origin)
         return Provenance(record, block, maker_of(origin), inputs, computed, ends, failed, origin.doubts)
+
+    def _untraced(self, given: OpenedDataset, record: Record) -> Provenance:
+        """What wrote a record, without its inputs."""
+        transaction = given.transaction_at(record.offset)
+        if transaction.is_write:
+            return Provenance(record, block_of(transaction), _write_maker(given, transaction))
+        maker = maker_of(self.origin(given, transaction))
+        return Provenance(record, block_of(transaction), maker, doubts=("earlier results are not traced further",))
 
     def _failed(self, given: OpenedDataset, record: Record, origin: Origin) -> bool:
         """Whether a row was taken back because the function failed for its key."""
@@ -119,6 +126,9 @@ class ProvenanceTracer:
             gone = f"dataset {link.alias or link.dataset_id} was dropped: its rows can no longer be read"
             return InputRows(link.alias, link.dataset_id, link.position, by, 0, missing=gone)
         found = find_matching_rows(given, link, values)
+        if given.id == output.id:  # a step that reads what it writes: each result has the one before it
+            shown = tuple(self._untraced(given, one) for one in read_records(given, found.offsets[: self.rows]))
+            return InputRows(given.name, given.id, link.position, by, found.rows, shown, (), found.missing)
         shown = self.at_all(given, found.offsets[: self.rows])
         gone_rows: tuple[Provenance, ...] = ()
         if ends is not None:
@@ -332,6 +342,8 @@ class _ForwardTracer:
         until = _find_end(given, offset)
         found: list[_DerivedRows] = []
         for output in self.datasets.all():
+            if output.id == given.id:
+                continue  # a step that reads what it writes
             seen = NO_OFFSETS  # several inputs may be one dataset
             for by in sorted(way for way in list_column_pairs(output, given.id) if way):
                 for one in self._made_by(output, given, offset, until, by):

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from floodmark.derive.commit import describe_column_changes, evolve_layout
 from floodmark.derive.inputs import LakeLike
+from floodmark.derive.positions import NO_POSITION
 from floodmark.engine.progress import Progress
 from floodmark.engine.rounds import TaskRunner
 from floodmark.errors import BadResult, MissingColumns, TypeMismatch, UndecidedColumn
@@ -242,7 +243,9 @@ class RunAttempt:
         publisher = self.publisher
         if publisher.replaces_all or any(one.keys for one in computed):
             return True
-        if any(publisher.meta.positions.get(name, -1) != at for name, at in wave.positions.items()):
+        before = publisher.meta.positions
+        moved = [name for name, at in wave.positions.items() if before.get(name, NO_POSITION) != at]
+        if any(self.step_snapshot.has_news(name, wave.positions[name]) for name in moved):
             return True
         return wave.is_complete and self.step_snapshot.watermark != self.step_snapshot.primary.state.watermark
 

@@ -124,6 +124,10 @@ class BatchTransform(Step):
     def _specs(self) -> Sequence[InputSpec | OutputSpec]:
         return (*self.inputs, *self.outputs)
 
+    @property
+    def may_read_outputs(self) -> bool:
+        return True
+
     def looking(self, use_offset_optimization: bool) -> BatchTransform:
         """A copy of the step with or without the offset optimization."""
         other = copy(self)

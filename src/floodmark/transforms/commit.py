@@ -23,6 +23,7 @@ from floodmark.derive.commit import CommitMoves, KeyResults, commit_results, evo
 from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.key_shape import KeyShape
 from floodmark.derive.notes import CommitNote, N
+from floodmark.derive.own_records import find_own_records, is_own
 from floodmark.derive.positions import NO_POSITION, blocks_at, find_chain_moves
 from floodmark.engine.progress import Progress
 from floodmark.engine.session import Runtime
@@ -38,7 +39,7 @@ from floodmark.ledger.strategy import strategy_of
 from floodmark.rows import key_index_loader
 from floodmark.rows.buckets import SortedHashes
 from floodmark.rows.key_index import KeyIndex
-from floodmark.storage.arrays import Hashes, is_group_start
+from floodmark.storage.arrays import I64, Hashes, is_group_start
 from floodmark.storage.scratch import staging_area
 from floodmark.storage.store import ObjectInfo
 from floodmark.transforms.chunk_results import StoredChunk, results
@@ -88,7 +89,8 @@ class Publisher:
         given = (self.run, processed, self._with_found_rows(failures), positions, step_snapshot.version)
         draft = prepare(*given, name=step_snapshot.step.name, seconds=seconds, read=self._read_blocks(positions))
         asked = self.run.id if self.is_requested else None
-        ahead = None if self.run.is_within(positions) else dict(self.run.last_offsets)
+        shared = [output.is_shared for output in step_snapshot.outputs]
+        ahead = None if self.run.is_within(positions) and not any(shared) else dict(self.run.last_offsets)
         skipped = pack_hashes(failing.take(~is_stale(failures)))
         note = SecondaryNote(
             str(step_snapshot.outputs[0].id), step_snapshot.step.name, step_snapshot.version, asked, ahead, skipped
@@ -101,13 +103,15 @@ class Publisher:
                 objects = self.snapshots[number].objects
                 is_primary = number == 0
                 moved = CommitMoves(
-                    inputs=find_chain_moves(self.snapshots[number].state.inputs, positions, step_snapshot.inputs),
+                    inputs={}
+                    if shared[number]
+                    else find_chain_moves(self.snapshots[number].state.inputs, positions, step_snapshot.inputs),
                     definitions=self._definitions(number, shapes[number].layout),
                     checkpoint=draft.checkpoint if is_primary else note.checkpoint,
                     put=_Put(draft, objects, provenance, declared)
                     if is_primary
                     else _Put(note, objects, None, declared),
-                    watermark=watermark,
+                    watermark=None if shared[0] else watermark,
                 )
                 if (leaving := self._leaving_keys(number, processed, folder)) is not None:
                     temporary.append(leaving)
@@ -129,6 +133,9 @@ class Publisher:
         self.meta = draft.meta
         self.replaces_all = False
         draft.discard_superseded(self.snapshots[0].objects)
+        for number, output in enumerate(step_snapshot.outputs):
+            if output.is_shared:
+                output.follow(self.snapshots[number])
         return commits
 
     def refuse(self, stored: Sequence[StoredChunk], problem: str, seconds: float, progress: Progress) -> None:
@@ -226,7 +233,8 @@ class Publisher:
         """The events that precede the data: a changed transform, and the first or additional columns."""
         snapshot, transform = self.snapshots[number], self.step_snapshot.transform
         events: list[MetadataEvent] = []
-        if not same_transform(snapshot.state.transform, transform):
+        is_shared = self.step_snapshot.outputs[number].is_shared
+        if not is_shared and not same_transform(snapshot.state.transform, transform):
             events.append(transform)
         if layout is not None and snapshot.layout is None:
             events += derived_layout(layout.data, strategy_of(snapshot.state), snapshot.state.vocab)[1]
@@ -239,8 +247,9 @@ class Publisher:
         snapshot = self.snapshots[number]
         if not self.replaces_all or snapshot.state.last_offset is None:
             return None
+        own = find_own_records(snapshot) if self.step_snapshot.outputs[number].is_shared else None
         others = key_index_loader.with_repair(
-            snapshot, self.caches[number], lambda index: _other_keys(index, processed)
+            snapshot, self.caches[number], lambda index: _other_keys(index, processed, own)
         )
         if len(others) == 0:
             return None
@@ -269,10 +278,15 @@ def _write_temporary(hashes: Hashes, folder: Path, objects: DatasetObjects) -> S
     return write_hashes(hashes, folder, objects, f"{objects.folder}/info/transform/leaving")
 
 
-def _other_keys(index: KeyIndex, processed: Sequence[Hashes]) -> Hashes:
-    """The transform keys of an output's current rows, each once, without the processed keys."""
+def _other_keys(index: KeyIndex, processed: Sequence[Hashes], own: I64 | None) -> Hashes:
+    """The transform keys of an output's current rows, each once, without the processed keys.
+
+    With `own`, only rows at these offsets: users wrote the others.
+    """
     live = index.live_between()
     keys = live.key if live.lookup is None else live.lookup
+    if own is not None:
+        keys = keys.take(is_own(live.offset, own))
     keys = keys.take(is_group_start([keys.high, keys.low]))  # the keys are sorted
     return keys.take(~keys.among(Hashes.joined(list(processed))))
 

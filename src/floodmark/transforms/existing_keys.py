@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from floodmark.derive.changed_keys import ChangedKeys, unique_keys
 from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.key_shape import KeyShape, constant_part
+from floodmark.derive.own_records import find_own_records, is_own
 from floodmark.engine.rounds import TaskRunner
 from floodmark.rows.key_entries import NO_ROW
 from floodmark.storage.arrays import I64, Hashes, Mask
@@ -142,16 +143,22 @@ def _parts_with_rows(
 
 
 def have_rows(outputs: Sequence[InputSnapshot], hashes: Hashes) -> Mask:
-    """Which transform keys have rows in at least one output."""
+    """Which transform keys have rows in at least one output. Rows that users wrote to an output do not count."""
     found = np.zeros(len(hashes), np.bool_)
     for output in outputs:
         if output.layout is None or output.index is None:
             continue
         with output.raise_if_input_moved():
             if output.strategy.lookup == output.strategy.key:
-                found |= output.index.find(hashes).offset != NO_ROW
+                offsets = output.index.find(hashes).offset
+                which = np.flatnonzero(offsets != NO_ROW)
+                offsets = offsets[which]
             else:
-                found[output.index.find_prefix(hashes)[0]] = True
+                which, entries = output.index.find_prefix(hashes)
+                offsets = entries.offset
+            if output.has_own:
+                which = which[is_own(offsets, find_own_records(output.snapshot))]
+            found[which] = True
     return found
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from floodmark.derive.changed_keys import TASK_ROWS, HashGroups, cut_selection, unique_keys
 from floodmark.derive.inputs import NEVER_PROCESSED, InputSnapshot, TaskInput
 from floodmark.derive.key_shape import KeyShape, cast_exactly, cast_with_mask, constant_part
+from floodmark.derive.own_records import find_own_records, is_own
 from floodmark.engine.rounds import TaskRunner
 from floodmark.ledger.selection import Selection
 from floodmark.rows import row_hash
@@ -68,6 +69,7 @@ class ReadKeysTask:
     columns: tuple[str, ...]  # the dataset's column of each key
     wanted: KeyParts | None
     where: pc.Expression | None = None
+    own: I64 | None = None  # only these intervals of records
 
 
 def read_live_parts(input_snapshot: InputSnapshot, shape: KeyShape, number: int, runner: TaskRunner) -> KeySet:
@@ -104,8 +106,9 @@ def read_keys_with_parts(
 
 
 def read_output_keys(output: InputSnapshot, shape: KeyShape, wanted: KeyParts | None, runner: TaskRunner) -> KeySet:
-    """The transform keys of an output's current rows: all, or those with some parts."""
-    return read_columns(output, shape.keys, shape.names, wanted, runner)
+    """The transform keys of an output's current rows: all, or those with some parts. Rows of users do not count."""
+    own = find_own_records(output.snapshot) if output.has_own else None
+    return read_columns(output, shape.keys, shape.names, wanted, runner, own=own)
 
 
 def _by_prefix(input_snapshot: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts) -> KeySet:
@@ -131,13 +134,14 @@ def read_columns(
     wanted: KeyParts | None,
     runner: TaskRunner,
     where: pc.Expression | None = None,
+    own: I64 | None = None,
 ) -> KeySet:
     """The distinct values of current rows in these columns, with the names and types of a schema."""
     if input_snapshot.layout is None or (wanted is not None and len(wanted.hashes) == 0):
         return KeySet.joined([], schema)
     selection = input_snapshot.current_rows()
     tasks = [
-        ReadKeysTask(input_snapshot.task_input, piece, schema, tuple(columns), wanted, where)
+        ReadKeysTask(input_snapshot.task_input, piece, schema, tuple(columns), wanted, where, own)
         for piece in cut_selection(selection, TASK_ROWS)
     ]
     return KeySet.joined(runner.run_reading(tasks, read_keys, selection.end - selection.start), schema)
@@ -153,9 +157,14 @@ def read_keys(task: ReadKeysTask) -> KeySet:
         named = task.wanted.table.rename_columns([own[name] for name in task.wanted.names])
         likely, among = values_filter(named, task.given.layout.data), HashIndex.of(task.wanted.hashes)
         where = likely if where is None else where if likely is None else where & likely
-    scan = task.given.scan(task.selection, list(dict.fromkeys(task.columns)) or [task.given.layout.vocab.offset])
+    offset = task.given.layout.vocab.offset
+    needed = [*task.columns, *([offset] if task.own is not None or not task.columns else [])]
+    scan = task.given.scan(task.selection, list(dict.fromkeys(needed)))
     with task.given.raise_if_input_moved(), scan.readable():
-        for batch in scan.batches(where):
+        for records in scan.batches(where):
+            batch = records
+            if task.own is not None:
+                batch = records.filter(pa.array(is_own(records.column(offset).to_numpy(), task.own)))
             if task.columns:
                 pairs = zip(task.columns, task.keys, strict=True)
                 columns = [cast_exactly(batch.column(name), field, task.given.name) for name, field in pairs]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -61,8 +62,15 @@ class StepOutput:
         return None if self.snapshot is None else strategy_of(self.snapshot.state).lookup
 
     @property
+    def is_shared(self) -> bool:
+        """Whether users may write to it, too, because `Lake.create` made it and not a run of the step."""
+        return self.snapshot is not None and self.snapshot.state.dataset_kind is DatasetKind.ROOT
+
+    @property
     def is_untouched(self) -> bool:
         """Whether no run has committed to it yet."""
+        if self.snapshot is not None and self.is_shared:
+            return self.snapshot.state.checkpoint is None
         return self.snapshot is None or not self.snapshot.state.inputs
 
     @property
@@ -71,6 +79,11 @@ class StepOutput:
         assert self.snapshot is not None
         return self.dataset, self.snapshot
 
+    def follow(self, snapshot: Snapshot) -> None:
+        """Update the timeline of a dataset that users made, after a commit that left this snapshot."""
+        dataset: Any = self.dataset
+        dataset.parts.follow(snapshot)
+
     def key(self, keys: Sequence[str]) -> tuple[str, ...]:
         """The key for these transform keys: they come first, so that the rows of one key are found together."""
         declared = self.declared_key or tuple(keys)
@@ -78,7 +91,7 @@ class StepOutput:
 
 
 def find_outputs(lake: LakeLike, specs: Sequence[OutputSpec], step: str) -> tuple[StepOutput, ...]:
-    """The current outputs; datasets that users write to and views are refused."""
+    """The current outputs; views, and datasets that cannot be upserted to are refused."""
     return tuple(_find(lake, spec, step) for spec in specs)
 
 
@@ -87,10 +100,11 @@ def _find(lake: LakeLike, spec: OutputSpec, step: str) -> StepOutput:
         return StepOutput(spec, spec.name)
     dataset = lake[spec.name]
     snapshot = dataset.snapshot()
-    if snapshot.state.dataset_kind is not DatasetKind.DERIVATIVE:
+    strategy = strategy_of(snapshot.state)
+    if snapshot.state.dataset_kind is DatasetKind.ROOT and strategy.kind != "upsert":
         raise OutputTaken(
-            f"step {step!r} cannot write to {spec.name!r}: it is a dataset with its own writes, not a step's output",
-            hint="choose a new name for the output; the first run creates it",
+            f"step {step!r} cannot write to {spec.name!r}: the dataset was created with {strategy}",
+            hint="create it with key= and merge='upsert'; or choose a new name for the output: a run creates it",
             step=step,
             output=spec.name,
         )
@@ -104,6 +118,19 @@ def _find(lake: LakeLike, spec: OutputSpec, step: str) -> StepOutput:
     return StepOutput(spec, spec.name, dataset, snapshot)
 
 
+def refuse_shared(outputs: Sequence[StepOutput], step: str) -> None:
+    """Refuse outputs that users write to: the step would remove their rows."""
+    for output in outputs:
+        if output.is_shared:
+            raise OutputTaken(
+                f"step {step!r} cannot write to {output.name!r}: it is a dataset with its own writes, and the step "
+                "replaces all rows of its output",
+                hint="choose a new name for the output; the first run creates it",
+                step=step,
+                output=output.name,
+            )
+
+
 def check_keys(outputs: Sequence[StepOutput], keys: Sequence[str], step: str) -> None:
     """Refuse outputs whose key lacks transform keys, or that were created with other keys or types."""
     transform_keys = tuple(keys)
@@ -112,9 +139,18 @@ def check_keys(outputs: Sequence[StepOutput], keys: Sequence[str], step: str) ->
         if output.snapshot is None:
             continue
         stored = strategy_of(output.snapshot.state)
-        if stored.lookup != transform_keys or (declared is not None and set(declared) != set(stored.key)):
-            now = declared if stored.lookup == transform_keys and declared is not None else transform_keys
-            before = stored.key if stored.lookup == transform_keys else stored.lookup
+        if output.is_shared and set(stored.lookup) != set(transform_keys):
+            raise OutputTaken(
+                f"step {step!r} cannot write to {output.name!r}: its rows are looked up by {list(stored.lookup)}, and "
+                f"the transform keys are {list(transform_keys)}",
+                hint=f"create it with lookup={list(transform_keys)} and a key that starts with these columns",
+                step=step,
+                output=output.name,
+            )
+        has_keys = output.is_shared or stored.lookup == transform_keys
+        if not has_keys or (declared is not None and set(declared) != set(stored.key)):
+            now = declared if has_keys and declared is not None else transform_keys
+            before = stored.key if has_keys else stored.lookup
             raise OutputTaken(
                 f"{output.name!r} was created with the transform keys {list(stored.lookup)} and the key "
                 f"{list(stored.key)}; step {step!r} now has {list(now)} instead of {list(before)}",

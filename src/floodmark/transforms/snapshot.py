@@ -16,7 +16,7 @@ from floodmark.chain.state import parse_input_ids
 from floodmark.derive.inputs import InputSnapshot, LakeLike
 from floodmark.derive.key_shape import KeyShape, OutputKeys
 from floodmark.derive.positions import NO_POSITION, check_on_chain, minimum_watermark
-from floodmark.errors import BadMeta, OutputTaken
+from floodmark.errors import BadMeta, BadStep, OutputTaken
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.transforms.key_resolution import output_keys, resolve_shape
@@ -109,7 +109,11 @@ class StepSnapshot:
         if meta.version is None and left:
             return f"output {outputs[0].name!r} is new, and {left[0].name!r} is not"
         # A run that was killed between two commits has left results of another version in one output.
-        other = [o.name for o in left if not same_transform(o.existing[1].state.transform, self.transform)]
+        other = [
+            o.name
+            for o in left
+            if not o.is_shared and not same_transform(o.existing[1].state.transform, self.transform)
+        ]
         notes = [(output.name, read_secondary_note(output)) for output in outputs[1:] if not output.is_untouched]
         other += [name for name, note in notes if note is not None and note.version != self.version]
         if other:
@@ -121,6 +125,8 @@ class StepSnapshot:
     @property
     def watermark(self) -> int | None:
         """The watermark of the outputs after everything is processed."""
+        if self.outputs[0].snapshot is not None and self.outputs[0].is_shared:
+            return self.outputs[0].snapshot.state.watermark  # users move it
         present = [output.snapshot.state.watermark for output in self.outputs[:1] if output.snapshot is not None]
         return minimum_watermark([given.watermark for given in self.inputs], present[0] if present else None)
 
@@ -133,11 +139,18 @@ class StepSnapshot:
         """Whether a run would commit nothing, as far as the positions show. Reads no data."""
         if self.shape is None:
             return True
-        if self.stale is not None or self.last_offsets != self.positions:
+        if self.stale is not None or any(self.has_news(dataset_id, at) for dataset_id, at in self.last_offsets.items()):
             return False
         if self.meta.version is not None and self.watermark != self.primary.state.watermark:
             return False
         return not self.has_due(now_ms)
+
+    def has_news(self, dataset_id: str, position: int) -> bool:
+        """Whether a new position in an input would tell more than that the step has written to it."""
+        if position == self.meta.positions.get(dataset_id, NO_POSITION):
+            return False
+        [given, *_] = [given for given in self.inputs if given.dataset_id == dataset_id]
+        return not given.has_own or given.unread(self.positions[dataset_id]) > 0
 
     def has_due(self, now_ms: int) -> bool:
         """Whether failed keys are due. Reads only the manifest."""
@@ -185,7 +198,8 @@ def snapshot_step(step: BatchTransform, lake: LakeLike, load: MetaLoader = load_
     primary = outputs[0].snapshot
     nothing = TransformMeta.load(DatasetObjects(lake.store, "nowhere"), None)
     meta = nothing if primary is None else load(primary)
-    inputs = snapshot_inputs(lake, step.inputs)
+    _check_own_exists(step, lake)
+    inputs = _mark_own(snapshot_inputs(lake, step.inputs), outputs, step.name)
     keys = [
         OutputKeys(output.name, output.declared_key, _columns(output, meta), output.spec.key is not None)
         for output in outputs
@@ -203,6 +217,40 @@ def snapshot_step(step: BatchTransform, lake: LakeLike, load: MetaLoader = load_
     step_snapshot = StepSnapshot(step, inputs, outputs, meta, shape, _version(step, shape, outputs))
     _check_owner(step_snapshot)
     return replace(step_snapshot, meta=meta.without_unused_version(step_snapshot.version))
+
+
+def _check_own_exists(step: BatchTransform, lake: LakeLike) -> None:
+    read = {name.lower() for name in step.input_names}
+    for name in step.output_names:
+        if name.lower() in read and name not in lake:
+            raise BadStep(
+                f"step {step.name!r} reads its output {name!r}, which does not exist",
+                hint=f"create it before the first run: lake.create({name!r}, key=…)",
+                step=step.name,
+                output=name,
+            )
+
+
+def _mark_own(inputs: tuple[InputSnapshot, ...], outputs: Sequence[StepOutput], step: str) -> tuple[InputSnapshot, ...]:
+    """The inputs, with a mark on those that the step writes to: its own records there are not changes."""
+    written = {str(output.id): number for number, output in enumerate(outputs) if output.snapshot is not None}
+    for given in inputs:
+        number = written.get(given.dataset_id)
+        if number is not None and not outputs[number].is_shared:
+            raise OutputTaken(
+                f"step {step!r} reads its output {given.name!r}, which only steps write to",
+                hint=f"drop it, and create it before the first run: lake.create({given.name!r}, key=…)",
+                step=step,
+                output=given.name,
+            )
+        if number:
+            raise OutputTaken(
+                f"step {step!r} reads its output {given.name!r}, which is not its first",
+                hint="name it first: the first output is written last, so that a crash cannot apply a change twice",
+                step=step,
+                output=given.name,
+            )
+    return tuple(replace(given, has_own=given.dataset_id in written) for given in inputs)
 
 
 def _columns(output: StepOutput, meta: TransformMeta) -> pa.Schema | None:
@@ -258,7 +306,9 @@ def _check_owner(step_snapshot: StepSnapshot) -> None:
         raise _output_taken(primary.name, step.name, None, "")
     if meta.version == LOST:
         chain = step_snapshot.primary.state.transform
-        if chain is None or parse_input_ids(chain) != parse_input_ids(step_snapshot.transform):
+        if primary.is_shared:
+            pass  # its chain does not name the step
+        elif chain is None or parse_input_ids(chain) != parse_input_ids(step_snapshot.transform):
             raise _output_taken(primary.name, step.name, None, "")
     elif (
         meta.version not in (None, step_snapshot.version, RESET + step_snapshot.version)

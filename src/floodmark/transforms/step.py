@@ -80,6 +80,11 @@ class Step(ABC):
         return self._outputs
 
     @property
+    def may_read_outputs(self) -> bool:
+        """Whether it may read a dataset that it writes to."""
+        return False
+
+    @property
     def shares_outputs(self) -> bool:
         """Whether other steps may write to its outputs: it adds and changes only its own rows."""
         return False
@@ -118,7 +123,7 @@ def check_dataset_names(step: Step) -> None:
     for name in step.output_names:
         if written.count(name.lower()) > 1:
             raise BadStep(f"step {step.name!r} writes {name!r} twice", hint="name each output once", output=name)
-        if name.lower() in (read.lower() for read in step.input_names):
+        if not step.may_read_outputs and name.lower() in (read.lower() for read in step.input_names):
             raise BadStep(
                 f"step {step.name!r} reads and writes {name!r}",
                 hint="choose another name for the output: a step cannot write to its inputs",

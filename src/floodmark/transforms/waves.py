@@ -79,7 +79,7 @@ class Waves:
         step, wanted = self.step_snapshot.step, self.wanted
         if not isinstance(wanted, ChangedScope) or not wanted.is_whole or step.filters is not None:
             return False
-        if self.shape.kind != "map" or step.order_by is not None:
+        if self.shape.kind != "map" or step.order_by is not None or self.step_snapshot.inputs[0].has_own:
             return False
         if self.step_snapshot.stale is not None:
             return True
@@ -91,7 +91,7 @@ class Waves:
     def outputs(self) -> list[InputSnapshot]:
         """The existing outputs, as inputs to read from."""
         return [
-            InputSnapshot(output.name, str(output.id), output.snapshot)
+            InputSnapshot(output.name, str(output.id), output.snapshot, has_own=output.is_shared)
             for output in self.step_snapshot.outputs
             if output.snapshot is not None
         ]

@@ -19,7 +19,7 @@ from floodmark.derive.notes import BadNote, CommitNote
 from floodmark.derive.positions import NO_POSITION, bind_blocks, check_on_chain
 from floodmark.engine.rounds import TaskRunner
 from floodmark.errors import BadMeta, BadStep, OutputTaken
-from floodmark.transforms.outputs import StepOutput, find_outputs
+from floodmark.transforms.outputs import StepOutput, find_outputs, refuse_shared
 from floodmark.transforms.specs import snapshot_inputs
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ class WholeStepSnapshot:
 def snapshot_whole_step(step: DatatableTransform, lake: Any) -> WholeStepSnapshot:
     """Take a snapshot of a step. Outputs are read first, so that their positions cannot be beyond the inputs' heads."""
     outputs = find_outputs(lake, step.outputs, step.name)
+    refuse_shared(outputs, step.name)
     inputs = snapshot_inputs(lake, step.inputs)
     notes = tuple(DatatableNote.of(output) for output in outputs)
     step_snapshot = WholeStepSnapshot(step, inputs, outputs, notes, _version(step, inputs))
