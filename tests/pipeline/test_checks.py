@@ -121,14 +121,27 @@ def test_a_mistyped_input_is_a_did_you_mean(lake):
 
 
 @pytest.mark.slow
-def test_what_was_computed_cannot_become_a_source_nor_the_other_way_round(lake):
+def test_what_was_computed_cannot_become_a_source(lake):
     fm.BatchTransform(same, ["orders"], ["prices"]).run(lake)
-    error = problems(lake, fm.Source("prices", frame=lambda: ROWS), fm.BatchTransform(same, ["prices"], ["orders"]))
+    error = problems(lake, fm.Source("prices", frame=lambda: ROWS))
     assert [one.message for one in error.problems] == [
         "'prices' is computed from others, but source 'ingest_prices' takes data from outside",
-        "'orders' has data from outside, but step 'same' computes it",
     ]
     assert {one.place.file for one in error.problems} == {__file__}
+
+
+@pytest.mark.slow
+def test_dataset_that_a_source_fills_cannot_become_a_view(lake):
+    error = problems(lake, fm.ViewSpec("orders", sql="select 1 as id"))
+    assert "'orders' has data from outside, but view 'orders' computes it" in [one.message for one in error.problems]
+
+
+@pytest.mark.slow
+def test_step_may_read_and_write_a_dataset_that_exists(lake):
+    """Its run checks the rest."""
+    pipeline = fm.Pipeline([fm.BatchTransform(same, ["orders"], ["orders"])])
+    pipeline.run(lake)
+    assert pipeline.run(lake).ok
 
 
 @fm.udf(returns="float64")

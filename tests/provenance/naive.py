@@ -11,7 +11,7 @@ from typing import Any
 import floodmark as fm
 from floodmark.provenance.tree import Provenance
 from floodmark.storage.memory import MemoryStore
-from transforms.worlds import Calls, Case, Row, World
+from transforms.worlds import Calls, Case, Row, Source, World
 
 OFFSET, OP = "offset", "op"
 
@@ -83,6 +83,11 @@ def disturb(world: World, chance: Random) -> None:
             row = chance.choice(there)
             world.lake[source.name].delete([{name: row[name] for name in source.key}])
         return
+    write_some(world, source, chance)
+
+
+def write_some(world: World, source: Source, chance: Random) -> None:
+    """Write a few rows of an input."""
     rows = [some_row(world, source.name, chance) for _ in range(chance.randrange(1, 4))]
     columns = list(source.columns)
     if source.key is not None:  # one row for each key

@@ -17,7 +17,7 @@ from floodmark.provenance.replay import replay
 from floodmark.provenance.transactions import OpenedDatasets
 from floodmark.provenance.why import ProvenanceTracer, forward
 from profiles import IN_FULL, SEED, sample
-from provenance.naive import OFFSET, Naive, disturb, made_of, memory_world
+from provenance.naive import OFFSET, Naive, disturb, made_of, memory_world, write_some
 from transforms.worlds import CASES, MOVING_GROUPS, TWO_OUTPUTS, Case, World, in_this_process
 
 IS_LONG = IN_FULL
@@ -38,6 +38,8 @@ def random_history(case: Case, folder: Path, seed: int, turns: int) -> Naive:
     chance = Random(seed)
     world = memory_world(case, folder)
     naive = Naive(world)
+    for source in case.sources:
+        write_some(world, source, chance)
     for _ in range(turns):
         for _ in range(chance.randrange(1, 4)):
             disturb(world, chance)
