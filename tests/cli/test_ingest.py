@@ -101,3 +101,42 @@ def test_progress_is_shown_on_stderr_and_not_with_json(run, trips, trips_file, m
     assert "writing trips: 3 of 3 rows" in shown.err
     assert "rows" not in shown.out
     assert run("ingest", trips, str(trips_file), "--json").err == ""
+
+
+def test_address_is_refused_and_leaves_no_dataset(run):
+    run("init")
+    answer = run("ingest", "numbers", "s3://bucket/*.csv")
+    assert (answer.code, names(run)) == (1, [])
+    assert "'s3://bucket/*.csv' is an address, and files are read from folders of this machine only" in answer.err
+
+
+def test_source_at_an_address_is_an_error_with_its_line(run, folder):
+    run("init")
+    (folder / "pipeline.py").write_text(
+        "from floodmark import Pipeline, Source\n\npipeline = Pipeline([Source('n', files='s3://bucket/*.csv')])\n"
+    )
+    answer = run("run")
+    assert answer.code != 0
+    assert "files='s3://bucket/*.csv' of source 'ingest_n' is an address" in answer.err
+    assert "pipeline.py" in answer.err
+
+
+def test_values_in_folder_names_are_columns(run, folder):
+    run("init")
+    for day in (1, 2):
+        (folder / "hive" / f"dt=2026-01-0{day}").mkdir(parents=True)
+        (folder / "hive" / f"dt=2026-01-0{day}" / "a.csv").write_text(f"n\n{day}\n")
+    assert run("ingest", "numbers", "hive/*/*.csv").code == 0
+    rows = run("sql", "select n, cast(dt as text) dt from numbers order by n", "--json").json["rows"]
+    assert rows == [{"n": 1, "dt": "2026-01-01"}, {"n": 2, "dt": "2026-01-02"}]
+
+
+def test_value_that_does_not_fit_is_refused_with_its_line(run, folder):
+    run("init")
+    (folder / "a.csv").write_text("id,v\n12345678901234567890,1\n12345678901234567891,2\n")
+    assert run("ingest", "numbers", "a.csv", "--key", "id").code == 0
+    assert "12345678901234567891" in run("sql", "select id from numbers").out
+    (folder / "b.csv").write_text("id,v\n1,1\n007,2\n")
+    answer = run("ingest", "numbers", "b.csv")
+    assert answer.code == 1
+    assert "b.csv, line 3: the value '007' of column 'id' does not fit decimal128(38, 0)" in answer.err

@@ -144,6 +144,12 @@ def test_list_of_paths_keeps_its_order(dataset, inbox):
     assert dataset.to_arrow().column("n").to_pylist() == [98, 97]
 
 
+def test_file_that_is_given_twice_is_refused(dataset, inbox):
+    path = parquet(inbox / "a.parquet", [{"n": 1}])
+    with untouched(dataset), pytest.raises(BadData, match=r"a\.parquet is given twice"):
+        dataset.write([path, str(inbox / "*.parquet")])
+
+
 def test_files_with_their_columns_in_another_order_and_of_other_widths_are_one_write(dataset, inbox):
     parquet(inbox / "a.parquet", pa.table({"n": [1], "s": ["a"]}))
     parquet(inbox / "b.parquet", pa.table({"s": ["b"], "n": [2]}))

@@ -184,6 +184,16 @@ def test_values_in_folder_names_are_columns_of_a_source(lake, put, tmp_path):
     assert days == [date(2026, 1, 1), date(2026, 1, 2)]
 
 
+@pytest.mark.parametrize("declared", [None, fm.DatasetSpec("orders", key="zip")])
+def test_types_of_a_new_dataset_fit_all_files_that_are_there(lake, tmp_path, declared):
+    for name, text in (("a", "zip,v\n12345,1\n"), ("b", "zip,v\n01234,0.5\n"), ("c", ""), ("d", "zip,v\n1,2,3\n")):
+        (tmp_path / f"{name}.csv").write_text(text)
+    step = source(tmp_path, "*.csv", declared=declared)
+    with pytest.raises(UnreadableFile, match=r"d\.csv"):
+        step.run(lake)
+    assert lake["orders"].to_arrow().to_pylist() == [{"zip": "12345", "v": 1.0}, {"zip": "01234", "v": 0.5}]
+
+
 def test_untouched_files_are_not_read_again(lake, put, tmp_path, monkeypatch):
     put("a.csv", 1)
     step = source(tmp_path, "*.csv")

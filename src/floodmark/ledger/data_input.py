@@ -64,11 +64,15 @@ HiveValues = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True)
 class FileData:
-    """Rows in files of one format, with the values in the folder names of each file."""
+    """Rows in files of one format, with the values in the folder names of each file.
+
+    The values of `peers` count too when the types of a new dataset are chosen: they are to be written after these.
+    """
 
     paths: tuple[Path, ...]
     format: Format
     hive: tuple[HiveValues, ...]
+    peers: FileData | None = None
 
 
 Incoming = TableData | StreamData | SparkData | FileData
@@ -158,6 +162,7 @@ def _files(given: Iterable[str | Path], read: Format | None) -> FileData:
         raise BadData(f"cannot read files as {read!r}", hint="give 'parquet', 'csv' or 'json'")
     paths: list[Path] = []
     hive: list[HiveValues] = []
+    seen: set[Path] = set()
     for item in given:
         files = _expand(item)
         if not files:
@@ -166,6 +171,9 @@ def _files(given: Iterable[str | Path], read: Format | None) -> FileData:
                 hint="check the path; a glob needs quotes in a shell, and a folder needs .parquet, .csv or .json files",
                 path=str(item),
             )
+        if twice := [path for path in files if path.absolute() in seen]:
+            raise BadData(f"{twice[0]} is given twice", hint="name each file once: its rows would be written twice")
+        seen |= {path.absolute() for path in files}
         paths += files
         hive += [hive_values(path, fixed_folder(item)) for path in files]
     return FileData(tuple(paths), read or _format_of(paths), tuple(hive))

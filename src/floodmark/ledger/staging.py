@@ -84,8 +84,8 @@ def incoming_schema(data: Incoming, key: Sequence[str] = ()) -> pa.Schema:
             return arrow_schema(frame.schema)
         case FileData(paths, "parquet"):
             return _with_fields(parquet_schema(str(paths[0])), guess_hive_types(data, key))
-        case FileData(paths, format_):
-            return _with_fields(guess_columns(paths, format_, key), guess_hive_types(data, key))
+        case FileData():
+            return _with_fields(guess_columns(data, key), guess_hive_types(data, key))
 
 
 def _with_fields(schema: pa.Schema, added: pa.Schema) -> pa.Schema:

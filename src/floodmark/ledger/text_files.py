@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
-from floodmark.errors import UnreadableFile
+from floodmark.errors import FloodmarkError, UnreadableFile
 from floodmark.ledger.casting import check_columns, check_unique_names
 from floodmark.ledger.data_input import FileData, Format, HiveValues, unreadable_file
 from floodmark.ledger.schema import Layout
@@ -27,16 +28,25 @@ from floodmark.ledger.text_values import DoesNotFit, can_parse, first_misfit, gu
 _BLOCK = 16 << 20
 
 
-def guess_columns(paths: Sequence[Path], format: Format, key: Sequence[str] = ()) -> pa.Schema:  # noqa: A002 -- the user's word for it
+def guess_columns(data: FileData, key: Sequence[str] = ()) -> pa.Schema:
     """The columns of text files that are written together, with types that fit all of their values."""
-    if format == "json":
-        guesses = (_guess_json(path, key) for path in paths)
+    if data.format == "json":
+        guesses = (_guess_json(path, key) for path in data.paths)
         return next((schema for schema in guesses if len(schema)), pa.schema([]))
-    names = next((names for path in paths if (names := _csv_names(path))), [])
-    return guess_types(names, key, partial(_csv_blocks, paths))
+    names = next((names for path in data.paths if (names := _csv_names(path))), [])
+    guessed = guess_types(names, key, partial(_csv_blocks, data.paths))
+    if data.peers is None or not len(guessed):
+        return guessed
+    return guess_types(names, key, lambda: chain(_csv_blocks(data.paths), _readable_blocks(data.peers)))
 
 
-def read_text(path: Path, format: Format, layout: Layout) -> Iterator[pa.RecordBatch]:  # noqa: A002
+def _readable_blocks(peers: FileData | None) -> Iterator[pa.RecordBatch]:
+    for path in () if peers is None else peers.paths:
+        with suppress(FloodmarkError):  # the write of this file will raise it
+            yield from _csv_blocks([path])
+
+
+def read_text(path: Path, format: Format, layout: Layout) -> Iterator[pa.RecordBatch]:  # noqa: A002 -- the user's word
     """The rows of a text file with the types of the dataset. A value that does not fit is refused with its line."""
     if format == "csv":
         yield from _read(path, "csv", lambda stream: _csv(stream, path, layout))
@@ -62,8 +72,7 @@ def _read(path: Path, format: Format, rows: Callable[[Any], Iterator[Any]]) -> I
         raise unreadable_file(str(path), error, format.upper()) from error
 
 
-def _refused(path: Path, line: int | None, column: str, value: object, data_type: pa.DataType) -> UnreadableFile:
-    where = str(path) if line is None else f"{path}, line {line}"
+def _refused(where: str, path: Path, column: str, value: object, data_type: pa.DataType) -> UnreadableFile:
     return UnreadableFile(
         f"{where}: the value {value!r} of column {column!r} does not fit {data_type}",
         hint="correct the value (nothing of this file was written), or create a dataset in which the column is text: "
@@ -78,7 +87,8 @@ def _refused(path: Path, line: int | None, column: str, value: object, data_type
 def guess_hive_types(data: FileData, key: Sequence[str]) -> pa.Schema:
     """The columns that the folder names of the first file hold, with types that fit the values of all files."""
     names = [name for name, _ in data.hive[0]]
-    found = {name: [dict(values).get(name) for values in data.hive] for name in names}
+    hive = [*data.hive, *(() if data.peers is None else data.peers.hive)]
+    found = {name: [dict(values).get(name) for values in hive] for name in names}
     rows = [pa.RecordBatch.from_pydict({name: pa.array(values, pa.string()) for name, values in found.items()})]
     guessed = guess_types(names, key, lambda: rows)
     return pa.schema([(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in guessed])
@@ -93,7 +103,7 @@ def hive_row(path: Path, values: HiveValues, layout: Layout) -> pa.RecordBatch:
         try:
             columns[name] = parse(text, target)
         except DoesNotFit:
-            raise _refused(path, None, name, value, target) from None
+            raise _refused(str(path), path, name, value, target) from None
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -137,7 +147,9 @@ def _parsed(text: pa.Array, target: pa.DataType, column: str, path: Path, rows: 
         return parse(text, target)
     except DoesNotFit:
         at = first_misfit(text, target)
-        raise _refused(path, _line_of(path, rows + at), column, text[at].as_py(), target) from None
+        line = _line_of(path, rows + at)
+        place = f"row {rows + at + 1}" if line is None else f"line {line}"
+        raise _refused(f"{path}, {place}", path, column, text[at].as_py(), target) from None
 
 
 def _open_csv(stream: Any, path: Path, columns: dict[str, pa.DataType]) -> pa_csv.CSVStreamingReader:
@@ -239,7 +251,7 @@ def _check_json_numbers(path: Path, columns: pa.Schema) -> None:
     for line, row in _lines_with_long_numbers(path, columns):
         for field in columns:
             if not _is_exact(row.get(field.name), field.type):
-                raise _refused(path, line, field.name, str(row[field.name]), field.type)
+                raise _refused(f"{path}, line {line}", path, field.name, str(row[field.name]), field.type)
 
 
 def _lines_with_long_numbers(path: Path, columns: pa.Schema) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from floodmark.errors import CodeLocation, NothingToWrite, UnreadableFile
-from floodmark.ledger.data_input import Incoming, TableData, file_data
+from floodmark.errors import CodeLocation, FloodmarkError, NothingToWrite, UnreadableFile
+from floodmark.ledger.data_input import FileData, Incoming, TableData, file_data
 from floodmark.ledger.strategy import MergeKind
 from floodmark.sources.file_log import SOURCE, Content, FileLog, SourceFile, take_files_turn
 from floodmark.sources.found_files import (
@@ -292,7 +293,20 @@ class _FilesRun:
 
     def _write(self, file: SourceFile, state: str | None) -> list[Commit] | None:
         delivery = {} if state is None else {"source": SOURCE, "state": state}
-        return write_source_rows(self.dataset, file_data(file.path, file.base, self.step.read), **delivery)
+        return write_source_rows(self.dataset, self._data(file), **delivery)
+
+    def _data(self, file: SourceFile) -> FileData:
+        """The rows of a file. The types of a new dataset fit all files that are there."""
+        data = file_data(file.path, file.base, self.step.read)
+        if self.dataset.snapshot().layout is not None:
+            return data
+        found: list[FileData] = []
+        for other in (one for one in self.files if _is_text(one.name)):
+            with suppress(FloodmarkError):  # its own load raises it
+                found.append(file_data(other.path, other.base, self.step.read))
+        peers = [one for one in found if one.format == data.format and one.paths != data.paths]
+        paths, hive = tuple(one.paths[0] for one in peers), tuple(one.hive[0] for one in peers)
+        return replace(data, peers=FileData(paths, data.format, hive))
 
     def _merge(
         self, file: SourceFile, content: Content, state: str | None, old_name: str | None
@@ -305,7 +319,7 @@ class _FilesRun:
         if self.log.seen[file.name].size == 0:
             data: Incoming = TableData(snapshot.require_layout(self.dataset.name).data.empty_table())
         else:
-            data = file_data(file.path, file.base, self.step.read)
+            data = self._data(file)
         noted = None if state is None else source_state(SOURCE, state)
         ledger = parts.ledger
         merge = partial(FileMerge, ledger.name, ledger.runtime, data, noted, cache=parts.rows.cache, delivery=delivery)
