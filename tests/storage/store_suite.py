@@ -46,6 +46,15 @@ def increment(store: Store, key: str, times: int) -> int:
     return lost
 
 
+def _wide_view(data: bytes) -> memoryview:
+    """A view whose items are not bytes."""
+    return memoryview(data).cast("q")
+
+
+def _form_name(form: Any) -> str:
+    return str(form.__name__)
+
+
 class StoreSuite:
     """Tests that every store passes."""
 
@@ -65,6 +74,12 @@ class StoreSuite:
         data = bytes(range(256)) * 10
         assert store.put_if_absent("blocks/a", data)
         assert store.get("blocks/a") == data
+
+    @pytest.mark.parametrize("form", [bytes, bytearray, memoryview, pa.py_buffer, _wide_view], ids=_form_name)
+    def test_content_may_be_any_bytes(self, store, form):
+        assert store.put_if_absent("once", form(b"12345678"))
+        store.put_derived("derived", form(b"12345678"))
+        assert (store.get("once"), store.get("derived")) == (b"12345678", b"12345678")
 
     def test_empty_object_is_an_object(self, store):
         assert store.put_if_absent("empty", b"")

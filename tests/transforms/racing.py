@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 
 import floodmark as fm
+from floodmark.storage.cloud import CloudStore
 from floodmark.storage.memory import MemoryStore
 from transforms.crashing import Crash
 from transforms.worlds import Calls, Case, World
 
 
-class RacedStore(MemoryStore):
-    """Objects in memory; like a bucket it gives everyone a turn at once, so that writers can overtake each other."""
+class _BeforeMoves:
+    """A part of a store that acts before heads move."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._hook: Callable[[str], None] | None = None
+    _hook: Callable[[str], None] | None = None
 
     def turn(self, key: str) -> AbstractContextManager[None]:
         return nullcontext()
@@ -33,7 +32,7 @@ class RacedStore(MemoryStore):
                 hook(key)
             finally:
                 self._hook = hook
-        return super().compare_and_swap(key, expected, new)
+        return bool(super().compare_and_swap(key, expected, new))  # type: ignore[misc]
 
     @contextmanager
     def before_next_move(self, act: Callable[[], Any]) -> Iterator[None]:
@@ -65,6 +64,14 @@ class RacedStore(MemoryStore):
             self._hook = None
 
 
+class RacedStore(_BeforeMoves, MemoryStore):
+    """Objects in memory; like a bucket it gives everyone a turn at once, so that writers can overtake each other."""
+
+
+class RacedBucket(_BeforeMoves, CloudStore):
+    """The same in a bucket. Copies in other processes act on nothing."""
+
+
 def raced_world(case: Case, folder: Path, **options: Any) -> World:
     """An empty world of a case in such a store."""
     lake = fm.Lake(RacedStore())
@@ -72,8 +79,8 @@ def raced_world(case: Case, folder: Path, **options: Any) -> World:
     return World(case, lake, Calls(folder), options)
 
 
-def store_of(world: World) -> RacedStore:
-    assert isinstance(world.lake.store, RacedStore)
+def store_of(world: World) -> RacedStore | RacedBucket:
+    assert isinstance(world.lake.store, RacedStore | RacedBucket)
     return world.lake.store
 
 

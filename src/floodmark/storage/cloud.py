@@ -26,7 +26,7 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from floodmark.errors import BadStoreUrl, ObjectNotFound, StorageError, SwapUnknown
-from floodmark.storage.store import ObjectInfo, check_key, check_prefix, is_segment
+from floodmark.storage.store import BytesLike, ObjectInfo, check_key, check_prefix, is_segment
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -126,10 +126,10 @@ class CloudStore:
 
     # Writing
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
+    def put_if_absent(self, key: str, data: BytesLike) -> bool:
         check_key(key)
         with self._explain_errors("write", key):
-            return self._create(key, data)
+            return self._create(key, _content(data))
 
     def put_file(self, key: str, path: Path) -> bool:
         check_key(key)
@@ -138,10 +138,10 @@ class CloudStore:
         path.unlink()
         return created
 
-    def put_derived(self, key: str, data: bytes) -> None:
+    def put_derived(self, key: str, data: BytesLike) -> None:
         check_key(key)
         with self._explain_errors("write", key):
-            obstore.put(self._store, key, data)
+            obstore.put(self._store, key, _content(data))
 
     def put_derived_file(self, key: str, path: Path) -> None:
         check_key(key)
@@ -207,7 +207,7 @@ class CloudStore:
                 raise
             return obstore.head(self._store, key)["size"], b""  # the object is empty
 
-    def _create(self, key: str, data: bytes | Path) -> bool:
+    def _create(self, key: str, data: bytes | memoryview | Path) -> bool:
         while True:
             try:
                 obstore.put(self._store, key, data, mode="create")
@@ -329,6 +329,11 @@ def _connect(url: str, options: dict[str, Any], retries: dict[str, Any]) -> Any:
 
 def _reopen(url: str, options: dict[str, Any]) -> CloudStore:
     return CloudStore(url, **options)
+
+
+def _content(data: BytesLike) -> bytes | memoryview:
+    """The data in a form that obstore takes. It refuses Arrow buffers, and views of other items than bytes."""
+    return data if isinstance(data, bytes) else memoryview(data).cast("B")
 
 
 def _info(meta: ObjectMeta) -> ObjectInfo:

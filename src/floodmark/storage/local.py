@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from floodmark.errors import BadStoreUrl, ObjectNotFound, StorageError, SwapUnknown
 from floodmark.storage.file_system import FileSystem, OsFileSystem
-from floodmark.storage.store import ObjectInfo, check_key, check_prefix, is_segment
+from floodmark.storage.store import BytesLike, ObjectInfo, check_key, check_prefix, is_segment
 
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _STAGING = ".staging"
@@ -95,7 +95,7 @@ class LocalStore:
 
     # Writing
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
+    def put_if_absent(self, key: str, data: BytesLike) -> bool:
         path = self._path(key)
         with self._explain_errors("write", key, needed=len(data)):
             self._make_durable_folder(path.parent)
@@ -117,7 +117,7 @@ class LocalStore:
             self._fs.unlink(path)
             return created
 
-    def put_derived(self, key: str, data: bytes) -> None:
+    def put_derived(self, key: str, data: BytesLike) -> None:
         # No fsync: a crash may lose a derived object.
         path = self._path(key)
         with self._explain_errors("write", key, needed=len(data)):
@@ -184,10 +184,10 @@ class LocalStore:
     # The steps of a write
 
     @contextmanager
-    def _staged(self, data: bytes) -> Iterator[Path]:
+    def _staged(self, data: BytesLike) -> Iterator[Path]:
         """A file with this content under a unique name; removed if the block fails."""
         with self._staging_path() as staged:
-            self._fs.write_new(staged, data)
+            self._fs.write_new(staged, bytes(data))
             yield staged
 
     @contextmanager

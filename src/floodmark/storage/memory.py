@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.errors import BadStoreUrl, ObjectNotFound
-from floodmark.storage.store import ObjectInfo, Store, check_key, check_prefix
+from floodmark.storage.store import BytesLike, ObjectInfo, Store, check_key, check_prefix
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class MemoryStore:
         check_key(key)
         return None
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
+    def put_if_absent(self, key: str, data: BytesLike) -> bool:
         check_key(key)
         with self._lock:
             current = self._objects.get(key)
@@ -82,7 +82,7 @@ class MemoryStore:
         path.unlink()
         return created
 
-    def put_derived(self, key: str, data: bytes) -> None:
+    def put_derived(self, key: str, data: BytesLike) -> None:
         check_key(key)
         with self._lock:
             self._objects[key] = _Object(bytes(data), time.time())
@@ -217,7 +217,7 @@ class CountingStore:
         self._add(local_paths=1)
         return self.inner.local_path(key)
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
+    def put_if_absent(self, key: str, data: BytesLike) -> bool:
         self._add(puts=1, bytes_put=len(data))
         return self.inner.put_if_absent(key, data)
 
@@ -225,7 +225,7 @@ class CountingStore:
         self._add(puts=1, bytes_put=path.stat().st_size)
         return self.inner.put_file(key, path)
 
-    def put_derived(self, key: str, data: bytes) -> None:
+    def put_derived(self, key: str, data: BytesLike) -> None:
         self._add(puts=1, bytes_put=len(data))
         self.inner.put_derived(key, data)
 

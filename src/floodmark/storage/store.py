@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
 from floodmark.errors import StorageError
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
+"""What every store takes as the content of an object."""
 
 _SEGMENT_BYTES = 240  # file names have at most 255 bytes, and the local store adds a few for its locks
 _KEY_BYTES = 1024  # the limit of S3
@@ -111,7 +114,7 @@ class Store(Protocol):
         """The path of the object if Spark and pyarrow can read it as a plain file, else None."""
         ...
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
+    def put_if_absent(self, key: str, data: BytesLike) -> bool:
         """Store an object durably if it does not exist; True if this call created it.
 
         In both cases the object is durable when the call returns, and counts as newly written.
@@ -122,7 +125,7 @@ class Store(Protocol):
         """Like `put_if_absent`, from a local file. The call removes the file."""
         ...
 
-    def put_derived(self, key: str, data: bytes) -> None:
+    def put_derived(self, key: str, data: BytesLike) -> None:
         """Store or replace an object that can be rebuilt. The write is atomic for readers, but not durable.
 
         After a crash the object may be missing or damaged, so its readers must check it.
