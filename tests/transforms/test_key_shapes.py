@@ -217,17 +217,20 @@ def test_deleted_records_with_join_keys(offsets, lake):
 
 
 @BOTH
-def test_offset_update_does_not_require_transform_keys_in_output(offsets, lake):
+@pytest.mark.parametrize("made", ["declared", "created"])
+def test_offset_update_does_not_require_transform_keys_in_output(made, offsets, lake):
     key = ["id", "group_id", "creator_profile_id"]
     items = lake.create("items", key=key)
 
     def aggregate(items: pd.DataFrame) -> pd.DataFrame:
         return items.groupby("group_id", as_index=False).agg(status=("status", "max"), items=("id", "count"))
 
+    if made == "created":
+        lake.create("group_status", key="group_id")
     step = fm.BatchTransform(
         aggregate,
         ["items"],
-        [fm.OutputSpec("group_status", key=["group_id"])],
+        ["group_status" if made == "created" else fm.OutputSpec("group_status", key=["group_id"])],
         transform_keys=key,
         chunk_size=10,
         use_offset_optimization=offsets,

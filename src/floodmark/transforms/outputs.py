@@ -57,6 +57,11 @@ class StepOutput:
         return None if self.spec.key is None else tuple(self.spec.key)
 
     @property
+    def has_declared_key(self) -> bool:
+        """Whether a user chose the key, for the step or for the dataset: such a key may lack transform keys."""
+        return self.spec.key is not None or self.is_shared
+
+    @property
     def stored_transform_keys(self) -> tuple[str, ...] | None:
         """The transform keys that the dataset was created with."""
         return None if self.snapshot is None else strategy_of(self.snapshot.state).lookup
