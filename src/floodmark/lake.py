@@ -286,6 +286,7 @@ class Lake:
             with objects.turn():  # a concurrent commit would leave objects behind
                 if head is not None and objects.read_head() != head:
                     break
+                list(self._store.list(objects.folder))  # an error, such as a link, must come before anything is gone
                 if names.swap(self._store, entry, None):
                     known = {i for other in names.entries(self._store) for i in (other.id, other.pending)}
                     for dataset_id in (entry.id, entry.pending):

@@ -7,6 +7,7 @@ import fcntl
 import multiprocessing
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,17 @@ def test_hidden_and_foreign_names_are_not_listed(tmp_path):
 
 def test_list_skips_a_name_that_vanishes_while_it_looks(tmp_path, monkeypatch):
     (tmp_path / "stays").write_bytes(b"x")
-    (tmp_path / "dangling").symlink_to(tmp_path / "vanished")  # its stat fails as that of a removed file
+    (tmp_path / "vanishes").write_bytes(b"x")
+    scandir = os.scandir
+
+    @contextmanager
+    def slow(path):
+        with scandir(path) as entries:
+            found = list(entries)
+        (tmp_path / "vanishes").unlink()
+        yield iter(found)
+
+    monkeypatch.setattr(os, "scandir", slow)
     assert [info.key for info in LocalStore(tmp_path).list("")] == ["stays"]
 
 

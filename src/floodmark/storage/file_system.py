@@ -21,6 +21,7 @@ class FileInfo:
     is_folder: bool
     size: int
     modified: float
+    is_link: bool = False
 
 
 class FileSystem(Protocol):
@@ -75,7 +76,7 @@ class FileSystem(Protocol):
         ...
 
     def scan(self, path: Path) -> list[FileInfo]:
-        """All entries of a folder, in no order. Entries that are removed meanwhile are skipped."""
+        """All entries of a folder, in no order, links as such. Entries that are removed meanwhile are skipped."""
         ...
 
     def free_bytes(self, path: Path) -> int:
@@ -136,7 +137,7 @@ class OsFileSystem:
         with os.scandir(path) as entries:
             for entry in entries:
                 try:
-                    infos.append(_info(entry.name, entry.stat()))
+                    infos.append(_info(entry.name, entry.stat(follow_symlinks=False)))
                 except FileNotFoundError:
                     continue  # removed after the listing
         return infos
@@ -146,7 +147,7 @@ class OsFileSystem:
 
     @contextmanager
     def flock(self, path: Path) -> Iterator[None]:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:
@@ -167,4 +168,5 @@ def _fsync(path: Path, flags: int) -> None:
 
 
 def _info(name: str, status: os.stat_result) -> FileInfo:
-    return FileInfo(name, stat.S_ISDIR(status.st_mode), status.st_size, status.st_mtime)
+    mode = status.st_mode
+    return FileInfo(name, stat.S_ISDIR(mode), status.st_size, status.st_mtime, stat.S_ISLNK(mode))

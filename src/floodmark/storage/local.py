@@ -33,6 +33,7 @@ class LocalStore:
         self._root = _folder_of(root)
         self._fs: FileSystem = OsFileSystem() if fs is None else fs
         self._durable_folders: set[Path] = set()
+        self._real_folders = {str(self._root)}  # folders of the lake that are not reached through a link
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LocalStore, (self._root, self._fs)
@@ -77,7 +78,7 @@ class LocalStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folder = check_prefix(prefix)
-        return self._walk(folder, self._root / folder)
+        return self._walk(folder, self._checked(self._root / folder))
 
     def _walk(self, prefix: str, folder: Path) -> Iterator[ObjectInfo]:
         with self._explain_errors("list", prefix):
@@ -85,6 +86,9 @@ class LocalStore:
                 entries = [info for info in self._fs.scan(folder) if is_segment(info.name)]
             except (FileNotFoundError, NotADirectoryError):
                 return
+        for info in entries:
+            if info.is_link:
+                raise self._is_link(folder / info.name)
         # A folder sorts with its slash, as its keys do: "a-b" comes before "a/c".
         for info in sorted(entries, key=lambda info: info.name + "/" if info.is_folder else info.name):
             key = f"{prefix}/{info.name}" if prefix else info.name
@@ -176,7 +180,7 @@ class LocalStore:
             self._fs.unlink(path)
 
     def staging(self) -> Path:
-        folder = self._root / _STAGING
+        folder = self._checked(self._root / _STAGING)
         with self._explain_errors("make", _STAGING):
             self._make_folder(folder)
         return folder
@@ -288,7 +292,29 @@ class LocalStore:
         self._durable_folders.add(folder)
 
     def _path(self, key: str) -> Path:
-        return self._root / check_key(key)
+        return self._checked(self._root / check_key(key))
+
+    def _checked(self, path: Path) -> Path:
+        """The path, if neither it nor a folder above it in the lake is a symbolic link."""
+        text = str(path)
+        folder = text.rpartition("/")[0]
+        if folder not in self._real_folders and text not in self._real_folders:
+            self._checked(path.parent)
+            if Path(folder).is_dir():
+                self._real_folders.add(folder)
+        if os.path.islink(text) and text not in self._real_folders:  # noqa: PTH114
+            raise self._is_link(path)
+        return path
+
+    def _is_link(self, path: Path) -> StorageError:
+        key = str(path.relative_to(self._root))
+        return StorageError(
+            f"{str(path)!r} is a symbolic link, and a lake follows no links inside its folder.",
+            hint="Remove the link, and copy its target there if it belongs to the lake. Only the lake's own folder may "
+            "be a link.",
+            key=key,
+            url=self.url,
+        )
 
     @contextmanager
     def _explain_errors(self, action: str, key: str, needed: int = 0) -> Iterator[None]:
