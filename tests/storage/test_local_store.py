@@ -10,8 +10,10 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import floodmark as fm
 from floodmark.errors import BadStoreUrl, StorageError, SwapUnknown
 from floodmark.storage.file_system import OsFileSystem
 from floodmark.storage.local import LocalStore
@@ -285,3 +287,30 @@ def test_no_increment_of_many_processes_is_lost(tmp_path):
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert store.get("counter") == b"90"
+
+
+class _StickyLocks(OsFileSystem):
+    """Locks whose release fails, as on a network file system that is gone."""
+
+    @contextmanager
+    def flock(self, path):
+        with super().flock(path):
+            yield
+        raise OSError(errno.EIO, "unlock failed")
+
+
+def test_failed_unlock_does_not_report_a_finished_commit_as_failed(tmp_path):
+    store = LocalStore(tmp_path / "lake", _StickyLocks())
+    assert store.compare_and_swap("refs/head", None, b"1")
+    lake = fm.Lake(store)
+
+    commit = lake.create("k").write(pa.table({"v": [1]}))
+
+    assert commit.rows == 1
+    assert fm.Lake(tmp_path / "lake")["k"].count() == 1
+
+
+def test_error_under_a_lock_is_reported_although_the_unlock_fails(tmp_path):
+    store = LocalStore(tmp_path / "lake", _StickyLocks())
+    with pytest.raises(ZeroDivisionError), store.turn("refs/head"):
+        _ = 1 / 0

@@ -149,7 +149,7 @@ class LocalStore:
         path = self._path(key)
         with self._explain_errors("swap", key, needed=len(new)):
             self._make_durable_folder(path.parent)
-            with self._fs.flock(_lock_path(path, "lock")):
+            with self._locked(_lock_path(path, "lock")):
                 if self._content(path) != expected:
                     return False
                 if expected == new:
@@ -169,8 +169,19 @@ class LocalStore:
         with ExitStack() as stack:
             with self._explain_errors("wait for", key):
                 self._make_folder(path.parent)
-                stack.enter_context(self._fs.flock(_lock_path(path, "turn")))
+                stack.enter_context(self._locked(_lock_path(path, "turn")))
             yield
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        """Hold a lock. A failed unlock is no error: the work under the lock is done."""
+        lock = self._fs.flock(path)
+        lock.__enter__()
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                lock.__exit__(None, None, None)
 
     def delete(self, key: str) -> None:
         # No fsync: if the object comes back after a crash, either nothing refers to it, or its caller deletes it
