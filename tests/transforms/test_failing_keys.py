@@ -364,3 +364,36 @@ def test_replay_of_refused_runs_and_of_failed_keys_finds_nothing_wrong(world: Wo
     found = list(replay(world.lake, ["out"], [world.step()]))
 
     assert {one.outcome for one in found} == {"same"}, found
+
+
+def test_replay_after_a_first_run_that_was_refused_finds_nothing_wrong(tmp_path: Path) -> None:
+    world = make_world(MAP, tmp_path)
+    world.write("a", (1, 1), (2, 2))
+    world.calls.fail((1,), (2,))
+    assert world.run().problem
+    world.calls.behave()
+    assert {one.outcome for one in replay(world.lake, ["out"], [world.step()])} <= {"same"}
+    world.run()
+    assert {one.outcome for one in replay(world.lake, ["out"], [world.step()])} == {"same"}
+
+
+def test_failed_key_keeps_its_rows_in_a_dataset_that_users_write_to(tmp_path: Path) -> None:
+    world = make_world(MAP, tmp_path)
+    world.lake.create("out", key="id", schema={"id": "int64", "w": "int64"}).write(pa.table({"id": [100], "w": [1]}))
+    world.write("a", (1, 1), (2, 2))
+    world.calls.fail((1,), (2,))
+    assert world.run().problem
+    world.calls.behave()
+    world.run()
+    world.write("a", (1, 5), (2, 6))
+    world.calls.fail((1,))
+    world.run()
+    assert world.shown("w") == {1: 10, 2: 60, 100: 1}
+    world.calls.fail((1,), (2,))
+    assert world.run("2").problem
+    assert world.shown("w") == {1: 10, 2: 60, 100: 1}
+    world.calls.behave()
+    world.run("2")
+    assert world.shown("w") == {1: 500, 2: 600, 100: 1}
+    assert world.run("2").nothing
+    assert world.lake["out"].verify().problems == ()

@@ -93,6 +93,8 @@ def replay_claims(replaying: StepReplay, output: OpenedDataset, origin: Origin) 
     checkpoint = commits[0].transaction.event.new_checkpoint
     assert checkpoint is not None
     meta = TransformMeta.load(first.snapshot.objects, checkpoint.physical_hash)
+    if meta.manifest.last_run is None:
+        return  # all runs were refused: there are no results
     replay = KeysReplay(replaying, output, newest, origin, output.layout_at(newest.sequence_number))
     yield from _Claims(replay, commits, meta, first is output, is_ahead).parts()
 

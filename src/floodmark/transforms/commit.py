@@ -152,11 +152,14 @@ class Publisher:
             read=self._read_blocks(self.meta.positions),
         )
         # If its version is in place, the failed keys are processed keys of this run.
-        provenance = replace(self._provenance(""), has_claims=draft.meta.version == step_snapshot.version)
+        has_claims = draft.meta.version == step_snapshot.version
+        provenance = replace(self._provenance(""), has_claims=has_claims)
         moved = CommitMoves(checkpoint=draft.checkpoint, put=_Put(draft, objects, provenance, None))
-        name = step_snapshot.outputs[0].name
-        commit_results(name, self.runtime, self.snapshots[0], KeyResults((), ()), moved, progress, self.caches[0])
+        output, nothing = step_snapshot.outputs[0], KeyResults((), ())
+        written = commit_results(output.name, self.runtime, self.snapshots[0], nothing, moved, progress, self.caches[0])
         draft.discard_superseded(objects)
+        if output.is_shared:
+            output.follow(written.snapshot)
 
     def failures(self, stored: Sequence[StoredChunk]) -> pa.Table:
         """The failed keys of these results."""
