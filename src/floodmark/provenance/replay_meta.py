@@ -79,6 +79,11 @@ def replay_claims(replaying: StepReplay, output: OpenedDataset, origin: Origin) 
     if first is None:
         raise NotReplayable("the first output of its step, which has the list of processed keys, was dropped")
     commits = _commits(first)
+    checkpoint = commits[0].transaction.event.new_checkpoint
+    assert checkpoint is not None
+    meta = TransformMeta.load(first.snapshot.objects, checkpoint.physical_hash)
+    if meta.manifest.last_run is None:
+        return  # all runs were refused: there are no results
     newest = commits[0].transaction if first is output else output.newest
     assert newest is not None
     origin = origin_of(output, newest)
@@ -90,11 +95,6 @@ def replay_claims(replaying: StepReplay, output: OpenedDataset, origin: Origin) 
     # After an interrupted run, other outputs may be ahead of the first. The meta has no claims about that part yet.
     is_ahead = _positions_of(links) != _positions_of(origin.links)
     origin = replace(origin, links=links)
-    checkpoint = commits[0].transaction.event.new_checkpoint
-    assert checkpoint is not None
-    meta = TransformMeta.load(first.snapshot.objects, checkpoint.physical_hash)
-    if meta.manifest.last_run is None:
-        return  # all runs were refused: there are no results
     replay = KeysReplay(replaying, output, newest, origin, output.layout_at(newest.sequence_number))
     yield from _Claims(replay, commits, meta, first is output, is_ahead).parts()
 
