@@ -88,3 +88,21 @@ def test_step_of_a_watch_that_takes_long_says_how_far_it_is(run, orders, asked):
     assert asked["watcher"].progress(A) is not None
     run(*ONCE, "--json")
     assert asked["watcher"].progress(A) is None
+
+
+def test_watch_reports_files_that_are_gone_though_nothing_was_written(run, folder):
+    run("init")
+    (folder / "pipeline.py").write_text(
+        "from floodmark import Pipeline, Source\n\npipeline = Pipeline([Source('n', files='data/*.csv')])\n"
+    )
+    (folder / "data").mkdir()
+    for name in ("a", "b"):
+        (folder / "data" / f"{name}.csv").write_text(f"n\n{ord(name)}\n")
+    run(*ONCE)
+    (folder / "data" / "a.csv").unlink()
+    assert run(*ONCE).lines == ["ingest_n: nothing to do", "  1 file gone, its rows stay: data/a.csv"]
+    assert run(*ONCE).lines == []
+    (folder / "data" / "b.csv").unlink()
+    [line, note] = run(*ONCE).lines
+    assert line.startswith("ingest_n: waits: no file matches")
+    assert note == "  1 file gone, its rows stay: data/b.csv"

@@ -266,6 +266,17 @@ def test_a_file_without_rows_is_passed_over_until_it_has_some(lake, put, tmp_pat
     assert step.run(lake).new == 1
 
 
+def test_a_file_without_rows_may_get_some_also_without_a_key(lake, put, tmp_path):
+    put("a.csv", 7)
+    step = source(tmp_path, "*.csv")
+    step.run(lake)
+    put("b.csv")
+    assert step.run(lake).nothing
+    assert step.run(lake).files.is_empty
+    put("b.csv", 8)
+    assert (step.run(lake).new, ids(lake)) == (1, [7, 8])
+
+
 def test_a_glob_without_files_waits_and_a_path_without_a_file_is_refused(lake, tmp_path):
     assert source(tmp_path, "data/*.csv").run(lake).nothing
     with pytest.raises(UnreadableFile, match=r"no such file"):

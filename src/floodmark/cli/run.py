@@ -224,7 +224,7 @@ def _watch(
 
     def show(ran: PipelineReport) -> None:
         failed_steps.update(ran)
-        news = [one for one in ran.outcomes if one.state not in ("nothing", "waiting")]
+        news = [one for one in ran.outcomes if one.state not in ("nothing", "waiting") or run_output.outcome_notes(one)]
         if call.as_json:
             for one in news:
                 click.echo(output.dumps(run_output.outcome_fields(one)), file=out)

@@ -62,6 +62,12 @@ def outcome_fields(outcome: NodeOutcome) -> dict[str, Any]:
     return {**asdict(report), **nothing, **known, "seconds": outcome.seconds}
 
 
+def outcome_notes(outcome: NodeOutcome) -> Sequence[str]:
+    """What the run of a node reports besides its counts, in sentences."""
+    report: Any = None if outcome.done is None else outcome.done.report
+    return getattr(report, "notes", ())
+
+
 def print_outcomes(
     call: Invocation, lake: Lake, pipeline: Pipeline, outcomes: Sequence[NodeOutcome], file: TextIO | None = None
 ) -> None:
@@ -74,7 +80,7 @@ def print_outcomes(
             call.note(f"error: {one.node.name}: {one.why}" + (f"\n  {hint}" if hint else ""))
             continue
         click.echo(f"{one.node.name}: {_outcome_text(pipeline, one)}", file=file)
-        output.print_notes(getattr(None if one.done is None else one.done.report, "notes", ()), file=file)
+        output.print_notes(outcome_notes(one), file=file)
         if one.failed_records:
             _note_failures(call, lake, pipeline, one)
 

@@ -116,11 +116,11 @@ class DeclaredOutput(OutputSpec):
 class Source:
     """A source of rows for a dataset: files, a database table, or a function that returns a frame.
 
-    `files` is a path or glob, or several, relative to the file that declares it; each run loads the files whose content
-    is new. `table` is an ExternalTable or the text "URL#table"; each run loads the rows whose `cursor` has grown.
-    `frame` is a function that returns a frame, or a pair of a frame and a text that describes how far it was read, or
-    None if there is nothing new; it may take the last such text as its argument. Nothing is loaded twice, because the
-    dataset's chain records what was loaded.
+    `files` is a path or glob, or several, relative to the file that declares it; each run loads new and changed files
+    (by path and content). `table` is an ExternalTable or the text "URL#table"; each run loads rows whose `cursor` has
+    grown. `frame` is a function that returns a frame, or a pair of a frame and a text that describes how far it was
+    read, or None if there is nothing new; it may take the last such text as its argument. Nothing is loaded twice,
+    because the dataset's chain records what was loaded.
     """
 
     dataset: DatasetSpec | str

@@ -55,7 +55,8 @@ class FileChanges:
         if self.returned:
             notes.append(f"{_files(self.returned)} there again: {list_names(self.returned)}")
         if self.vanished:
-            notes.append(f"{_files(self.vanished)} gone, their rows stay: {list_names(self.vanished)}")
+            whose = "its" if len(self.vanished) == 1 else "their"
+            notes.append(f"{_files(self.vanished)} gone, {whose} rows stay: {list_names(self.vanished)}")
         return notes
 
 
@@ -204,7 +205,7 @@ def _unlogged(log: FileLog, content: Content, search: FileSearch) -> Content | N
 
     Rows with a key can be written again. Then the keys that belong to the file are known, too.
     """
-    if search.follows_keys:
+    if search.follows_keys or not search.is_on_chain(content):
         return None
     logged = {*log.taken.values()}
     while search.is_on_chain(content):

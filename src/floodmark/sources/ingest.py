@@ -302,6 +302,8 @@ def write_source_rows(dataset: Any, data: Any, **options: Any) -> list[Commit] |
         commit = dataset.write(data, **options)
     except NothingToWrite:
         return None
+    if commit.rows == 0 and not dataset.strategy.is_keyed:
+        return None  # without a key, data without rows changes nothing
     return [commit] if dataset.snapshot().head != before else []
 
 

@@ -259,14 +259,14 @@ class _Resolver:
 
     def resolve(self, keys: Hashes) -> _Ownership:
         """What changes besides the rows of the file, which now has these keys."""
-        delivery = self.delivery
-        names = sorted(delivery.log.taken)
-        after = sorted({*names, delivery.name} - {delivery.old_name})
-        if after[-1] == delivery.name and not (delivery.log.taken.keys() & {delivery.name, delivery.old_name}):
+        delivery, taken = self.delivery, self.delivery.log.taken
+        if delivery.old_name is None and all(name < delivery.name for name in taken):
             return _Ownership()  # a new file after all others
+        names = sorted(taken)
+        after = sorted({*names, delivery.name} - {delivery.old_name})
         own = {delivery.name: keys}
         former = [name for name in (delivery.name, delivery.old_name) if name is not None]
-        old = [self._keys(name) for name in former if name in delivery.log.taken]
+        old = [self._keys(name) for name in former if name in taken]
         affected = Hashes.joined([keys, *old]).distinct()
         owner_after = self._owners(affected, after, own)
         is_own = owner_after == after.index(delivery.name)
