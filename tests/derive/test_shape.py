@@ -123,10 +123,11 @@ def test_an_input_without_transform_keys_is_passed_whole(lake: Lake) -> None:
     assert found.part_of(0, pa.table({"word": ["x", "y"]})).num_rows == 2
 
 
-def test_an_output_whose_key_has_no_transform_key_is_refused(lake: Lake) -> None:
+def test_an_output_whose_key_has_no_transform_key_gets_them_all_unless_users_made_it(lake: Lake) -> None:
     lake.create("a", key=["id"], schema={"id": "int64"})
+    assert _shape(lake, "a", keys=["id"], outputs=(OutputKeys("out", ("other",)),)).names == ("id",)
     with pytest.raises(BadStep, match="no transform key is in the keys of all outputs: 'out' has other"):
-        _resolve(lake, "a", keys=["id"], outputs=(OutputKeys("out", ("other",)),))
+        _resolve(lake, "a", keys=["id"], outputs=(OutputKeys("out", ("other",), is_fixed=True),))
 
 
 def test_transform_keys_that_an_output_lacks_only_group_the_rows_of_a_call(lake: Lake) -> None:

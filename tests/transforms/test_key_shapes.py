@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import floodmark as fm
+from floodmark.provenance.replay import replay
 from transforms.oracle import assert_right
 from transforms.worlds import AUXILIARY, COARSE, JOIN_CROSS, LINKED, LINKED_GROUPS, World, in_this_process, make_world
 
@@ -249,6 +250,44 @@ def test_offset_update_does_not_require_transform_keys_in_output(made, offsets, 
     assert step.run(lake).changed == 1
     items.delete([{"id": "p1", "group_id": "c1", "creator_profile_id": "u1"}])
     assert step.run(lake).retracted == 1
+
+
+@BOTH
+@pytest.mark.parametrize("schema", [None, {"pipeline_id": "string", "attribute": "string"}], ids=["learnt", "declared"])
+def test_output_with_no_transform_key_gets_them_as_columns_and_each_call_has_one_key(schema, offsets, lake):
+    """The seed's complex_train_pipeline, without the inputs that are its own outputs."""
+    datasets = lake.create("frozen_dataset", key="dataset_id"), lake.create("train_config", key="config_id")
+    for dataset, column in zip(datasets, ("dataset_id", "config_id"), strict=True):
+        dataset.write(pd.DataFrame({column: [0, 1], "params": ["a", "b"]}))
+
+    def train(frozen_dataset: pd.DataFrame, train_config: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+        dataset_id, config_id = frozen_dataset["dataset_id"].iloc[0], train_config["config_id"].iloc[0]
+        models = pd.DataFrame(
+            {"pipeline_id": [f"new_{dataset_id}", "best"], "attribute": train_config["params"].iloc[0]}
+        )
+        return models, pd.DataFrame({"dataset_id": [dataset_id], "config_id": [config_id], "pipeline_id": "best"})
+
+    outputs = [
+        fm.OutputSpec("pipeline", key="pipeline_id", schema=schema),
+        fm.OutputSpec("is_trained_on", key=["pipeline_id", "dataset_id", "config_id"]),
+    ]
+    keys = ["dataset_id", "config_id"]
+    step = fm.BatchTransform(
+        train, list(lake), outputs, transform_keys=keys, use_offset_optimization=offsets, on_error="fail_fast"
+    )
+    step.run(lake)
+    rows = lake["pipeline"].to_arrow().select([*keys, "pipeline_id", "attribute"]).to_pylist()
+    assert {tuple(row.values()) for row in rows} == {
+        (d, c, p, "ab"[c]) for d in (0, 1) for c in (0, 1) for p in (f"new_{d}", "best")
+    }
+    assert lake["is_trained_on"].count() == 4
+    datasets[0].delete([0])
+    report = step.run(lake)
+    assert (report.called, report.retracted) == (0, 2 * 2 + 2)
+    datasets[1].write(pd.DataFrame({"config_id": [1], "params": ["c"]}))
+    assert step.run(lake).changed == 2
+    assert step.run(lake).nothing
+    assert [one.outcome for one in replay(lake, ["pipeline"], [step])].count("same") > 0
 
 
 def test_group_of_a_coarse_output_fails_as_a_whole_and_is_never_called_in_parts(world):

@@ -77,10 +77,11 @@ def test_other_transform_keys_than_the_output_was_made_with_are_refused(world: W
     assert "drop 'out'" in caught.value.hint
 
 
-def test_key_of_an_output_must_have_a_transform_key(world: World) -> None:
-    step = fm.BatchTransform(_copy, ["a"], [fm.OutputSpec("out", key=["w"])], ["id"])
+def test_outputs_that_share_no_transform_key_are_refused(world: World) -> None:
+    outputs = [fm.OutputSpec("one", key=["id"]), fm.OutputSpec("two", key=["v"])]
+    step = fm.BatchTransform(lambda a: (a, a), ["a"], outputs, ["id", "v"])
 
-    with pytest.raises(fm.FloodmarkError, match="no transform key is in the keys of all outputs: 'out' has w"):
+    with pytest.raises(fm.FloodmarkError, match="no transform key is in the keys of all outputs: 'one' has id; 'two'"):
         step.run(world.lake)
 
 

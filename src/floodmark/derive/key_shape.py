@@ -25,7 +25,8 @@ class OutputKeys:
     name: str
     key: tuple[str, ...] | None = None
     columns: pa.Schema | None = None
-    is_declared: bool = True  # whether the step declares the key; a declared key may lack transform keys
+    is_declared: bool = True  # whether a user chose the key; such a key may lack transform keys
+    is_fixed: bool = False  # whether no columns can be added to the key, because a user made the dataset
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ class OutputShape:
     vocab: Vocabulary = field(default_factory=Vocabulary)
     absent: frozenset[str] = frozenset()
     """Columns of the layout that this version of the step does not return. They are null in its rows."""
+    adds_keys: bool = False
+    """Whether its rows get the transform keys as columns: those of the only key of their call."""
 
     def __post_init__(self) -> None:
         for key in self.keys:
@@ -90,6 +92,8 @@ class ResultConverter:
         """The rows in the output's types. `keys` are the distinct keys that the function got, with their hashes."""
         if not returned.table.num_columns:
             return self.no_rows()
+        if self.output.adds_keys:
+            returned = replace(returned, table=_add_keys(returned.table, keys))
         self._check_key_columns(returned)
         table = self._in_layout(returned.table)
         for name in self.output.key:
@@ -266,6 +270,15 @@ def _widen_struct(column: Any, target: Any) -> Any:
         members = [chunk.field(f.name) if f.name in present else pa.nulls(len(chunk), f.type) for f in target]
         chunks.append(pa.StructArray.from_arrays(members, names=[f.name for f in target], mask=chunk.is_null()))
     return pa.chunked_array(chunks) if chunks else pa.chunked_array([], target)
+
+
+def _add_keys(table: pa.Table, keys: pa.Table) -> pa.Table:
+    """The rows that a call with one key returned, with this key before their own columns."""
+    missing = [name for name in keys.column_names if name not in table.column_names]
+    if not missing or keys.num_rows != 1:
+        return table
+    added = keys.select(missing).take(pa.array(np.zeros(table.num_rows, np.int64)))
+    return pa.Table.from_arrays([*added.columns, *table.columns], schema=pa.schema([*added.schema, *table.schema]))
 
 
 def _replace_keys(table: pa.Table, keys: pa.Table) -> pa.Table:

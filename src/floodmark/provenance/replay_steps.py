@@ -202,11 +202,12 @@ class KeysReplay:
         outputs = self._outputs(step, declared, shape.keys, number)
         tables = [] if self.layout is None else [_nullable_schema(self.layout).empty_table()]
         objects = self.output.snapshot.objects
+        size = 1 if any(output.adds_keys for output in outputs) else step.chunk_size
         with ExitStack() as held:
             room = ScratchDir(held.enter_context(staging_area(objects.store)), objects)
             held.callback(room.clear)
             for unit in plan_key_units(keys, shape, input_snapshots, TaskRunner(self.replaying.session), room):
-                for chunk in read_chunks(unit, shape, [given.task_input for given in input_snapshots], step.chunk_size):
+                for chunk in read_chunks(unit, shape, [given.task_input for given in input_snapshots], size):
                     if not len(chunk):
                         continue
                     # No retries and no skipped rows here: they would hide failures.
@@ -246,6 +247,7 @@ class KeysReplay:
         for n, spec in enumerate(step.outputs):
             key = tuple(keys.names) if spec.key is None else tuple(spec.key)
             shape = OutputShape(spec.name, (*keys.names, *(k for k in key if k not in keys.names)), keys, None)
+            shape = replace(shape, adds_keys=spec.key is not None and not set(key) & set(keys.names))
             if n == number and self.layout is not None:
                 own = strategy_of(self.output.snapshot.state).key
                 vocab, time = self.layout.vocab, self.layout.event_time

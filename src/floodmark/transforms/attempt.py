@@ -190,7 +190,7 @@ class RunAttempt:
             outputs=shapes,
             function=step.function,
             on_error=step.on_error,
-            chunk_size=step.chunk_size,
+            chunk_size=1 if any(shape.adds_keys for shape in shapes) else step.chunk_size,
             attempted=step_snapshot.meta.of_version(step_snapshot.version),
             checked=wave.checked,
             now_ms=self.info.process_ts,

@@ -65,9 +65,10 @@ class _UnknownColumn(Exception):
 def output_keys(declared: Sequence[str], outputs: Sequence[OutputKeys]) -> tuple[str, ...]:
     """The declared transform keys that the keys of all outputs have; `BadStep` if there are none.
 
-    An output without a declared key has all transform keys.
+    An output without a declared key has all transform keys. One whose key has none of them gets them as columns.
     """
     known = [output for output in outputs if output.key is not None and output.is_declared]
+    known = [output for output in known if output.is_fixed or any(name in (output.key or ()) for name in declared)]
     found = tuple(name for name in declared if all(name in (output.key or ()) for output in known))
     if not found:
         keys = "; ".join(f"{output.name!r} has {', '.join(output.key or ())}" for output in known)

@@ -91,8 +91,23 @@ class StepOutput:
 
     def key(self, keys: Sequence[str]) -> tuple[str, ...]:
         """The key for these transform keys: they come first, so that the rows of one key are found together."""
-        declared = self.declared_key or tuple(keys)
+        return self.key_of(self.declared_key or tuple(keys), keys)
+
+    @staticmethod
+    def key_of(declared: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
+        """A declared key after the transform keys."""
         return (*keys, *(name for name in declared if name not in keys))
+
+    def adds_keys(self, keys: Sequence[str]) -> bool:
+        """Whether its rows get the transform keys as columns, because the declared key has none of them."""
+        return self.spec.key is not None and not self.is_shared and not set(self.spec.key) & set(keys)
+
+    def schema(self, keys: pa.Schema) -> Any:
+        """The declared schema, with the transform keys if the rows get them; None if there is none."""
+        if self.spec.schema is None or not self.adds_keys(keys.names):
+            return self.spec.schema
+        declared = fields_from(self.spec.schema)
+        return pa.schema([*(field for field in keys if field.name not in declared.names), *declared])
 
 
 def find_outputs(lake: LakeLike, specs: Sequence[OutputSpec], step: str) -> tuple[StepOutput, ...]:
@@ -153,7 +168,8 @@ def check_keys(outputs: Sequence[StepOutput], keys: Sequence[str], step: str) ->
                 output=output.name,
             )
         has_keys = output.is_shared or stored.lookup == transform_keys
-        if not has_keys or (declared is not None and set(declared) != set(stored.key)):
+        is_other = declared is not None and set(output.key_of(declared, transform_keys)) != set(stored.key)
+        if not has_keys or is_other:
             now = declared if has_keys and declared is not None else transform_keys
             before = stored.key if has_keys else stored.lookup
             raise OutputTaken(
@@ -163,14 +179,15 @@ def check_keys(outputs: Sequence[StepOutput], keys: Sequence[str], step: str) ->
                 step=step,
                 output=output.name,
             )
-        _check_types(output, output.snapshot, step)
+        _check_types(output, output.snapshot, transform_keys, step)
 
 
-def _check_types(output: StepOutput, snapshot: Snapshot, step: str) -> None:
+def _check_types(output: StepOutput, snapshot: Snapshot, keys: Sequence[str], step: str) -> None:
     if snapshot.layout is None or output.spec.schema is None:
         return
-    declared, _ = derived_layout(fields_from(output.spec.schema), strategy_of(snapshot.state), snapshot.state.vocab)
     stored = snapshot.layout.data
+    fields = fields_from(output.schema(pa.schema([stored.field(name) for name in keys])))
+    declared, _ = derived_layout(fields, strategy_of(snapshot.state), snapshot.state.vocab)
     for field in declared.data:
         if field.name in stored.names and stored.field(field.name).type != field.type:
             raise BadStep(
@@ -191,7 +208,7 @@ def create_output(lake: LakeLike, output: StepOutput, keys: pa.Schema, transform
             key=output.key(keys.names),
             lookup=keys.names,
             event_time=spec.event_time,
-            schema=spec.schema,
+            schema=output.schema(keys),
             transform=transform,
             vocab=spec.vocab,
         )
@@ -205,7 +222,8 @@ def shape_of(output: StepOutput, keys: pa.Schema) -> OutputShape:
     layout = None if snapshot is None else snapshot.layout
     if snapshot is not None and layout is None and output.spec.schema is not None:
         # An earlier run without schema= created the dataset, but had no rows and so no columns.
-        layout, _ = derived_layout(fields_from(output.spec.schema), strategy_of(snapshot.state), snapshot.state.vocab)
+        fields = fields_from(output.schema(keys))
+        layout, _ = derived_layout(fields, strategy_of(snapshot.state), snapshot.state.vocab)
     return OutputShape(
         name=output.name,
         key=output.key(keys.names),
@@ -213,6 +231,7 @@ def shape_of(output: StepOutput, keys: pa.Schema) -> OutputShape:
         layout=layout,
         event_time=event_time,
         vocab=vocabulary(event),
+        adds_keys=output.adds_keys(keys.names),
     )
 
 

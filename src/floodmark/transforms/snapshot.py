@@ -201,7 +201,7 @@ def snapshot_step(step: BatchTransform, lake: LakeLike, load: MetaLoader = load_
     _check_own_exists(step, lake)
     inputs = _mark_own(snapshot_inputs(lake, step.inputs), outputs, step.name)
     keys = [
-        OutputKeys(output.name, output.declared_key, _columns(output, meta), output.has_declared_key)
+        OutputKeys(output.name, output.declared_key, _columns(output, meta), output.has_declared_key, output.is_shared)
         for output in outputs
     ]
     declared = step.transform_keys
