@@ -88,6 +88,17 @@ def test_removed_lines_are_retracted_or_give_way_to_the_file_before(inbox):
     assert inbox.run().files.is_empty
 
 
+def test_why_names_the_files_that_gave_rows_back(inbox):
+    inbox.put("d1", (1, 10), (2, 20))
+    inbox.put("d2", (2, 21), (3, 30))
+    inbox.run()
+    assert inbox.lake.why("orders", {"id": 2}).maker.file == "d2.csv"
+    inbox.put("d2", (3, 31))
+    inbox.run()
+    assert inbox.lake.why("orders", {"id": 2}).maker.file == "d2.csv or d1.csv"
+    assert inbox.lake.why("orders", {"id": 1}).maker.file == "d1.csv"
+
+
 def test_last_line_of_a_key_comes_back(inbox):
     inbox.put("d1", (1, 10), (2, 20), (1, 11))
     inbox.put("d2", (1, 12))

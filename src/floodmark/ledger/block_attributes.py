@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +21,7 @@ COMMIT_KEY = "floodmark.dev/commit"
 PURGE_SOURCE = "floodmark.dev/purge"
 PURGE_KEY = "floodmark.dev/purge"
 CARRIED_KEY = "floodmark.dev/carried"
+RESTORED_KEY = "floodmark.dev/restored"
 ERASE_SOURCE = "floodmark.dev/erase"
 ERASE_KEY = "floodmark.dev/erase"
 
@@ -68,6 +70,18 @@ def carried_before(event: DataEvent) -> int:
     """The offset before which the rows of this slice were written first, if a purge carried them; else 0."""
     before = _note(event, CARRIED_KEY).get("before")
     return before if isinstance(before, int) and not isinstance(before, bool) and before > 0 else 0
+
+
+def with_restored_files(event: AddData, names: Sequence[str]) -> AddData:
+    """The event with the names of the files that gave rows back, besides the file in its source state."""
+    notes = {} if event.extra is None else event.extra.parsed
+    return replace(event, extra=ExtraAttributes.of({**notes, RESTORED_KEY: {"files": list(names)}}))
+
+
+def restored_files(event: DataEvent) -> list[str]:
+    """The names of further files whose rows a commit may contain."""
+    names = _note(event, RESTORED_KEY).get("files")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def tally_attributes(tally: BatchTally) -> ExtraAttributes:

@@ -47,7 +47,7 @@ class Maker:
     state: str | None = None
     """For a write: how far its source was read. For a carried row: the offset before which it was written first."""
     file: str | None = None
-    """For a write from a file: the name of the file when it was loaded, if still known."""
+    """For a write from a file: its name when it was loaded; `a or b` if other files gave rows back in that write."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from floodmark.derive.inputs import LakeLike
 from floodmark.derive.key_shape import cast_with_mask
 from floodmark.derive.positions import NO_POSITION
 from floodmark.errors import RecordsPurged, UnknownRecord
-from floodmark.ledger.block_attributes import carried_before
+from floodmark.ledger.block_attributes import carried_before, restored_files
 from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.ledger.strategy import strategy_of
 from floodmark.provenance.origin import (
@@ -201,7 +201,9 @@ def _write_maker(given: OpenedDataset, transaction: Transaction) -> Maker:
     if state is None:
         return Maker("write")
     content = Content.parse(state.value) if state.source_name == SOURCE else None
-    return Maker("write", source=state.source_name, state=state.value, file=None if content is None else content.name)
+    # A commit for a file that lost lines also has the rows that other files gave back for their keys.
+    files = None if content is None else " or ".join([content.name, *restored_files(transaction.event)])
+    return Maker("write", source=state.source_name, state=state.value, file=files)
 
 
 def _ended_record(given: OpenedDataset, record: Record) -> int | None:

@@ -16,8 +16,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from floodmark.chain.events import AddData, MetadataEvent
 from floodmark.engine.session import Runtime
 from floodmark.errors import ObjectNotFound
+from floodmark.ledger.block_attributes import with_restored_files
 from floodmark.ledger.data_input import Format, file_data
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
@@ -117,6 +119,8 @@ class FileDelivery:
     old_name: str | None = None
     replaced: int = 0
     """Keys of this file whose rows a later file has."""
+    restored: tuple[str, ...] = ()
+    """Files that gave rows back for keys that this file has no more."""
     unknown: tuple[str, ...] = ()
     """Files whose keys at their last load are not known: rows of lines removed from them stay."""
 
@@ -162,6 +166,13 @@ class FileMerge(KeyedWrite):
         adjusted = [AdjustedBucket(bucket, change.replaced, others) for bucket in own]
         return BatchBuckets(adjusted, batch.run)
 
+    def _events(self, snapshot: Snapshot, prepared: PreparedMerge) -> list[MetadataEvent]:
+        events = super()._events(snapshot, prepared)
+        names = () if self.delivery is None else self.delivery.restored
+        if not names:
+            return events
+        return [with_restored_files(event, names) if isinstance(event, AddData) else event for event in events]
+
 
 @dataclass(frozen=True)
 class _Target:
@@ -177,14 +188,15 @@ class _Target:
     def batch_for(self, delivery: FileDelivery, released: Hashes) -> Batch:
         """The rows for keys that a file released: those of the last file before it that has them, or retractions."""
         tables: list[pa.Table] = []
-        left = released
+        left, delivery.restored = released, ()
         for name in sorted(delivery.log.taken, reverse=True):
             file = delivery.present(name)
             if file is None or name in (delivery.name, delivery.old_name) or not len(left):
                 continue
             wanted = left.take(left.among(_keys_of(delivery, name, self)))
             if len(wanted):
-                found = self._rows_of(file, delivery.read, wanted)
+                found = [batch for batch in self._rows_of(file, delivery.read, wanted) if len(batch)]
+                delivery.restored += (name,) if found else ()
                 tables += [batch.table for batch in found]
                 left = left.take(~left.among(Hashes.joined([batch.key for batch in found])))
         self._forget_released(delivery, released)
