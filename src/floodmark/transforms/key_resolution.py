@@ -74,8 +74,8 @@ def output_keys(declared: Sequence[str], outputs: Sequence[OutputKeys]) -> tuple
         keys = "; ".join(f"{output.name!r} has {', '.join(output.key or ())}" for output in known)
         raise BadStep(
             f"no transform key is in the keys of all outputs: {keys}",
-            hint=f"the transform keys are {', '.join(declared)}; add at least one to the key of each output, where it is "
-            "declared: OutputSpec(…, key=) or lake.create",
+            hint=f"the transform keys are {', '.join(declared)}; add at least one to the key of each output, "
+            "in OutputSpec(…, key=) or lake.create",
         )
     return found
 
