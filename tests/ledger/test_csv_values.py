@@ -246,3 +246,71 @@ def test_json_of_python_is_read_as_the_same_numbers(lake, tmp_path):
     dataset = lake.create("d")
     dataset.write(tmp_path / "a.json")
     assert dataset.to_arrow().column("v").to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    "text", ['n,v\n1,a\n2,"b\n3,c\n4,d\n', 'v\n1\n"2\n', 'n,v\n1,"a'], ids=["middle", "line", "end"]
+)
+def test_quote_that_is_not_closed_is_refused(lake: fm.Lake, tmp_path: Path, text: str):
+    (tmp_path / "a.csv").write_text(text)
+    made = lake.create("t")
+    with pytest.raises(UnreadableFile, match="a quote is not closed"):
+        made.write(tmp_path / "a.csv")
+    assert made.schema is None
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\r", "\n\n"], ids=repr)
+def test_end_of_a_file_changes_no_value(lake: fm.Lake, tmp_path: Path, end: str):
+    (tmp_path / "a.csv").write_bytes(f'n,v\r\n1,"x\n"\r\n"2",{end}'.encode())
+    made = lake.create("t")
+    made.write(tmp_path / "a.csv")
+    assert made.to_arrow().to_pydict() == {"n": [1, 2], "v": ["x\n", None]}
+
+
+@pytest.mark.parametrize(
+    ("text", "data_type"),
+    [
+        ("2026-11-19", pa.date32()),
+        ("2026-11-19T08:00:00", pa.timestamp("us")),
+        ("2026-11-19T08:00:00Z", pa.timestamp("us", "UTC")),
+        ("2026-11-19T08:00:00+09:00", pa.timestamp("us", "UTC")),
+    ],
+)
+def test_times_of_json_keep_their_zone(lake: fm.Lake, tmp_path: Path, text: str, data_type: pa.DataType):
+    (tmp_path / "a.json").write_text(json.dumps({"at": text}) + "\n")
+    made = lake.create("t")
+    made.write(tmp_path / "a.json")
+    assert made.schema == pa.schema([("at", data_type)])
+    [value] = made.to_arrow().column("at").to_pylist()
+    assert value == (date.fromisoformat(text) if data_type == pa.date32() else datetime.fromisoformat(text))
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value"),
+    [
+        ("date32", 1),
+        ("time64[us]", 1),
+        ("timestamp[us]", "2026-11-19T08:00:00Z"),
+        ("timestamp[us, tz=UTC]", "2026-11-19T08:00:00"),
+    ],
+)
+def test_json_value_that_is_no_such_time_is_refused(lake: fm.Lake, tmp_path: Path, data_type: str, value: Any):
+    (tmp_path / "a.json").write_text("\n" + json.dumps({"at": None}) + "\n" + json.dumps({"at": value}) + "\n")
+    types = {"time64[us]": pa.time64("us"), "timestamp[us, tz=UTC]": pa.timestamp("us", "UTC")}
+    made = lake.create("t", schema={"at": types.get(data_type, data_type)})
+    with pytest.raises(UnreadableFile, match=r"line 3|changed from string to number"):
+        made.write(tmp_path / "a.json")
+    assert made.count() == 0
+
+
+def test_empty_text_is_no_path(lake: fm.Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnreadableFile, match="no path"):
+        lake.create("t").write("")
+
+
+def test_code_in_json_is_no_decimal(lake: fm.Lake, tmp_path: Path):
+    (tmp_path / "a.json").write_text('{"id": 7.5}\n{"id": "007"}\n')
+    with pytest.raises(UnreadableFile, match="line 2: the value '007'"):
+        lake.create("t", schema={"id": pa.decimal128(9, 1)}).write(tmp_path / "a.json")

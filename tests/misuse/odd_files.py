@@ -184,7 +184,9 @@ JSON_VALUES: Sequence[Sequence[Any]] = [
     [1, 2, 3, -1],
     [1, 2.5, 0.1, 3],
     ["a", "b", "007", "", "é"],
-    ["2026-11-19T08:00:00", "2026-11-20 09:30:00"],
+    ["2026-11-19T08:00:00", "2026-11-20 09:30:00", "2026-11-19"],
+    ["2026-11-19T08:00:00Z", "2026-11-19T08:00:00+09:00"],
+    ["2026-11-19", "2026-11-20"],
     [True, False],
     [2**63 - 1, 1, 2**53 + 1],
     [2**70, 1],
@@ -205,7 +207,8 @@ def _odd_json(random: Random, folder: Path, stem: str, names: list[str], kinds: 
             row[name] = None if random.random() < 0.05 and name not in ("id", "shop") else value
         line = json.dumps({name: value for name, value in row.items() if value is not None or random.random() < 0.5})
         if random.random() < 0.01:
-            line, broken = line[:-1] + random.choice([', "v": 7}', ""]), True
+            repeated = f', "{names[0]}": 7, "{names[0]}": 7}}'
+            line, broken = line[:-1] + random.choice([repeated, ""]), True
         rows.append({name: _of_json(value) for name, value in row.items()})
         lines.append(line)
         if random.random() < 0.03:

@@ -268,7 +268,8 @@ def play(seed: str, folder: Path, outcomes: Counter[str]) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds(15))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(20))
 def test_every_row_of_odd_files_is_accounted_for(
     seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):

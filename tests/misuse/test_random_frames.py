@@ -313,7 +313,8 @@ class World:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds(30))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(36))
 def test_every_row_of_odd_frames_is_accounted_for(seed: int, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.CRITICAL)
     outcomes: Counter[str] = Counter()

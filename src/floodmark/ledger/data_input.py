@@ -222,6 +222,8 @@ def _expand(item: str | Path) -> list[Path]:
             hint=READ_ADDRESS_HINT,
             path=str(item),
         )
+    if item == "":  # such as an unset variable of a shell
+        raise UnreadableFile("an empty text is no path", hint="name a file, a glob, or the folder '.'", path=str(item))
     try:
         return _found_files(item)
     except (OSError, ValueError) as error:  # a name that no file can have, or a folder that cannot be read

@@ -52,7 +52,7 @@ def read_text(path: Path, format: Format, layout: Layout) -> Iterator[pa.RecordB
         yield from _read(path, "csv", lambda stream: _csv(stream, path, layout))
         return
     try:
-        yield from _read(path, "json", lambda stream: _json(stream, layout.data))
+        yield from _read(path, "json", lambda stream: _json_rows(stream, path, layout.data))
     except UnreadableFile as error:
         if "unexpected field" in error.message:
             check_columns(_guess_json(path, ()), layout, str(path))  # raises an error that names the field
@@ -64,9 +64,7 @@ def _read(path: Path, format: Format, rows: Callable[[Any], Iterator[Any]]) -> I
     try:
         with pa.input_stream(str(path), compression="detect") as stream:
             yield from rows(stream)
-    except (OSError, pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
-        if format == "csv" and "Empty CSV" in str(error) and _is_header(path):
-            return
+    except (OSError, ValueError, pa.ArrowKeyError, pa.ArrowNotImplementedError) as error:
         if format == "json" and "changed from object to array" in str(error):
             error = ValueError("it contains a JSON array; write one object per line")
         raise unreadable_file(str(path), error, format.upper()) from error
@@ -111,8 +109,8 @@ def hive_row(path: Path, values: HiveValues, layout: Layout) -> pa.RecordBatch:
 
 
 def _csv_names(path: Path) -> list[str]:
-    """The names of a CSV file's columns; none for a file that is a header without a line end."""
-    schema = next(_read(path, "csv", lambda stream: iter([_open_csv(stream, path, {}).schema])), pa.schema([]))
+    """The names of a CSV file's columns."""
+    schema = next(_read(path, "csv", lambda stream: iter([_open_csv(stream, path, {}).schema])))
     for field in schema:
         if pa.types.is_binary(field.type):
             raise unreadable_file(str(path), ValueError(f"column {field.name!r} is not UTF-8 text"), "CSV")
@@ -123,7 +121,7 @@ def _csv_blocks(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
     """The blocks of files with all columns as text."""
     for path in paths:
         columns = dict.fromkeys(_csv_names(path), pa.string())
-        yield from _read(path, "csv", partial(_open_csv, path=path, columns=columns))
+        yield from _read(path, "csv", partial(_csv_rows, path=path, columns=columns))
 
 
 def _csv(stream: Any, path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
@@ -131,30 +129,73 @@ def _csv(stream: Any, path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
     fields = {f.name: f.type for f in layout.data}
     columns = {name: pa.string() if can_parse(data_type) else data_type for name, data_type in fields.items()}
     rows = 0
-    for batch in _open_csv(stream, path, columns):
+    for batch in _csv_rows(stream, path, columns):
         arrays = []
         for name in batch.schema.names:
             values, target = batch.column(name), fields.get(name)
             if target is not None and can_parse(target):
-                values = _parsed(values, target, name, path, rows)
+                values = _parsed(values, target, name, path, rows, _line_of)
             arrays.append(values)
         rows += batch.num_rows
         yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
-def _parsed(text: pa.Array, target: pa.DataType, column: str, path: Path, rows: int) -> pa.Array:
+LineFinder = Callable[[Path, int], int | None]
+
+
+def _parsed(text: pa.Array, target: pa.DataType, column: str, path: Path, rows: int, find: LineFinder) -> pa.Array:
     try:
         return parse(text, target)
     except DoesNotFit:
         at = first_misfit(text, target)
-        line = _line_of(path, rows + at)
+        line = find(path, rows + at)
         place = f"row {rows + at + 1}" if line is None else f"line {line}"
         raise _refused(f"{path}, {place}", path, column, text[at].as_py(), target) from None
 
 
+_END = "\n" + "\r\n\n" * 8
+"""Empty lines, which a CSV file does not end with. If a quote is not closed, they are the end of the last value."""
+
+
+class _WithEnd:
+    """A stream followed by the end mark. Arrow also needs a line end: without one it reads a last null as text."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._left, self.closed = stream, _END.encode(), False
+
+    def read(self, size: int) -> bytes:
+        """The next bytes. The end mark is part of the last block: Arrow reads a header only with its line end."""
+        data: bytes = self._stream.read(size)
+        while len(data) < size and (more := self._stream.read(size - len(data))):
+            data += more
+        free = size - len(data)
+        if not free:
+            return data
+        end, self._left = self._left[:free], self._left[free:]
+        return data + end
+
+
+def _csv_rows(stream: Any, path: Path, columns: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    """The rows of a CSV file. A file that ends inside quotes is refused: its last value would be all rows after it."""
+    for batch in _open_csv(stream, path, columns):
+        last = batch.slice(max(0, batch.num_rows - 1))
+        for name, values in zip(batch.schema.names, last.columns, strict=True):
+            _check_closed(values.to_pylist() if pa.types.is_string(values.type) else (), name)
+        yield batch
+
+
+def _check_closed(values: Iterable[str | None], column: str) -> None:
+    for value in values:
+        if value is not None and value.endswith(_END):
+            begin = value.removesuffix(_END)[:40]
+            raise ValueError(
+                f"a quote is not closed: the value {begin!r} of column {column!r} reaches to the end of it"
+            )
+
+
 def _open_csv(stream: Any, path: Path, columns: dict[str, pa.DataType]) -> pa_csv.CSVStreamingReader:
     reader = pa_csv.open_csv(
-        stream,
+        pa.PythonFile(_WithEnd(stream), mode="r"),
         read_options=pa_csv.ReadOptions(block_size=_BLOCK, use_threads=False),
         parse_options=pa_csv.ParseOptions(delimiter=_separator(path), newlines_in_values=True),
         convert_options=pa_csv.ConvertOptions(
@@ -164,19 +205,13 @@ def _open_csv(stream: Any, path: Path, columns: dict[str, pa.DataType]) -> pa_cs
             quoted_strings_can_be_null=False,
         ),
     )
+    _check_closed(reader.schema.names, reader.schema.names[-1])
     check_unique_names(reader.schema, str(path))  # staged files with repeated names could not be read again
     return reader
 
 
 def _separator(path: Path) -> str:
     return "\t" if ".tsv" in [s.lower() for s in path.suffixes] else ","
-
-
-def _is_header(path: Path) -> bool:
-    """Whether a CSV file is a single line without a line end, which pyarrow does not accept as a header."""
-    with pa.input_stream(str(path), compression="detect") as stream:
-        line = stream.read(_BLOCK)
-        return bool(line.strip()) and b"\n" not in line and b"\r" not in line and not stream.read(1)
 
 
 def _line_of(path: Path, row: int) -> int | None:
@@ -205,20 +240,49 @@ def _json(stream: Any, columns: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     yield from pa_json.open_json(stream, read_options=options, parse_options=parse_options)
 
 
+def _json_rows(stream: Any, path: Path, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a JSON file. Times are read as text first: Arrow takes numbers for dates, and ignores time zones."""
+    as_text = [f.with_type(pa.string()) if _is_time(f.type) else f for f in columns]
+    rows = 0
+    for batch in _json(stream, pa.schema(as_text)):
+        arrays = [
+            _parsed(values, f.type, f.name, path, rows, _json_line_of) if _is_time(f.type) else values
+            for f, values in zip(columns, batch.select(columns.names).columns, strict=True)
+        ]
+        rows += batch.num_rows
+        yield pa.RecordBatch.from_arrays(arrays, names=columns.names)
+
+
+def _is_time(data_type: Any) -> bool:
+    return pa.types.is_temporal(data_type) and can_parse(data_type)
+
+
+def _json_line_of(path: Path, row: int) -> int | None:
+    return next((line for n, (line, _) in enumerate(_json_lines(path)) if n == row), None)
+
+
 def _guess_json(path: Path, key: Sequence[str]) -> pa.Schema:
     """The columns of a JSON file. Arrow guesses types from the first block; floats are then checked in all of it."""
     for batch in _read(path, "json", lambda stream: _json(stream, None)):
-        guessed = pa.schema([pa.field(f.name, _microseconds(f.type)) for f in batch.schema])
+        times = [f.name for f in batch.schema if pa.types.is_timestamp(f.type)]
+        found = {f.name: f for f in guess_types(times, key, partial(_json_texts, path, times))}
+        guessed = pa.schema([found.get(f.name, f) for f in batch.schema])
         return _with_exact_numbers(guessed, path, key)
     return pa.schema([])
 
 
-def _microseconds(data_type: Any) -> pa.DataType:
-    return pa.timestamp("us", data_type.tz) if pa.types.is_timestamp(data_type) else data_type
+def _json_texts(path: Path, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The values of some columns as text."""
+    columns = pa.schema([(name, pa.string()) for name in names])
+    parse_options = pa_json.ParseOptions(explicit_schema=columns, unexpected_field_behavior="ignore")
+    options = pa_json.ReadOptions(block_size=_BLOCK)
+    yield from _read(path, "json", lambda stream: pa_json.open_json(stream, options, parse_options))
 
 
 _MANY_DIGITS = re.compile(rb"[-+0-9.eE]{16,}")
 """Shorter numbers keep their value in a float."""
+
+_CODE = re.compile(rb'"[-+]?0[0-9]')
 
 
 def _with_exact_numbers(guessed: pa.Schema, path: Path, key: Sequence[str]) -> pa.Schema:
@@ -247,24 +311,30 @@ def _json_numbers(path: Path, name: str) -> Iterator[pa.RecordBatch]:
 
 
 def _check_json_numbers(path: Path, columns: pa.Schema) -> None:
-    """Refuse numbers that a float column would change: Arrow rounds them."""
+    """Refuse numbers that a float column would change, and codes in a decimal column: Arrow reads "007" as 7."""
     for line, row in _lines_with_long_numbers(path, columns):
         for field in columns:
             if not _is_exact(row.get(field.name), field.type):
                 raise _refused(f"{path}, line {line}", path, field.name, str(row[field.name]), field.type)
 
+    decimals = [f for f in columns if pa.types.is_decimal(f.type)]
+    for line, row in _json_lines(path) if decimals and _has_match(path, _CODE) else ():
+        for field in decimals:
+            if isinstance(row.get(field.name), str):
+                raise _refused(f"{path}, line {line}", path, field.name, row[field.name], field.type)
+
 
 def _lines_with_long_numbers(path: Path, columns: pa.Schema) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects with a number that a float may not hold; none if no column is a float."""
-    if any(_has_floats(f.type) for f in columns) and _has_long_numbers(path):
+    if any(_has_floats(f.type) for f in columns) and _has_match(path, _MANY_DIGITS):
         yield from _json_lines(path)
 
 
-def _has_long_numbers(path: Path) -> bool:
+def _has_match(path: Path, pattern: re.Pattern[bytes]) -> bool:
     with pa.input_stream(str(path), compression="detect") as stream:
         end = b""
         while block := stream.read(_BLOCK):
-            if _MANY_DIGITS.search(end + block):
+            if pattern.search(end + block):
                 return True
             end = block[-16:]
     return False
