@@ -256,7 +256,7 @@ class Dataset:
 
         `keys` is as in `delete`. The slices with their records are written again without these records' values. The
         chain, the offsets and all other records stay. The chain records which files were replaced, and the hashes of
-        the keys. Raises `DatasetInUse` if other datasets are computed from this one, since they may have the values.
+        the keys. `DatasetInUse` if other datasets are computed from this one: `Lake.erase` erases their records, too.
         """
         self._check_not_read("erased")
         parts = self.parts
@@ -279,8 +279,7 @@ class Dataset:
             raise DatasetInUse(
                 f"no key of {ledger.name!r} was {done}: {', '.join(holders)} {'is' if len(holders) == 1 else 'are'} "
                 "computed from it and may have its values",
-                hint="drop what is computed from it, then erase, then run its pipeline again: "
-                + ", ".join(f"`floodmark drop {one} --cascade --yes`" for one in holders),
+                hint=f"use lake.erase({ledger.name!r}, keys) or `floodmark erase`: these erase what was computed, too",
                 dataset=ledger.name,
                 readers=list(holders),
             )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from floodmark.functions.udf import Udf
     from floodmark.provenance.tree import ForwardProvenance, Provenance
+    from floodmark.rows.erase import EraseReport
     from floodmark.view import View
 
 
@@ -248,6 +249,18 @@ class Lake:
     def readers(self, name: str) -> tuple[str, ...]:
         """The names of the datasets that are computed from a dataset: outputs of steps that read it, and views."""
         return find_readers(self._store, names.require_entry(self._store, name))
+
+    def erase(self, name: str, keys: Any) -> EraseReport:
+        """Remove every version of some keys from every file of a dataset and of everything computed from it.
+
+        `keys` is as in `Dataset.delete`. Current rows are first retracted; then the steps and views that read the
+        dataset must process that: `DatasetInUse` says what to run before erasing again. It also names what to drop
+        first if its columns do not tell which of its rows were computed from the erased ones. The chains record what
+        was replaced and the hashes of the keys; `verify` checks it.
+        """
+        from floodmark.provenance.erase import erase
+
+        return erase(self, name, keys)
 
     def drop_order(self, name: str) -> tuple[str, ...]:
         """What `drop` with `cascade` would remove, in this order: a dataset comes after everything computed from it."""

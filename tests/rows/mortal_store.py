@@ -43,3 +43,11 @@ class MortalStore(MemoryStore):
     def delete(self, key):
         self._count()
         super().delete(key)
+
+
+def copied(template):
+    """Another store with the same objects."""
+    store = MortalStore()
+    for info in list(template.list("")):
+        store.put_derived(info.key, template.get(info.key))
+    return store

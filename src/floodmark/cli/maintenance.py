@@ -118,8 +118,10 @@ def erase(call: Invocation, name: str, given: tuple[str, ...], yes: bool, dry_ru
     copies, indexes and computed values of them are removed. The chain, the offsets and all other records stay. The
     chain records what was replaced and the hash of the key, and `verify` checks it.
 
-    It is refused if other datasets are computed from this one, since they may have the values: drop these first, and
-    run their pipeline again afterwards.
+    Records that steps and views computed from it are erased, too. A current row is first retracted, and what is
+    computed from it must process that: then the command says what to run, and you repeat it. If a dataset does not
+    tell which of its rows were computed from which, the command names it: drop it first, and run its pipeline
+    afterwards.
     """
     lake = call.lake()
     dataset, keys = lake[name], arguments.parse_keys(given)
@@ -130,13 +132,15 @@ def erase(call: Invocation, name: str, given: tuple[str, ...], yes: bool, dry_ru
     has_records = plan is not None and plan.records > 0
     if not Removal(what, facts, readers).is_confirmed(call, yes or not has_records, dry_run):
         return
-    done = None if typed is None else dataset.erase(typed)
+    done = None if typed is None else lake.erase(name, typed)
     if call.as_json:
         output.emit(dataset=dataset.name, keys=keys, **_erase_facts(done))
     elif done is None or not done.records:
         click.echo(f"{dataset.name}: nothing to erase; no record has {arguments.format_keys(keys)}")
     else:
         click.echo(f"{dataset.name}: erased {_erased_text(done)}")
+        for one, records in done.derived.items():
+            click.echo(f"{one}: erased {output.format_count(records, 'record')} computed from it")
 
 
 def _erased_text(report: EraseReport | None) -> str:
@@ -146,14 +150,15 @@ def _erased_text(report: EraseReport | None) -> str:
     return f"{records} in {output.format_count(report.slices, 'slice')}"
 
 
-def _erase_facts(report: EraseReport | None) -> dict[str, int]:
+def _erase_facts(report: EraseReport | None) -> dict[str, Any]:
     if report is None:
-        return {"erased_keys": 0, "records": 0, "current": 0, "slices": 0}
+        return {"erased_keys": 0, "records": 0, "current": 0, "slices": 0, "derived": {}}
     return {
         "erased_keys": report.keys,
         "records": report.records,
         "current": report.current,
         "slices": report.slices,
+        "derived": dict(report.derived),
     }
 
 

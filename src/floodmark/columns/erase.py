@@ -18,13 +18,13 @@ from pyroaring import BitMap
 from floodmark.columns import catalog as catalogs
 from floodmark.columns import manifest as manifests
 from floodmark.columns import row_errors
-from floodmark.columns.catalog import FIRST_FIELD_ID, Catalog, ColumnDefinition, ColumnObjects
+from floodmark.columns.catalog import FIRST_FIELD_ID, FRAGMENT_ROWS, Catalog, ColumnDefinition, ColumnObjects
 from floodmark.columns.checkpoint_batch import ROWADDR, OffsetValues
 from floodmark.columns.checkpoint_store import CheckpointStore
 from floodmark.columns.column_file import START_KEY, read_values, write_segment
 from floodmark.columns.manifest import ColumnSegment, Fragment
 from floodmark.columns.purge import is_of_other_dataset
-from floodmark.derive.checkpoint_key import CheckpointKey, parse_key
+from floodmark.derive.checkpoint_key import CheckpointKey, CheckpointPrefix, hash_text, parse_key
 from floodmark.errors import (
     BadCheckpoint,
     CommitConflict,
@@ -53,6 +53,18 @@ def drop_erased(objects: ColumnObjects, erased: I64, dataset_id: str) -> None:
             objects.store.delete(key)
     except (StorageError, CommitConflict, CommitUnknown, UnreadableColumn) as error:
         _log.warning("values of erased records could not be removed (%s); erase the key again to remove them", error)
+
+
+def drop_checkpoints_of(objects: ColumnObjects, dataset_id: str, offsets: I64) -> None:
+    """Remove the checkpoints of a view's functions that have values of these records of its input."""
+    of_input = hash_text(dataset_id)
+    for key in objects.checkpoints.list_keys():
+        parsed = parse_key(key)
+        prefix = None if parsed is None else CheckpointPrefix.parse(parsed.prefix)
+        if parsed is None or prefix is None or prefix.uri != of_input:
+            continue
+        if _has(objects.checkpoints, key, parsed, FRAGMENT_ROWS, offsets):
+            objects.checkpoints.delete(key)
 
 
 def list_leftovers(objects: ColumnObjects, erased: I64, dataset_id: str) -> list[str]:

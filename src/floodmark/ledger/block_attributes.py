@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from floodmark.chain.events import AddData, DataEvent, SourceState
-from floodmark.chain.schema import ExtraAttributes
+from floodmark.chain.events import AddData, DataEvent, MetadataEvent, SetDataSchema, SourceState
+from floodmark.chain.schema import DataSchema, ExtraAttributes
 
 SLICE_KEY = "floodmark.dev/slice"
 COMMIT_KEY = "floodmark.dev/commit"
@@ -191,7 +191,13 @@ def erase_attributes(erasure: Erasure) -> ExtraAttributes:
     return ExtraAttributes.of({ERASE_KEY: asdict(erasure)})
 
 
-def erasure_of(event: DataEvent) -> Erasure | None:
+def erasure_schema(schema: DataSchema, erasure: Erasure) -> DataSchema:
+    """The schema with an erasure as an extra attribute: derived chains have no other block with attributes."""
+    known = {} if schema.extra is None else schema.extra.parsed
+    return replace(schema, extra=ExtraAttributes.of({**known, ERASE_KEY: asdict(erasure)}))
+
+
+def erasure_of(event: MetadataEvent) -> Erasure | None:
     """What this event erased; None if it erased nothing."""
     note = _note(event, ERASE_KEY)
     try:
@@ -201,11 +207,14 @@ def erasure_of(event: DataEvent) -> Erasure | None:
         return None
 
 
-def _note(event: DataEvent, key: str) -> dict[str, Any]:
-    if not isinstance(event, AddData) or event.extra is None:
+def _note(event: MetadataEvent, key: str) -> dict[str, Any]:
+    extra = event.extra if isinstance(event, AddData) else None
+    if isinstance(event, SetDataSchema) and event.schema is not None:
+        extra = event.schema.extra
+    if extra is None:
         return {}
     try:
-        note = event.extra.parsed.get(key, {})
+        note = extra.parsed.get(key, {})
     except ValueError:
         return {}  # attributes of another writer need not be JSON
     return note if isinstance(note, dict) else {}

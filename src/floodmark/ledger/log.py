@@ -96,6 +96,8 @@ def summary(
             return _data_summary(event, previous, _read_inputs(event, aliases or {}))
         case ev.Seed():
             return f"created {event.dataset_kind.name.lower()} dataset {event.dataset_id.text}"
+        case ev.SetDataSchema() if erasure_of(event) is not None:
+            return _erase_summary(event)
         case ev.SetDataSchema():
             columns = event.columns
             return f"set columns: {', '.join(f.name for f in columns.fields) if columns is not None else 'unreadable'}"
@@ -171,7 +173,7 @@ def _purge_summary(event: ev.DataEvent, before: int) -> str:
     return f"purged records before offset {before}" + (f"; {rows} carried to new offsets" if carried else "")
 
 
-def _erase_summary(event: ev.DataEvent) -> str:
+def _erase_summary(event: ev.MetadataEvent) -> str:
     erasure = erasure_of(event)
     if erasure is None:
         return "erased records"

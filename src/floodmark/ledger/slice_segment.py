@@ -34,9 +34,9 @@ from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument, Document
 
 _KIND = "slice index"
-_VERSION = 4
+_VERSION = 5
 """Since version 2 a segment says that all blocks up to its last one were checked; since 3 it marks carried rows; since
-4 it has erased records.
+5 it has erased records.
 
 Older segments are rebuilt.
 """
@@ -62,6 +62,7 @@ ERASED = pa.schema(
         pa.field("before", pa.binary(32), nullable=False),  # the file that it replaced, which must not exist any more
         pa.field("size", pa.int64(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),  # of an erased record of the slice
+        pa.field("sequence_number", pa.int64(), nullable=False),  # of the block that erased it
     ]
 )
 """The erased records, newest erasure last: a slice may have been written again several times."""
@@ -184,11 +185,11 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
             n_slices += 1
             n_bytes += new.size
             data_block = block_hash.digest.hex()
-        if isinstance(event, AddData) and (erasure := erasure_of(event)) is not None:
+        if (erasure := erasure_of(event)) is not None:
             erasures += 1
             for one in erasure.slices:
                 files = (Multihash.parse(one.after).digest, Multihash.parse(one.before).digest)
-                erased += [(one.start, *files, one.size, offset) for offset in one.erased]
+                erased += [(one.start, *files, one.size, offset, ref.sequence_number) for offset in one.erased]
                 n_bytes += one.size - one.size_before
         if isinstance(event, AddData) and event.new_source_state not in (None, last_state):
             last_state = event.new_source_state

@@ -202,8 +202,8 @@ def _check_index(objects: DatasetObjects, head: Multihash, chain: _Chain) -> Ite
 
 def _erasures(chain: _Chain) -> Iterator[Erasure]:
     """What was erased, oldest first."""
-    for event in _events(chain):
-        if (erasure := erasure_of(event)) is not None:
+    for _, block in chain.blocks:
+        if (erasure := erasure_of(block.event)) is not None:
             yield erasure
 
 

@@ -330,4 +330,15 @@ def explain_missing(given: OpenedDataset, link: InputLink) -> str | None:
         return f"it does not have record {link.position}: it is not the dataset that was read"
     if input_snapshot.purged_before > link.purged and link.position >= 0:
         return f"its records before offset {input_snapshot.purged_before} are purged: their rows can no longer be read"
+    if given.snapshot.erasures and _were_erased(given, link):
+        return f"some of its records up to offset {link.position} were erased"
     return None
+
+
+def _were_erased(given: OpenedDataset, link: InputLink) -> bool:
+    """Whether records up to the link's position were erased after they were read."""
+    erased = given.snapshot.erased_records
+    numbers = erased.filter(pc.less_equal(erased.column("offset"), link.position)).column("sequence_number")
+    if len(numbers) == 0:
+        return False
+    return link.block is None or given.sequence_number_of(link.block) < pc.max(numbers).as_py()

@@ -104,6 +104,10 @@ class _Replaying:
         except (FloodmarkError, OSError) as error:
             return ReplayReport(output.name, "not replayable", Maker("unknown"), block, why=str(error))
         try:
+            erased = output.snapshot.erased
+            low, high = np.searchsorted(erased, [transaction.start, transaction.end])
+            if low < high:
+                raise NotReplayable("some of its records were erased")
             if origin.kind == "unknown":
                 raise NotReplayable("what made it was not recorded")
             way = self.views.replay if origin.kind == "view" else self.steps.replay

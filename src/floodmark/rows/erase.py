@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodmark.chain.events import AddData
+from floodmark.chain.events import AddData, DatasetKind, SetDataSchema
 from floodmark.chain.ids import SHA3_256, Multihash
 from floodmark.chain.walk import walk_back
 from floodmark.engine.session import Runtime
 from floodmark.errors import CommitConflict, ObjectNotFound, StorageError, UnreadableSlice
 from floodmark.ledger.append import next_system_time
-from floodmark.ledger.block_attributes import ErasedSlice, Erasure, erase_attributes, erase_state, erasure_of
+from floodmark.ledger.block_attributes import (
+    ErasedSlice,
+    Erasure,
+    erase_attributes,
+    erase_state,
+    erasure_of,
+    erasure_schema,
+)
 from floodmark.ledger.commit import empty_event, plan_blocks, publish
 from floodmark.ledger.create import refuse_derivative
 from floodmark.ledger.objects import DatasetObjects
@@ -61,6 +68,8 @@ class EraseReport:
     """How many of the records were current rows."""
     slices: int
     """How many slices were written again."""
+    derived: Mapping[str, int] = field(default_factory=dict)
+    """By the name of each dataset that is computed from it, how many of its records lost their values."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +91,29 @@ def erase(
     name: str, keys: Any, load: Callable[[], Snapshot], runtime: Runtime, cache: RunCache
 ) -> tuple[EraseReport, Snapshot]:
     """Commit the erasure of every record with one of these keys, then delete the files that had them."""
+    return _erase(name, lambda snapshot: _plan(name, snapshot, keys, cache), load, runtime, cache)
+
+
+def erase_records(
+    name: str, offsets: I64, load: Callable[[], Snapshot], runtime: Runtime, cache: RunCache
+) -> tuple[EraseReport, Snapshot]:
+    """The same for the records at some sorted offsets, all of them dead. Also for a derived dataset."""
+    return _erase(name, lambda snapshot: _plan_records(snapshot, name, offsets, cache), load, runtime, cache)
+
+
+def _erase(
+    name: str,
+    make_plan: Callable[[Snapshot], _Plan],
+    load: Callable[[], Snapshot],
+    runtime: Runtime,
+    cache: RunCache,
+) -> tuple[EraseReport, Snapshot]:
     snapshot = load()
     with snapshot.objects.turn(), staging_area(snapshot.objects.store) as folder:
         for _ in attempt_numbers(MAX_RACES):
             snapshot = load()
             try:
-                plan = _plan(name, snapshot, keys, cache)
+                plan = make_plan(snapshot)
                 made = [_rewritten(snapshot, name, *part, folder) for part in _by_slice(snapshot, plan.offsets)]
             except (ObjectNotFound, UnreadableSlice):
                 if not snapshot.has_moved:
@@ -107,20 +133,37 @@ def plan_erase(name: str, snapshot: Snapshot, keys: Any, cache: RunCache) -> Era
     return _plan(name, snapshot, keys, cache).report
 
 
+def records_of_keys(name: str, snapshot: Snapshot, keys: Any) -> pa.Table:
+    """All records with one of these keys, with all columns."""
+    layout, key_table = snapshot.require_layout(name), parse_keys(keys, snapshot, name)
+    selection = select(snapshot, snapshot.purged_before, snapshot.next_offset)
+    scan = Scan(snapshot.objects, layout, selection, tuple(layout.read_schema.names))
+    return filter_by_keys(scan.to_reader(history_filter(key_table)).read_all(), key_table)
+
+
 def _plan(name: str, snapshot: Snapshot, keys: Any, cache: RunCache) -> _Plan:
     refuse_derivative(
         snapshot,
         name,
         "its records come from its inputs",
-        "erase the key in its inputs; drop it, then run the step or declare the view again",
+        "erase the key in its inputs: its records go with theirs",
     )
-    strategy = require_key(snapshot, name)
-    layout, key_table = snapshot.require_layout(name), parse_keys(keys, snapshot, name)
-    offset = layout.vocab.offset
+    require_key(snapshot, name)
+    return _plan_found(snapshot, records_of_keys(name, snapshot, keys), cache)
+
+
+def _plan_records(snapshot: Snapshot, name: str, offsets: I64, cache: RunCache) -> _Plan:
+    layout = snapshot.require_layout(name)
+    offset, key = layout.vocab.offset, strategy_of(snapshot.state).key
     selection = select(snapshot, snapshot.purged_before, snapshot.next_offset)
-    scan = Scan(snapshot.objects, layout, selection, (offset, *strategy.key))
-    found = filter_by_keys(scan.to_reader(history_filter(key_table)).read_all(), key_table)
-    offsets: I64 = np.sort(found.column(offset).to_numpy())
+    records = Scan(snapshot.objects, layout, selection, (offset, *key)).to_table()
+    return _plan_found(snapshot, records.filter(pa.array(np.isin(records.column(offset).to_numpy(), offsets))), cache)
+
+
+def _plan_found(snapshot: Snapshot, found: pa.Table, cache: RunCache) -> _Plan:
+    strategy, layout = strategy_of(snapshot.state), snapshot.layout
+    assert layout is not None
+    offsets: I64 = np.sort(found.column(layout.vocab.offset).to_numpy())
     hashes = row_hash.hash_rows(found, strategy.key).distinct()
     texts = tuple(f"{high:016x}{low:016x}" for high, low in zip(hashes.high.tolist(), hashes.low.tolist(), strict=True))
     dead = key_index_loader.with_repair(snapshot, cache, lambda index: index.dead())
@@ -185,15 +228,15 @@ def _without_values(data: pa.Table, mask: Mask, event_time: str) -> pa.Table:
     """
     everything = np.arange(len(mask))
     columns = []
-    for field, column in zip(data.schema, data.columns, strict=True):
-        if field.name == event_time and not mask.all():
+    for each, column in zip(data.schema, data.columns, strict=True):
+        if each.name == event_time and not mask.all():
             kept = np.flatnonzero(~mask)
             nearest = kept[np.maximum(np.searchsorted(kept, everything, side="right") - 1, 0)]
             columns.append(column.take(pa.array(np.where(mask, nearest, everything))))
-        elif field.nullable:
+        elif each.nullable:
             columns.append(column.take(pa.array(everything, mask=mask)))
         else:
-            blank = pa.chunked_array([*column.chunks, pa.array([blank_value(field.type)], field.type)])
+            blank = pa.chunked_array([*column.chunks, pa.array([blank_value(each.type)], each.type)])
             columns.append(blank.take(pa.array(np.where(mask, len(mask), everything))))
     return pa.Table.from_arrays(columns, schema=data.schema.remove_metadata())
 
@@ -204,7 +247,13 @@ def _commit(snapshot: Snapshot, plan: _Plan, made: Sequence[_RewrittenSlice], ru
         snapshot.objects.head.make_durable()  # the commit that made this erasure unnecessary must survive a crash
         return snapshot
     erasure = Erasure(plan.keys, tuple(one.note for one in made))
-    event = replace(empty_event(snapshot.state), new_source_state=erase_state(erasure), extra=erase_attributes(erasure))
+    event: AddData | SetDataSchema
+    if snapshot.state.dataset_kind is DatasetKind.DERIVATIVE:
+        assert snapshot.state.schema is not None
+        event = SetDataSchema(schema=erasure_schema(snapshot.state.schema, erasure))
+    else:
+        empty = empty_event(snapshot.state)
+        event = replace(empty, new_source_state=erase_state(erasure), extra=erase_attributes(erasure))
     planned, state = plan_blocks(snapshot.state, [event], next_system_time(snapshot, runtime))
     if not publish(snapshot.objects, snapshot.head, [one.file for one in made], planned):
         return None

@@ -31,7 +31,7 @@ from floodmark.ledger.snapshot import Snapshot, load_snapshot
 from floodmark.ledger.strategy import strategy_of
 from floodmark.ledger.verify import VerifyProblem
 from floodmark.rows import key_index_files, key_index_loader
-from floodmark.rows.erase import EraseReport, erase, erasure_problems, plan_erase
+from floodmark.rows.erase import EraseReport, erase, erase_records, erasure_problems, plan_erase
 from floodmark.rows.fold import FoldReport, FoldRule, fold, fold_if_due
 from floodmark.rows.key_entries import Kills
 from floodmark.rows.key_index import KeyIndex
@@ -236,6 +236,12 @@ class Rows:
         """Remove every record of some keys from the slices, and from copies and indexes of them."""
         ledger = self._ledger
         report, ledger.latest = erase(ledger.name, reusable_keys(keys), ledger.snapshot, ledger.runtime, self.cache)
+        return report
+
+    def erase_records(self, offsets: I64) -> EraseReport:
+        """The same for the dead records at some sorted offsets, also in a derived dataset."""
+        ledger = self._ledger
+        report, ledger.latest = erase_records(ledger.name, offsets, ledger.snapshot, ledger.runtime, self.cache)
         return report
 
     def purge(self, before: int | str | date | datetime) -> PurgeReport:
