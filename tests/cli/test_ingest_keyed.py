@@ -99,9 +99,9 @@ def test_rows_that_a_later_row_replaced_are_said(run, ingest):
 
 
 def test_op_column_retracts_and_unknown_keys_are_counted(run, ingest):
-    ingest(FIRST, "--key", "id")
-    answer = ingest("id,name,city,op\n2,,,1\n9,,,1\n", "--json")
-    assert counts(answer) == {"retracted": 1, "unknown": 1}
+    ingest("id,name,city,op\n1,a,b,0\n2,c,d,0\n3,e,f,0\n", "--key", "id", "--merge", "changelog")
+    answer = ingest("id,name,city,op\n2,c,d,1\n", "--json")
+    assert counts(answer) == {"retracted": 1}
     assert [row["id"] for row in state(run)] == [1, 3]
 
 
@@ -200,10 +200,19 @@ def test_options_that_do_not_go_together_are_a_usage_error(run, ingest, options,
         ("id,name\n1,a\n,b\n", ["--key", "id"], "no value in the key column 'id'"),
         ("id,name\n1,a\n1,b\n", ["--key", "id", "--merge", "ledger"], "id=1"),
         ("id,name\n1,a\n1,b\n", ["--key", "id", "--merge", "snapshot"], "id=1"),
-        ("id,op\n1,7\n", ["--key", "id"], "operation 7"),
+        ("id,op\n1,7\n", ["--key", "id"], "'op' is reserved"),
+        ("id,op\n1,7\n", ["--key", "id", "--merge", "changelog"], "operation 7"),
         ("id,op\n1,1\n", ["--key", "id", "--merge", "changelog"], "does not exist"),
     ],
-    ids=["no such column", "null key", "twice in a ledger", "twice in a snapshot", "no such op", "nothing to retract"],
+    ids=[
+        "no such column",
+        "null key",
+        "twice in a ledger",
+        "twice in a snapshot",
+        "op of an upsert",
+        "no such op",
+        "nothing to retract",
+    ],
 )
 def test_refused_first_ingest_with_a_key_leaves_no_dataset(run, ingest, text, options, why):
     answer = ingest(text, *options)

@@ -23,7 +23,7 @@ def python_handles_ctrl_c() -> Iterator[None]:
 
 
 def test_error_that_a_library_made_of_it_is_an_interrupt(run, trips, monkeypatch):
-    def verify(self):
+    def verify(self, expect):
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt as error:
@@ -35,7 +35,7 @@ def test_error_that_a_library_made_of_it_is_an_interrupt(run, trips, monkeypatch
 
 
 def test_same_error_without_ctrl_c_is_a_defect(run, trips, monkeypatch):
-    def verify(self):
+    def verify(self, expect):
         raise RuntimeError("no reason")
 
     monkeypatch.setattr(Dataset, "verify", verify)

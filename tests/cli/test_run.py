@@ -133,6 +133,7 @@ def test_json_has_every_count(run, orders):
         "nothing": False,
         "skipped": 0,
         "problem": "",
+        "column_changes": [],
     }
 
 

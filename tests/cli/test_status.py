@@ -98,11 +98,11 @@ def test_json_has_what_the_table_has_and_more(run, orders):
 
 
 def test_step_whose_state_cannot_be_read_is_named_and_the_others_are_shown(run, orders):
-    Lake("lake").create("prices", key="id").write(pa.table({"id": [1], "cents": [1]}))  # is not the step's to write
+    Lake("lake").create("prices", key="cents").write(pa.table({"id": [1], "cents": [1]}))  # the step has another key
     answer = run("status")
     assert answer.code == 1
     assert "goods" in table(answer)
     assert "error: step prices:" in answer.err
     found = run("status", "--json")
     assert found.code == 1
-    assert found.json["steps"][1]["error"]["type"] == "OutputTaken"
+    assert found.json["steps"][1]["error"]["type"] == "BadStep"

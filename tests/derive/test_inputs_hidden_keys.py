@@ -196,7 +196,7 @@ def test_hidden_columns_are_never_said_to_be_what_a_view_has(tmp_path: Path) -> 
     for _ in range(2):
         with pytest.raises(BadStep) as caught:
             resolved(lake, "firm", keys=["nothing"])
-        assert re.search(r"it has g, v:", str(caught.value.hint))
+        assert re.search("'firm' has g, v:", str(caught.value.hint))
         write(lake, (1, 1, 5))
 
 

@@ -284,7 +284,7 @@ def test_sql_gives_no_wrong_row_but_an_error(store, clock):
     dataset = folded(store, clock)
     lake = fm.Lake(store, runtime=fm.Runtime(clock=clock, fold_at=None))
     flip(dataset, in_a_page(dataset))
-    with pytest.raises(BadQuery, match="CRC"):
+    with pytest.raises(UnreadableSlice, match="CRC"):
         lake.sql("select many from p")
     dataset.fold()
     assert lake.sql("select many from p").num_rows == 60

@@ -245,14 +245,21 @@ def test_a_step_under_another_name_is_the_same_as_long_as_its_function_is(lake):
         step(Totals(), name="sums", version="2").run(lake)
 
 
-def test_a_new_column_of_the_result_is_added_and_one_less_is_refused(lake):
+def test_new_column_of_the_result_is_added_and_missing_one_is_null(lake):
     lake["sales"].write(sales((1, "a", 1)))
     step(Totals()).run(lake)
     step(lambda table: Totals()(table).assign(half=0.5), version="2").run(lake)
     assert lake["totals"].to_arrow().to_pylist() == [{"g": "a", "total": 1, "half": 0.5}]
-    with pytest.raises(MissingColumns, match="half"):
-        step(Totals(), version="3").run(lake)
-    assert lake["totals"].to_arrow().to_pylist() == [{"g": "a", "total": 1, "half": 0.5}]
+    report = step(Totals(), version="3").run(lake)
+    assert report.notes == ("totals keeps the column 'half', null in new rows",)
+    assert lake["totals"].to_arrow().to_pylist() == [{"g": "a", "total": 1, "half": None}]
+
+
+def test_result_without_a_key_column_is_refused(lake):
+    lake["sales"].write(sales((1, "a", 1)))
+    step(Totals()).run(lake)
+    with pytest.raises(MissingColumns, match="'g'"):
+        step(lambda table: Totals()(table).drop(columns="g"), version="2").run(lake)
 
 
 def test_a_reset_has_it_called_once_more(lake):
