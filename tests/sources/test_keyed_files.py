@@ -88,6 +88,24 @@ def test_removed_lines_are_retracted_or_give_way_to_the_file_before(inbox):
     assert inbox.run().files.is_empty
 
 
+def test_removed_lines_go_from_datasets_with_a_lookup_prefix_and_a_timeline(tmp_path):
+    options = {"lookup": "shop", "event_time": "at", "partition_by": "day"}
+    declared = fm.DatasetSpec("orders", key=["shop", "id"], **options)
+    inbox = Inbox(tmp_path / "inbox", declared)
+    texts = {"d1": ["1,7,2026-01-01,10", "1,8,2026-01-01,10"], "d2": ["1,8,2026-01-02,20", "2,9,2026-01-02,20"]}
+    for lines in (texts["d2"], ["1,8,2026-01-02,21"], []):
+        for name, content in {"d1": texts["d1"], "d2": lines}.items():
+            text = "\n".join(["shop,id,at,price", *content])
+            (inbox.folder / f"{name}.csv").write_text(f"{text}\n")
+        inbox.run()
+        shown = inbox.lake["orders"].to_arrow()
+        rows = sorted(zip(shown["id"].to_pylist(), shown["price"].to_pylist(), strict=True))
+        expected = {int(line.split(",")[1]): int(line.split(",")[3]) for line in [*texts["d1"], *lines]}
+        assert rows == sorted(expected.items())
+        assert inbox.lake["orders"].timeline_batches().read_all().num_rows == len(expected)
+    assert inbox.lake["orders"].verify().ok
+
+
 def test_why_names_the_files_that_gave_rows_back(inbox):
     inbox.put("d1", (1, 10), (2, 20))
     inbox.put("d2", (2, 21), (3, 30))
