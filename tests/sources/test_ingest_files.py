@@ -8,6 +8,7 @@ import threading
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import date
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -19,6 +20,7 @@ from floodmark.sources.file_log import FileLog
 from floodmark.sources.files import IngestFiles
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from profiles import seeds
 
 KEYED = fm.DatasetSpec("orders", key="id")
 
@@ -491,3 +493,43 @@ def test_file_whose_name_is_no_text_is_refused_in_words(lake, put, tmp_path):
     with pytest.raises(UnreadableFile, match=r"b.\.csv is not UTF-8"):
         step.run(lake)
     assert ids(lake) == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(6))
+def test_every_file_is_in_the_dataset_once_whatever_happens_to_it(tmp_path, put, seed):
+    """Without a key: files come, are copied, renamed, touched, removed and come back."""
+    lake, chance = fm.Lake(LocalStore(tmp_path / "lake", fs=HastyFileSystem())), Random(seed)
+    step, names = source(tmp_path, "*.csv"), [f"{name}.csv" for name in "abcdefgh"]
+    present: dict[str, int] = {}
+    loaded: dict[str, int] = {}
+    gone: set[str] = set()
+    rows: list[int] = []
+    put("0.csv", 0)
+    for _ in range(15):
+        for _ in range(chance.choice([1, 2, 3])):
+            name = chance.choice(names)
+            if name not in present:
+                present[name] = loaded.get(name, chance.randrange(1, 4))  # another content would be refused
+            elif chance.random() < 0.3:
+                new = chance.choice(names)
+                if new not in present and new not in loaded:
+                    present[new] = present.pop(name)
+            elif chance.random() < 0.5:
+                del present[name]
+        for path in tmp_path.glob("[a-h].csv"):
+            path.unlink()
+        for name, content in present.items():
+            put(name, content)
+        missing = sorted(loaded.keys() - present.keys() - gone, reverse=True)
+        left = {loaded[name]: name for name in missing}
+        for name in sorted(present.keys() - loaded.keys()):
+            if (old := left.pop(present[name], None)) is not None:
+                del loaded[old]
+            else:
+                rows.append(present[name])
+        gone = (gone | set(missing)) & (loaded.keys() - present.keys())
+        loaded |= present
+        step.run(lake, full=chance.random() < 0.2)
+        assert ids(lake) == sorted([0, *rows])
