@@ -21,7 +21,22 @@ from hint_texts import Hint, all_hints
 
 HINTS = all_hints()
 OTHER_NAMES = {
-    *("Model", "__call__", "astype", "cast", "duplicated", "drop", "float32", "foreachBatch", "list", "list_", "load"),
+    *(
+        "format",
+        "mode",
+        "save",
+        "Model",
+        "__call__",
+        "astype",
+        "cast",
+        "duplicated",
+        "drop",
+        "float32",
+        "foreachBatch",
+        "list",
+        "list_",
+        "load",
+    ),
     *(
         "Spec",
         "now",

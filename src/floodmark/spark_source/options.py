@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from floodmark.errors import BadOption, UnknownColumns, close_matches
 from floodmark.ledger.position import Position
 from floodmark.ledger.types import spark_schema
 
-_WHERE = ("lake", "path")
+_WHERE = ("lake", "path", "dataset")
 _ROWS = ("as_of", "changes", "since", "until", "system")
 _STREAM = ("system", "startingOffset", "maxRecordsPerTrigger")
 _WRITE = ("source", "state")
@@ -64,12 +65,51 @@ class Delivery:
     state: str
 
 
+_TABLE_KEY = "floodmark"
+"""The key in the metadata of a table's columns that has the options of CREATE TABLE."""
+
+
+def table_options(given: Mapping[str, str], source: str) -> dict[str, str] | None:
+    """The options of CREATE TABLE … USING floodmark OPTIONS (…); None if Spark does not create a table.
+
+    Spark passes them together with its own properties and those of TBLPROPERTIES.
+    """
+    known = {name.lower(): value for name, value in given.items()}
+    if known.get("provider", "").lower() != source:
+        return None
+    options = {name.removeprefix("option."): value for name, value in known.items() if name.startswith("option.")}
+    return options | ({"path": known["path"]} if "path" in known else {})
+
+
+def with_table_options(columns: Any, options: Mapping[str, str]) -> Any:
+    """A Spark schema whose columns carry the options of a table.
+
+    Spark passes no options when it reads a table, but it keeps the metadata of the columns. For INSERT this does not
+    work: the columns that are written may have the metadata of another table, from which they were read.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    note = {_TABLE_KEY: json.dumps(dict(options))}
+    return StructType([StructField(f.name, f.dataType, f.nullable, {**f.metadata, **note}) for f in columns.fields])
+
+
+def stored_table_options(columns: Any) -> dict[str, str]:
+    """The options that `with_table_options` added to a schema; empty for other schemas."""
+    notes = [field.metadata[_TABLE_KEY] for field in columns.fields if _TABLE_KEY in (field.metadata or {})]
+    return dict(json.loads(notes[0])) if notes else {}
+
+
 class SourceOptions:
     """The options from Spark: texts by case-insensitive names."""
 
     def __init__(self, given: Mapping[str, str], lake: str | None = None) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         self._lake = lake
+
+    @property
+    def names_dataset(self) -> bool:
+        """Whether a dataset is given. It is not for INSERT INTO a table."""
+        return bool(self._given.get("path") or self._given.get("dataset"))
 
     def place(self) -> DatasetAddress:
         """The dataset that `load` or `save` names, in the lake of the option, or of `register_table`."""
@@ -84,9 +124,15 @@ class SourceOptions:
         if "://" not in lake and not Path(lake).is_absolute():
             hint = f"give an absolute path, such as {str(Path('/data') / lake)!r}: Spark processes run in other folders"
             raise BadOption(f"lake={lake!r} is a relative path", hint=hint, option="lake")
-        if not self._given.get("path"):
-            raise BadOption("no dataset is given", hint='name it: .load("trips")', option="path")
-        return DatasetAddress(lake, self._given["path"])
+        named = {self._given[name] for name in ("path", "dataset") if self._given.get(name)}
+        if len(named) != 1:
+            raise BadOption(
+                "two datasets are given, by path and by dataset" if named else "no dataset is given",
+                hint='name it: .load("trips"); in SQL, without a list of columns: '
+                "create table t using floodmark options (dataset 'trips')",
+                option="dataset",
+            )
+        return DatasetAddress(lake, named.pop())
 
     def rows(self) -> RowsOptions:
         """The options of `spark.read`."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -24,11 +27,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from floodmark.errors import BadOption
+from floodmark.errors import BadOption, FloodmarkError
 from floodmark.lake import Lake
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.types import arrow_schema, spark_schema
-from floodmark.spark_source.options import DatasetAddress, Delivery, RowsOptions, SourceOptions, StreamOptions
+from floodmark.spark_source.options import (
+    DatasetAddress,
+    Delivery,
+    RowsOptions,
+    SourceOptions,
+    StreamOptions,
+    stored_table_options,
+    table_options,
+    with_table_options,
+)
 from floodmark.spark_source.reader import (
     FollowedDataset,
     StreamPosition,
@@ -68,6 +80,26 @@ class TaskFiles(WriterCommitMessage):
     files: tuple[TaskFile, ...] = field(default=())
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def brief_errors(method: Callable[P, R]) -> Callable[P, R]:
+    """Let Spark show our errors without tracebacks, which would hide the message, in a process that Spark started."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        try:
+            return method(*args, **options)
+        except FloodmarkError:
+            started = getattr(sys.modules.get("__main__"), "__spec__", None)
+            if started is not None and started.name.startswith("pyspark."):
+                os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # the process ends after this error
+            raise
+
+    return call
+
+
 class FloodmarkSource(DataSource):
     """The Spark data source "floodmark"."""
 
@@ -81,32 +113,58 @@ class FloodmarkSource(DataSource):
     def name(cls) -> str:
         return "floodmark"
 
+    @brief_errors
     def schema(self) -> StructType:
-        options = self._options
+        of_table = table_options(self.options, self.name())
+        options = self._options() if of_table is None else SourceOptions(of_table, self.lake)
         options.check_known()
         dataset = open_dataset(options.place())
         self.snapshot_end = dataset.snapshot().next_offset
         scan = rows_scan(dataset, RowsOptions(None, options.changes, options.system), self.snapshot_end)
         columns: StructType = spark_schema(scan.schema)
-        return columns
+        return columns if of_table is None else with_table_options(columns, of_table)
 
+    @brief_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(self._options.place(), self._options.rows(), schema, self.snapshot_end)
+        options = self._options(schema)
+        return BatchReader(options.place(), options.rows(), schema, self.snapshot_end)
 
+    @brief_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
-        return StreamReader(self._options.place(), self._options.stream(), schema)
+        options = self._options(schema)
+        return StreamReader(options.place(), options.stream(), schema)
 
+    @brief_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        _check_appends(overwrite)
-        return BatchWriter(self._options.place(), arrow_schema(schema), self._options.delivery())
+        options = self._writing(overwrite)
+        return BatchWriter(options.place(), arrow_schema(schema), options.delivery())
 
+    @brief_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        _check_appends(overwrite)
-        return StreamWriter(self._options.place(), arrow_schema(schema), self._options.checkpoint())
+        options = self._writing(overwrite)
+        return StreamWriter(options.place(), arrow_schema(schema), options.checkpoint())
 
-    @property
-    def _options(self) -> SourceOptions:
-        return SourceOptions(self.options, self.lake)
+    def _options(self, schema: StructType | None = None) -> SourceOptions:
+        """The given options, and those of CREATE TABLE if Spark reads a table."""
+        given = SourceOptions(self.options, self.lake)
+        stored = {} if schema is None or given.names_dataset else stored_table_options(schema)
+        return SourceOptions({**stored, **self.options}, self.lake) if stored else given
+
+    def _writing(self, overwrite: bool) -> SourceOptions:
+        """The options of a write."""
+        if overwrite:
+            raise BadOption(
+                "a dataset is a ledger and cannot be overwritten",
+                hint='use the append mode; to replace all rows by each write, create the dataset with merge="snapshot"',
+            )
+        options = self._options()
+        if not options.names_dataset:
+            raise BadOption(
+                "no dataset is given: Spark does not tell a Python source into which table it inserts",
+                hint='write the frame: spark.sql("select …").write.format("floodmark").mode("append").save("trips")',
+                option="path",
+            )
+        return options
 
 
 class BatchReader(DataSourceReader):
@@ -115,6 +173,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, place: DatasetAddress, rows: RowsOptions, schema: StructType, snapshot_end: int | None) -> None:
         self._place, self._rows, self._schema, self._snapshot_end = place, rows, schema, snapshot_end
 
+    @brief_errors
     def partitions(self) -> Sequence[InputPartition]:
         return [ScanPartition(task) for task in cut_scan(self._scan())]
 
@@ -140,22 +199,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(self) -> FollowedDataset:
         return FollowedDataset(open_dataset(self._place))
 
+    @brief_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's names, here and below
         return self._following.initial(self._stream.starting).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable() if self._stream.most is None else ReadMaxRows(self._stream.most)
 
+    @brief_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._following.head()
 
+    @brief_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         position = parse_position(start, self._place.dataset)
         return self._following.next_end(position, _max_rows(limit), self._target).to_json()
 
+    @brief_errors
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._following.head().to_json()
 
+    @brief_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = (parse_position(at, self._place.dataset) for at in (start, end))
         return [ScanPartition(task) for task in self._following.between(first, last, self._schema)]
@@ -174,6 +238,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         return _write(self._place, self._schema, iterator)
 
+    @brief_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         commit_task_files(open_for_writing(self._place), _task_files(messages), self._schema, self._delivery)
 
@@ -191,20 +256,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         return _write(self._place, self._schema, iterator)
 
+    @brief_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         delivery = batch_delivery(query_of_checkpoint(self._checkpoint), batchId)
         commit_task_files(open_for_writing(self._place), _task_files(messages), self._schema, delivery)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         _abort(self._place, messages)
-
-
-def _check_appends(overwrite: bool) -> None:
-    if overwrite:
-        raise BadOption(
-            "a dataset is a ledger and cannot be overwritten",
-            hint='use the append mode; to replace all rows by each write, create the dataset with merge="snapshot"',
-        )
 
 
 def _write(place: DatasetAddress, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> TaskFiles:
@@ -238,9 +296,22 @@ def register(spark: SparkSession, lake: Lake | str | Path | None = None) -> None
 
     `lake` is the default lake. The `lake` option of a reader or writer overrides it.
     """
-
+    _use_this_python(spark)
     if lake is None:
         spark.dataSource.register(FloodmarkSource)
     else:
         store = (lake if isinstance(lake, Lake) else Lake(lake)).store
         spark.dataSource.register(type("FloodmarkSource", (FloodmarkSource,), {"lake": store.url}))
+
+
+def _use_this_python(spark: SparkSession) -> None:
+    """Let the Python processes of a local session be like this one, unless the user chose another Python.
+
+    Without PYSPARK_PYTHON, Spark starts the first `python3` of the PATH, which may not have Floodmark.
+    """
+    context = getattr(spark, "sparkContext", None) if type(spark).__module__ == "pyspark.sql.session" else None
+    if context is None or not context.master.startswith("local"):
+        return  # Spark Connect has no context, and on a cluster this interpreter's path may not exist
+    chosen = ("spark.pyspark.python", "spark.pyspark.driver.python")
+    if "PYSPARK_PYTHON" not in os.environ and not any(context.getConf().get(name) for name in chosen):
+        context.pythonExec = sys.executable
