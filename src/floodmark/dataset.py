@@ -279,7 +279,8 @@ class Dataset:
             raise DatasetInUse(
                 f"no key of {ledger.name!r} was {done}: {', '.join(holders)} {'is' if len(holders) == 1 else 'are'} "
                 "computed from it and may have its values",
-                hint=f"use lake.erase({ledger.name!r}, keys) or `floodmark erase`: these erase what was computed, too",
+                hint=f"use lake.erase({ledger.name!r}, keys) or `floodmark erase {ledger.name} COLUMN=VALUE`: "
+                "these erase what was computed, too",
                 dataset=ledger.name,
                 readers=list(holders),
             )
