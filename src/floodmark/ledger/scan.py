@@ -28,7 +28,7 @@ from floodmark.ledger.side_columns import (
     with_side_columns,
 )
 from floodmark.storage.arrays import I64
-from floodmark.storage.parquet import arrow_filesystem
+from floodmark.storage.parquet import arrow_filesystem, check_size
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pa_ds
@@ -92,15 +92,27 @@ class Scan:
         filesystem: Any
         sources: list[str]
         if all(path is not None for path in paths):
+            self.check_local_sizes()
             filesystem, sources = pa_fs.LocalFileSystem(), [str(path) for path in paths]
         else:
-            filesystem, sources = arrow_filesystem(self.objects.store), keys
+            filesystem, sources = (
+                arrow_filesystem(self.objects.store, {f.key: f.size for f in self.selection.files}),
+                keys,
+            )
         # Folded files have page checksums. Slices have none, so this setting costs nothing for them.
         file_format = pa_ds.ParquetFileFormat(
             default_fragment_scan_options=pa_ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         )
         fragments = [file_format.make_fragment(source, filesystem) for source in sources]
         return pa_ds.FileSystemDataset(fragments, self.layout.read_schema, file_format, filesystem)
+
+    def check_local_sizes(self) -> None:
+        """Refuse local files that are missing or have another size than when they were committed."""
+        with self.readable():
+            for file in self.selection.files:
+                path = self.objects.store.local_path(file.key)
+                if path is not None:
+                    check_size(file.key, path.stat().st_size, file.size)
 
     def filter(self) -> pc.Expression | None:
         """The filter that keeps the records of the selection; None if all records of its files belong to it."""

@@ -47,6 +47,7 @@ def spark_frame(scan: Scan, spark: Any) -> Any:
     by_tasks = scan.needs_side_columns() or not scan.objects.is_local or len(scan.selection.files) > NATIVE_SLICES
     if by_tasks or any(pa.types.is_time(t) for t in scan.layout.data.types):  # Spark's reader lacks times of day
         return ordered_frame(scan, spark)
+    scan.check_local_sizes()
     stretches = masked_stretches(scan.selection)
     if bitmap_bytes(stretches) > MASK_BYTES:
         return ordered_frame(scan, spark)

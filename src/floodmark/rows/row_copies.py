@@ -24,6 +24,7 @@ from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
 from floodmark.rows import row_hash
 from floodmark.storage.arrays import I64, Hashes
+from floodmark.storage.parquet import check_size
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class RowReader:
         name = self._physical(number).text
         batch = self.opened.get(name)
         if batch is None:
+            self._check_slice(number)
             batch = _mapped(self.objects, name)
             if batch is None or batch.num_rows != self._length(number):
                 return self._from_slice_with_copy(number, at)
@@ -146,16 +148,33 @@ class RowReader:
 
     def _read(self, number: int, at: I64 | None) -> pa.Table:
         """All rows of a slice, or the rows at some sorted positions. Reads only the row groups with these rows."""
+        key = self.objects.data_key(self._physical(number))
         try:
-            with pq.ParquetFile(self.objects.store.open(self.objects.data_key(self._physical(number)))) as file:
+            with self.objects.store.open(key) as opened, pq.ParquetFile(opened) as file:
+                check_size(key, opened.size(), self._size(number))
                 names = [f.name for f in _data_fields(self.layout) if f.name in file.schema_arrow.names]
                 return file.read(columns=names) if at is None else _rows_at(file, names, at)
         except (OSError, pa.ArrowException, StorageError) as error:
-            start = self.slices.column("start")[number].as_py()
-            raise UnreadableSlice(
-                f"records {start} to {start + self._length(number) - 1} cannot be read: {error}",
-                hint=DAMAGED_HINT,
-            ) from error
+            raise self._unreadable(number, error) from error
+
+    def _unreadable(self, number: int, error: Exception) -> UnreadableSlice:
+        start = self.slices.column("start")[number].as_py()
+        end = start + self._length(number) - 1
+        return UnreadableSlice(f"records {start} to {end} cannot be read: {error}", hint=DAMAGED_HINT)
+
+    def _check_slice(self, number: int) -> None:
+        """Refuse the copy of a local slice that is missing or has another size, as a read of the slice does."""
+        key = self.objects.data_key(self._physical(number))
+        path = self.objects.store.local_path(key)
+        if path is None:
+            return
+        try:
+            check_size(key, path.stat().st_size, self._size(number))
+        except OSError as error:
+            raise self._unreadable(number, error) from error
+
+    def _size(self, number: int) -> int:
+        return int(self.slices.column("size")[number].as_py())
 
     def _physical(self, number: int) -> Multihash:
         return Multihash(SHA3_256, self.slices.column("physical")[number].as_py())

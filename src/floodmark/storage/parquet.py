@@ -355,16 +355,23 @@ class PageHeaders:
 # A store as an Arrow file system
 
 
-def arrow_filesystem(store: Store) -> pa_fs.FileSystem:
-    """A read-only Arrow file system in which every object is a file at its key."""
-    return pa_fs.PyFileSystem(_StoreFiles(store))
+def arrow_filesystem(store: Store, sizes: Mapping[str, int]) -> pa_fs.FileSystem:
+    """A read-only Arrow file system in which objects are files at their keys. They must have these sizes."""
+    return pa_fs.PyFileSystem(_StoreFiles(store, sizes))
+
+
+def check_size(key: str, actual: int, expected: int) -> None:
+    """Raise `OSError` for a file that has another size than when it was committed."""
+    if actual != expected:
+        raise OSError(f"{key} has {actual} bytes, but had {expected} when it was committed")
 
 
 class _StoreFiles(pa_fs.FileSystemHandler):  # type: ignore[misc]
     """The reading methods of an Arrow file system. The writing methods raise `OSError`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, sizes: Mapping[str, int]) -> None:
         self._store = store
+        self._sizes = sizes
 
     def get_type_name(self) -> str:
         return "floodmark"
@@ -387,9 +394,12 @@ class _StoreFiles(pa_fs.FileSystemHandler):  # type: ignore[misc]
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         try:
-            return self._store.open(path)
+            opened = self._store.open(path)
         except ObjectNotFound as error:
             raise FileNotFoundError(path) from error
+        if path in self._sizes:
+            check_size(path, opened.size(), self._sizes[path])
+        return opened
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
         return self.open_input_file(path)
