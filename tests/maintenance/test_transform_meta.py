@@ -129,6 +129,29 @@ def test_nothing_that_is_younger_than_a_week_goes(tmp_path: Path):
     assert left(world.lake()) == before
 
 
+def test_failures_of_a_refused_run_stay(tmp_path: Path):
+    world = World(tmp_path / "lake")
+
+    def fails(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        raise ValueError("no good")
+
+    broken = fm.BatchTransform(fails, inputs=["a"], outputs=["first", "second"], version="broken", name="twice")
+    with world.days_ago(40) as lake:
+        lake.create("a", key="id").write(numbers(1, 2))
+        step().run(lake)
+        for _ in range(2):
+            lake["a"].write(numbers(3, 4, n=13))
+            assert broken.run(lake, check=False).failed
+            lake["a"].write(numbers(5))
+    failures = broken.errors(world.lake()).to_pylist()
+    assert len(failures) == 5
+
+    collected(world.lake())
+
+    assert broken.errors(world.lake()).to_pylist() == failures
+    assert step().run(world.lake()).keys == 3
+
+
 def test_results_of_a_stopped_run_stay_for_a_month_and_are_used(tmp_path: Path):
     world = World(tmp_path / "lake")
     with world.days_ago(29) as lake:
