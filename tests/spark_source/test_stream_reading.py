@@ -39,8 +39,8 @@ def test_batch_after_batch_reads_what_was_written_since(lake: Lake, events):
 
 def test_positions_are_record_offsets(lake: Lake, events):
     reader = stream(lake, "events")
-    assert reader.initialOffset() == {"dataset": str(events.id), "offset": -1}
-    assert reader.reportLatestOffset() == {"dataset": str(events.id), "offset": 5}
+    assert reader.initialOffset() == {"dataset": str(events.id), "offset": -1, "began": 6}
+    assert reader.reportLatestOffset() == {"dataset": str(events.id), "offset": 5, "began": 6}
 
 
 def test_a_batch_has_no_more_records_than_allowed(lake: Lake, events):
@@ -160,6 +160,23 @@ def test_a_query_that_has_read_all_that_is_purged_goes_on(lake: Lake, events):
     events.purge(before=6)
     events.write(numbers(6, 7))
     assert next_batch(reader, position)[1].to_pydict() == {"n": [6]}
+
+
+def test_rows_that_a_purge_carried_are_new_to_a_new_query_only(lake: Lake):
+    people = lake.create("people", key="n")
+    people.write(numbers(0, 4))
+    reader = stream(lake, "people", system="true")
+    position, _ = next_batch(reader, reader.initialOffset())
+    people.delete([1])
+    position, _ = next_batch(reader, position)
+    assert people.purge(before=5).carried == 3
+    position, found = next_batch(reader, position)
+    assert found.num_rows == 0
+    people.write(numbers(7, 8))
+    assert next_batch(reader, position)[1]["n"].to_pylist() == [7]
+    small = stream(lake, "people", system="true", startingOffset="5", maxRecordsPerTrigger=2)
+    position, first = next_batch(small, small.initialOffset())
+    assert [*first["n"].to_pylist(), *next_batch(small, position)[1]["n"].to_pylist()] == [0, 2, 3, 7]
 
 
 def test_another_dataset_of_the_same_name_is_not_taken_for_the_first(lake: Lake, events):

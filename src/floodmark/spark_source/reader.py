@@ -13,7 +13,7 @@ from floodmark.errors import BadOption, RecordsPurged, StreamLost
 from floodmark.lake import Lake
 from floodmark.ledger.position import BEFORE_ALL
 from floodmark.ledger.scan import Scan
-from floodmark.ledger.selection import select_interval
+from floodmark.ledger.selection import Selection, select_interval, without_carried
 from floodmark.ledger.spark_read import reading_tasks, task_batches
 from floodmark.spark_source.options import (
     EARLIEST,
@@ -89,6 +89,10 @@ def _without_system(scan: Scan) -> tuple[str, ...]:
 # Streams
 
 
+NEVER = 1 << 62
+"""Later than all records."""
+
+
 @dataclass(frozen=True)
 class FollowedDataset:
     """A dataset that a stream reads. Every call uses its current head."""
@@ -98,7 +102,7 @@ class FollowedDataset:
     def head(self) -> StreamPosition:
         """The position of the newest record."""
         snapshot = self.dataset.snapshot()
-        return StreamPosition(str(self.dataset.id), snapshot.next_offset - 1)
+        return StreamPosition(str(self.dataset.id), snapshot.next_offset - 1, snapshot.next_offset)
 
     def initial(self, starting: int | str) -> StreamPosition:
         """The start of a new query; refused if records at the start are purged or do not exist yet."""
@@ -112,7 +116,7 @@ class FollowedDataset:
                 hint='use "latest" to start with the records that are written from now on',
                 option="startingOffset",
             )
-        start = StreamPosition(head.dataset, first + BEFORE_ALL)
+        start = replace(head, offset=first + BEFORE_ALL)
         self._check_not_purged(start)
         return start
 
@@ -133,7 +137,13 @@ class FollowedDataset:
         self._check_not_purged(start)
         scan = narrow_scan(records_scan(self.dataset, RecordInterval(start.offset, end.offset)), schema, self.dataset)
         check_operations_shown(self.dataset, scan.columns)
-        return cut_scan(scan)
+        new = self._without_carried(scan.selection, start)
+        return [] if new.is_empty else cut_scan(replace(scan, selection=new))
+
+    def _without_carried(self, selection: Selection, start: StreamPosition) -> Selection:
+        """The records without rows that purges carried since the query started: it has read them before."""
+        since = [one for one in self.dataset.snapshot().carried if one.start >= start.began]
+        return without_carried(selection, since, start.offset + 1)
 
     def _check_not_purged(self, start: StreamPosition) -> None:
         """Refuse to continue after purged records: a stream that skipped them would be wrong without an error."""
@@ -150,21 +160,26 @@ class FollowedDataset:
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """The unique id of a dataset, and the offset of the last record that was read; -1 before the first."""
+    """The unique id of a dataset, and the offset of the last record that was read; -1 before the first.
+
+    `began` is the offset after the newest record when the query started, or NEVER if a checkpoint does not have it.
+    """
 
     dataset: str
     offset: int
+    began: int = NEVER
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark stores in the query's checkpoint."""
-        return {"dataset": self.dataset, "offset": self.offset}
+        return {"dataset": self.dataset, "offset": self.offset, "began": self.began}
 
 
 def parse_position(given: Any, name: str) -> StreamPosition:
     """Parse a position that Spark stored."""
     match given:
         case {"dataset": str(dataset), "offset": int(offset)} if offset >= BEFORE_ALL:
-            return StreamPosition(dataset, offset)
+            began = given.get("began", NEVER)
+            return StreamPosition(dataset, offset, began if isinstance(began, int) else NEVER)
     raise StreamLost(
         f"the query's checkpoint has the position {given!r} in {name!r}, which Floodmark did not write",
         hint="start the query with a new checkpointLocation: a checkpoint belongs to one query and its sources",
