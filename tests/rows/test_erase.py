@@ -210,3 +210,17 @@ def test_crash_at_any_change_erases_nothing_or_another_erasure_completes_it():
         assert rows(dataset) == expected, number
         assert files_with(dataset, SECRET) == [], number
         assert dataset.verify().problems == (), number
+
+
+def test_erasure_after_a_purge_and_garbage_collection_leave_nothing_and_lose_nothing(dataset):
+    before = [row for row in rows(dataset) if row["id"] != "ann"]
+    dataset.purge(before=6)
+    assert files_with(dataset, SECRET) != []
+    dataset.erase("ann")
+    assert files_with(dataset, SECRET, "ann") == []
+    clock = Clock()
+    clock.tick(3 * 365 * 86_400)
+    later = fm.Lake(dataset.parts.ledger.objects.store, runtime=fm.Runtime(clock=clock))["d"]
+    later.collect_garbage()
+    assert rows(later) == before
+    assert later.verify().problems == ()

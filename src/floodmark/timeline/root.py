@@ -115,12 +115,15 @@ def load(objects: TimelineObjects) -> Root:
 
 
 def root_or_emptied(root: Root, snapshot: Snapshot, settings_digest: str) -> Root:
-    """The root if it belongs to this chain and these settings; else an emptied root, with a warning."""
+    """The root if it belongs to this chain and these settings; else an emptied root, with a warning.
+
+    After an erasure it is emptied without a warning, since the erasure builds the timeline again.
+    """
     if root.applied == 0:
         return _with_erasures(root if not root.manifests else root.emptied(), snapshot)
     if root.erasures != snapshot.erasures:
-        problem = "may have records that were erased since"
-    elif root.settings_digest != settings_digest:
+        return _with_erasures(root.emptied(), snapshot)  # it may have records that were erased since
+    if root.settings_digest != settings_digest:
         problem = "has other settings than the dataset"
     elif not snapshot.block_of(root.applied - 1) == root.block != snapshot.block_of(root.applied):
         problem = f"has records up to offset {root.applied} of a block that is not on the chain"
