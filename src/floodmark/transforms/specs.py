@@ -45,10 +45,11 @@ def _check_columns(spec: InputSpec, input_snapshot: InputSnapshot, lake: LakeLik
 class InputSpec:
     """A dataset that a step reads, by name or as an object.
 
-    `keys` maps transform keys to columns of the dataset if the names differ: {"image_id": "id"}. `columns` are the
-    columns that the function reads; it always gets the transform keys, too. Changes in other columns do not make a key
-    pending. With `required`, keys without a row in this
-    dataset are not processed.
+    `keys` maps transform keys to columns of the dataset if the names differ: {"image_id": "id"}. It may also name
+    columns of another input, by whose rows this dataset is looked up. If the dataset has none of the transform keys,
+    every call gets all its rows. `columns` are the columns that the function reads; it always gets the transform keys,
+    too. Changes in other columns do not make a key pending. With `required`, keys without a row in this dataset are not
+    processed.
     """
 
     dataset: Any
@@ -81,9 +82,10 @@ class InputSpec:
 class OutputSpec:
     """A dataset that a step writes; the step's first run creates it.
 
-    `key` names the columns that identify a row, by default the transform keys. `schema` fixes the columns; by default
-    they are those of the first result. `event_time` names the column with the time of the event. `vocab` renames system
-    columns, as in `Lake.create`.
+    `key` names the columns that identify a row, by default the transform keys. If it lacks some of them, one call gets
+    all rows of a key of the output; if it lacks all, the rows get them as columns. `schema` fixes the columns; by
+    default they are those of the first result. `event_time` names the column with the time of the event. `vocab`
+    renames system columns, as in `Lake.create`.
     """
 
     dataset: Any
