@@ -35,6 +35,7 @@ def test_list_as_json_has_stable_keys(run, trips):
         "size",
         "last_offset",
         "last_write",
+        "last_change",
         "watermark",
         "head",
     ]

@@ -84,7 +84,17 @@ def test_datasets_come_with_offset_size_and_watermark(run, flow):
     run("run", "ingest_orders")
     answer = run("status")
     head = answer.lines.index("") + 1
-    assert answer.lines[head].split() == ["dataset", "offset", "records", "size", "watermark", "last", "write"]
+    assert answer.lines[head].split() == [
+        "dataset",
+        "offset",
+        "records",
+        "size",
+        "watermark",
+        "last",
+        "write",
+        "last",
+        "change",
+    ]
     cells = answer.lines[head + 1].split()
     assert cells[:3] == ["orders", "1", "2"]
     assert cells[5:7] == ["2026-01-02", "00:00:00+00:00"]

@@ -37,6 +37,7 @@ class DatasetSummary:
     size: int
     last_offset: int | None
     last_write: datetime | None
+    last_change: str
     watermark: datetime | None
     head: str
 
@@ -44,6 +45,7 @@ class DatasetSummary:
     def of(cls, dataset: Dataset) -> DatasetSummary:
         from floodmark.ledger import names as names_module
         from floodmark.ledger.commit import to_datetime
+        from floodmark.ledger.log import last_change
         from floodmark.ledger.strategy import is_view, strategy_of
 
         snapshot = dataset.snapshot()
@@ -61,6 +63,7 @@ class DatasetSummary:
             size=snapshot.size,
             last_offset=state.last_offset,
             last_write=None if written is None else to_datetime(written),
+            last_change=last_change(snapshot.objects, snapshot.head, snapshot.head_block.event),
             watermark=dataset.watermark,
             head=snapshot.head.text,
         )

@@ -40,6 +40,7 @@ _INPUTS = [TableColumn("input"), TableColumn("position", is_number=True), TableC
 _INPUTS += [TableColumn("behind", is_number=True)]
 _DATASETS = [TableColumn("dataset"), TableColumn("offset", is_number=True), TableColumn("records", is_number=True)]
 _DATASETS += [TableColumn("size", is_number=True), TableColumn("watermark"), TableColumn("last write")]
+_DATASETS += [TableColumn("last change")]
 
 
 @verb("status")
@@ -57,8 +58,8 @@ def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], fil
     `behind` counts records of all inputs that a step or view has not processed, or rows that a column lacks. The next
     run retries failed keys; skipped and exhausted keys wait for a change of their rows or for `floodmark retry`. Failed
     keys keep the rows of their last success: the state says how many show older results.
-    Without a STEP and labels, the datasets of the lake follow, and notes on what is not in the pipeline any more, but
-    still in the lake. Reads no data.
+    Without a STEP and labels, the datasets of the lake follow, with what their last write changed, and notes on what is
+    not in the pipeline any more, but still in the lake. Reads no data.
 
     A step or dataset that cannot be read is an error on stderr (with --json an `error`), and the exit code is 1.
     """
@@ -169,7 +170,7 @@ def _dataset_row(one: DatasetSummary, now: datetime) -> TableRow:
     offset = "-" if one.last_offset is None else f"{one.last_offset:,}"
     written = "never" if one.last_write is None else output.format_age(one.last_write, now)
     watermark = "-" if one.watermark is None else output.format_time(one.watermark)
-    return [one.name, offset, f"{one.records:,}", output.format_bytes(one.size), watermark, written]
+    return [one.name, offset, f"{one.records:,}", output.format_bytes(one.size), watermark, written, one.last_change]
 
 
 def _node_row(one: _NodeState, now: datetime) -> TableRow:

@@ -20,10 +20,11 @@ from floodmark.ledger.block_attributes import (
     carried_before,
     commit_part,
     erasure_of,
+    purged_amount,
     purged_before,
     tally_of,
 )
-from floodmark.ledger.commit import Commit, to_datetime
+from floodmark.ledger.commit import Commit, read_commit, to_datetime
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import load_snapshot
 
@@ -165,6 +166,17 @@ def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None, read: Sequ
     if not moved and event.new_checkpoint is not None:
         moved.append("only recorded which keys were processed")
     return "; ".join(moved) or "no visible change"
+
+
+def last_change(objects: DatasetObjects, head: Multihash, event: ev.MetadataEvent) -> str:
+    """What the newest commit changed, in short; empty if its block does not say so, as for results of steps."""
+    if erasure_of(event) is not None:
+        return _erase_summary(event)
+    if not isinstance(event, ev.AddData):
+        return ""
+    if purged_amount(event)[0] and event.new_source_state is not None:
+        return _purge_summary(event, purged_before(event.new_source_state))
+    return format_counts(read_commit(objects, head, None))
 
 
 def _purge_summary(event: ev.DataEvent, before: int) -> str:
