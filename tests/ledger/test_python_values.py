@@ -42,6 +42,7 @@ def objects(values: list[Any]) -> pd.DataFrame:
         [pd.Timestamp("2026-11-19 00:00:00.000000001"), datetime(1, 1, 1)],
         [[NOON], [NOON.replace(tzinfo=UTC)]],
         [{"at": date(2026, 11, 19)}, {"at": NOON}],
+        [np.datetime64("2026-11-19"), np.float32(0.5), pd.NaT],
     ],
     ids=str,
 )

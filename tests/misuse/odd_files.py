@@ -70,7 +70,7 @@ def _text_as(text: str, t: Any) -> Value:
     trimmed = text.strip(" \t")
     try:
         if types.is_boolean(t):
-            return ("bool", {"true": True, "false": False}[trimmed.lower()])
+            return ("bool", {"true": True, "false": False, "1": True, "0": False}[trimmed.lower()])
         if types.is_date(t):
             return plain_value(date.fromisoformat(trimmed))
         if types.is_timestamp(t):
@@ -143,7 +143,7 @@ def _odd_csv(random: Random, folder: Path, stem: str, names: list[str], kinds: S
     separator = "\t" if suffix == ".tsv" else ","
     newline = random.choice(["\n", "\n", "\n", "\r\n", "\r"])
     rows, lines = [], [separator.join(_quoted(name, separator, False) for name in names)]
-    broken = any(not name for name in names) or len(set(names)) < len(names)
+    broken = len(set(names)) < len(names)
     for _row in range(random.choice([0, 1, 2, 3, 3, 5, 9])):
         cells: list[str | None] = []
         for at, name in enumerate(names):
@@ -160,6 +160,7 @@ def _odd_csv(random: Random, folder: Path, stem: str, names: list[str], kinds: S
             lines.append("")
     if random.random() < 0.03:
         lines, broken = [*lines, f'"{names[0]}'], True
+    broken = broken or any(row.get("") is not None for row in rows)  # a column without a name may only be empty
     text = newline.join(lines) + (newline if random.random() < 0.8 else "")
     data = text.encode()
     match random.randrange(25):

@@ -28,7 +28,7 @@ from profiles import seeds
 
 WORLDS = 6
 """Datasets per seed, of about five tries each."""
-_USAGE = ("UsageError", "CommandError", "NoLake", "BadParameter", "NoSuchOption")
+_USAGE = ("UsageError", "CommandError", "NoLake", "NotConfirmed", "BadParameter", "NoSuchOption")
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.errors import BadResult, UnfitRows
-from floodmark.ledger.python_values import check_same_kind
+from floodmark.ledger.python_values import check_numpy_times, check_same_kind
 from floodmark.ledger.types import widen_decimals
 from floodmark.storage.arrays import I64
 
@@ -119,6 +119,8 @@ def _from_pandas(frame: Any, function: str, output: str | None) -> ReturnedFrame
     arrays = []
     for name, series in frame.items():
         try:
+            if series.dtype == object:
+                check_numpy_times(series.tolist())
             array = pa.array(series, from_pandas=True)
             if series.dtype == object:
                 check_same_kind(series.tolist(), array.type)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.errors import BadColumnName, BadData, UnreadableFile
-from floodmark.ledger.python_values import check_same_kind
+from floodmark.ledger.python_values import check_numpy_times, check_same_kind
 from floodmark.ledger.types import widen_decimals
 from floodmark.storage.parquet import Digests
 from floodmark.storage.store import Store
@@ -144,6 +144,9 @@ def _from_pandas(frame: Any) -> pa.Table:
         )
     try:
         frame = frame.reset_index() if index else frame
+        for i, dtype in enumerate(frame.dtypes):
+            if dtype.kind == "O":
+                check_numpy_times(frame.iloc[:, i].tolist())
         table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
         for i, (_, column) in enumerate(frame.items()):
             if column.dtype.kind == "O":

@@ -38,6 +38,16 @@ def check_same_kind(values: Sequence[Any], converted: pa.DataType) -> None:
         _check_times(_present(values, (datetime,)), t)
 
 
+def check_numpy_times(values: Sequence[Any]) -> None:
+    """Raise Arrow's type error for times of NumPy among other values. Check this first: Arrow may crash at them."""
+    kinds = {type(item) for item in values if item is not None}
+    if any(issubclass(kind, np.datetime64 | np.timedelta64) for kind in kinds):
+        other = next((kind for kind in kinds if not issubclass(kind, np.datetime64 | np.timedelta64)), None)
+        if len(kinds) > 1:
+            name = "NumPy times of two kinds" if other is None else f"values of type {other.__name__}"
+            raise pa.ArrowTypeError(f"{name} are among times of NumPy")
+
+
 def _kinds_of(t: Any) -> tuple[tuple[type, ...], tuple[type, ...]] | None:
     """The Python types that have values of an Arrow type, and those among their subclasses that have not."""
     types = pa.types
