@@ -21,9 +21,15 @@ Since = Callable[[Key], Sequence[int]]
 
 def input_rows(lake: fm.Lake, case: Case) -> list[list[Row]]:
     """The current rows of every input, in the columns that the step reads."""
+    return [[s.read(row) for row in rows] for s, rows in zip(case.sources, whole_rows(lake, case), strict=True)]
+
+
+def whole_rows(lake: fm.Lake, case: Case) -> list[list[Row]]:
+    """The current rows of every input in all its columns."""
+    schemas = [lake[s.name].schema for s in case.sources]
     return [
-        [s.read(row) for row in lake[s.name].to_arrow().to_pylist()] if lake[s.name].schema is not None else []
-        for s in case.sources
+        [] if schema is None else lake[s.name].to_arrow().to_pylist()
+        for s, schema in zip(case.sources, schemas, strict=True)
     ]
 
 
@@ -82,7 +88,7 @@ def keys_with_value(
     `since` gives, by key, the last record of each input that counts as seen.
     """
     found = set()
-    inputs = input_rows(lake, case)
+    inputs = whole_rows(lake, case)
     for number, source in enumerate(case.sources):
         if column not in source.columns or lake[source.name].schema is None:
             continue
