@@ -65,7 +65,7 @@ def test_text_that_is_no_expression_is_not_taken_for_a_query(lake: Lake) -> None
 
 
 def test_column_that_makes_a_star_ambiguous_is_found_by_the_refresh(lake: Lake) -> None:
-    view = lake.view("v", sql="select a.*, b.* except id from a join b on a.id = b.id")
+    view = lake.view("v", sql="select a.*, b.* except (id) from a join b on a.id = b.id")
     view.refresh()
     lake["b"].evolve({"V": "string"})
     with pytest.raises(BadColumnName, match=r"^view 'v': its result has two columns 'v' and 'V'") as caught:
