@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadData, DuplicateKeys, FloodmarkError, TypeMismatch, UnreadableFile
+from floodmark.errors import BadColumnName, BadData, DuplicateKeys, FloodmarkError, TypeMismatch, UnreadableFile
 from floodmark.storage.memory import MemoryStore
 
 NOON = datetime(2026, 11, 19, 12)
@@ -80,6 +80,19 @@ def test_key_of_another_kind_retracts_no_row(lake: fm.Lake, column: pa.Array, ke
     with pytest.raises(FloodmarkError):
         made.delete([key])
     assert made.count() == 2
+
+
+def test_nan_is_no_date(lake: fm.Lake):
+    made = lake.create("d", key="id")
+    made.write(pa.table({"id": pa.array([1, 2], pa.date32())}))
+    with pytest.raises(FloodmarkError):
+        made.delete([float("nan")])
+    assert made.count() == 2
+
+
+def test_name_that_sql_cannot_have_is_refused(lake: fm.Lake):
+    with pytest.raises(BadColumnName, match="NUL"):
+        lake.create("d").write(pa.table({"n": [1], "\x00": [2]}))
 
 
 def test_index_with_the_name_of_a_column_is_refused(lake: fm.Lake):

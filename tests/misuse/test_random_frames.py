@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import logging
 import traceback
 from collections import Counter
@@ -29,13 +30,16 @@ _PRODUCT = str(Path(fm.__file__).parent)
 
 
 def is_ours(error: BaseException) -> bool:
-    """An error of Floodmark, or a TypeError that Floodmark raises itself for an argument of a wrong kind."""
+    """An error of Floodmark, or a TypeError that Floodmark itself raises for an argument of a wrong kind."""
     if isinstance(error, fm.FloodmarkError):
         return bool(error.message) and bool(error.hint)
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return (
-        isinstance(error, TypeError) and last.filename.startswith(_PRODUCT) and "raise TypeError" in (last.line or "")
-    )
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    assert last is not None
+    code = last.tb_frame.f_code
+    is_raised = code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]  # no error of an operation in our code
+    return isinstance(error, TypeError) and is_raised and code.co_filename.startswith(_PRODUCT)
 
 
 @dataclass

@@ -216,6 +216,10 @@ def check_column_name(name: str, vocab: Vocabulary) -> None:
     """Refuse a name that no data column can have."""
     if not name:
         raise BadColumnName("a column has no name", hint="give the column a name", column=name)
+    if "\x00" in name:
+        raise BadColumnName(
+            f"column name {name!r} has a NUL character, which SQL cannot name", hint="rename it", column=name
+        )
     for role, reserved in zip(SYSTEM_COLUMNS, vocab.reserved, strict=True):
         if name.lower() == reserved.lower():
             raise BadColumnName(

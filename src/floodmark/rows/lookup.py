@@ -26,7 +26,7 @@ from floodmark.rows.row_copies import RowReader
 from floodmark.storage.arrays import I64, Hashes
 
 _SCANNED_ROWS = 1 << 20
-CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)
+CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError)
 
 
 @dataclass(frozen=True)
