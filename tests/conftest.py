@@ -154,6 +154,16 @@ def spark(session: Session) -> SparkSession:
     return session.get()
 
 
+@pytest.fixture(autouse=True)
+def activate_shared_session(request: pytest.FixtureRequest) -> None:
+    """Make the shared session active again, where Spark looks up data sources. An earlier test may have moved it."""
+    if "spark" in request.fixturenames:
+        shared = request.getfixturevalue("spark")
+        if classic := getattr(shared, "_jsparkSession", None):
+            shared._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(classic)
+            type(shared)._activeSession = shared
+
+
 LOG_LINES = 40
 
 

@@ -26,7 +26,7 @@ OTHERS = {
     "ODF": {"Int64", "prev"},
     "seed 003": {"_error", "_rowaddr"},
     "the hash of a row": {"H"},
-    "commands": {"does", "retake", "warn"},
+    "commands": {"does", "python3", "retake", "warn"},
 }
 """Names in docstrings and comments that are not in the source of Floodmark."""
 
