@@ -34,12 +34,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dataset": _DERIVED,
     "view": _DERIVED | {"dataset"},
     "provenance": _DERIVED | {"dataset", "view", "provenance"},
-    "lake": _DERIVED | {"dataset", "view", "provenance"},
-    "maintenance": _DERIVED | {"dataset", "lake", "maintenance"},
+    "backup": _DERIVED | {"backup"},
+    "lake": _DERIVED | {"dataset", "view", "provenance", "backup"},
+    "maintenance": _DERIVED | {"dataset", "lake", "backup", "maintenance"},
     "pipeline": _DERIVED | {"dataset", "view", "lake", "floodmark", "pipeline"},
     "spark_source": _DERIVED | {"dataset", "lake", "spark_source"},
-    "cli": _DERIVED | {"dataset", "view", "provenance", "lake", "maintenance", "floodmark", "pipeline", "cli"},
-    "floodmark": _DERIVED | {"dataset", "view", "lake", "spark_source", "pipeline"},
+    "cli": _DERIVED | {"dataset", "view", "provenance", "backup", "lake", "maintenance", "floodmark", "pipeline", "cli"},
+    "floodmark": _DERIVED | {"backup", "dataset", "view", "lake", "spark_source", "pipeline"},
 }
 """For each package or module of the first level, those that it may import; `floodmark` is the root's own names."""
 

@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from floodmark.backup.create import BackupReport as BackupReport
+    from floodmark.backup.restore import RestorePlan as RestorePlan
     from floodmark.columns.backfill import BackfillReport as BackfillReport
     from floodmark.columns.survey import BackfillPlan as BackfillPlan
     from floodmark.dataset import Dataset as Dataset
@@ -93,6 +95,8 @@ _MODULES = {
     "register": "spark_source.source",
     "stream_sink": "spark_source.writer",
     # Answers
+    "BackupReport": "backup.create",
+    "RestorePlan": "backup.restore",
     "Commit": "ledger.commit",
     "LogEntry": "ledger.log",
     "StepStatus": "transforms.step",

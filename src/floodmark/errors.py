@@ -698,6 +698,25 @@ class Busy(PipelineError):
 # Provenance, Spark jobs, maintenance
 
 
+class BackupError(FloodmarkError):
+    """A backup or a restore was not done."""
+
+
+class BadBackup(BackupError):
+    """A backup is incomplete or damaged, or a lake cannot be backed up as it is."""
+
+    key: str
+    url: str
+    dataset_id: str
+
+
+class NewerData(BackupError):
+    """It would replace newer data."""
+
+    datasets: Sequence[str]
+    dataset_id: str
+
+
 class UnknownRecord(FloodmarkError):
     """There is no record at this offset, or no row with this key."""
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from floodmark.backup.create import BackupReport
+    from floodmark.backup.restore import RestorePlan
     from floodmark.functions.udf import Udf
     from floodmark.provenance.tree import ForwardProvenance, Provenance
     from floodmark.rows.erase import EraseReport
@@ -46,7 +48,7 @@ class Lake:
     def __init__(
         self, location: str | Path | Store, *, spark: SparkSession | None = None, runtime: Runtime | None = None
     ) -> None:
-        self._store: Store = open_store(location) if isinstance(location, str | Path) else location
+        self._store: Store = _store_at(location)
         self._runtime = runtime if runtime is not None else Runtime(session=Session(spark))
 
     def __repr__(self) -> str:
@@ -316,6 +318,33 @@ class Lake:
                 names.swap(self._store, entry, None)
         return self[new]
 
+    def backup(self, destination: str | Path | Store, *names: str, replace: bool = False) -> BackupReport:
+        """Back up the lake into a folder or bucket; or the named datasets, with everything they are computed from.
+
+        Other processes may write meanwhile: the backup is the lake as of one moment. Into an earlier backup, only new
+        objects are copied. A backup that was stopped is continued. Without `replace`, blocks that only the destination
+        has are not replaced: `NewerData`.
+        """
+        from floodmark.backup.create import create_backup  # imported here: few processes need it
+
+        return create_backup(self._store, _store_at(destination), names, self._runtime, replace_newer=replace)
+
+    def restore(self, backup: str | Path | Store, *names: str, replace: bool = False) -> RestorePlan:
+        """Restore a backup, or the named datasets of it; returns what was done.
+
+        `NewerData` if this would remove records or columns that only the lake has; with `replace` they go. Datasets
+        that are not in the backup stay. A restore that was stopped left each dataset old or new; call it again.
+        """
+        from floodmark.backup.restore import restore_backup
+
+        return restore_backup(self._store, _store_at(backup), names, replace_newer=replace)
+
+    def plan_restore(self, backup: str | Path | Store, *names: str) -> RestorePlan:
+        """What `restore` would do."""
+        from floodmark.backup.restore import plan_restore
+
+        return plan_restore(self._store, _store_at(backup), names)
+
     def sql(self, query: str) -> pa.Table:
         """Run a SQL query over the datasets with DuckDB, without a JVM."""
         return query_duckdb(self, query)
@@ -324,3 +353,7 @@ class Lake:
         """Run a SQL query over the datasets with Spark."""
         frame: DataFrame = query_spark(self, query, self._runtime.session.get())
         return frame
+
+
+def _store_at(location: str | Path | Store) -> Store:
+    return open_store(location) if isinstance(location, str | Path) else location

@@ -9,6 +9,7 @@ import sys
 import click
 
 from floodmark.cli import (
+    backups,
     checkpoints,
     columns,
     datasets,
@@ -91,6 +92,8 @@ for _verb in (
     maintenance.gc,
     maintenance.verify,
     maintenance.doctor,
+    backups.backup,
+    backups.restore,
     maintenance.purge,
     maintenance.erase,
     datasets.drop,

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from floodmark.functions.udf import Udf
-    from floodmark.ledger.verify import VerifyReport
+    from floodmark.lake import Lake
+    from floodmark.ledger.verify import VerifyProblem, VerifyReport
     from floodmark.maintenance.checks import Finding
     from floodmark.maintenance.gc import GarbageObjects
     from floodmark.provenance.comparison import ReplayReport
@@ -337,7 +338,8 @@ def verify(
     floodmark verify features --replay
 
     Checks every block against the rules of the chain, every file against its hashes, and the key index against the
-    records. Without a NAME it checks all datasets. The exit code is 3 if there are problems.
+    records. Without a NAME it checks all datasets, and that a backup is complete. The exit code is 3 if there are
+    problems.
 
     It also checks that the newest block that this machine has seen is still on the chain. With --expect it checks the
     block with that hash instead; `floodmark log --json` shows hashes. The newest block then counts as seen.
@@ -360,6 +362,10 @@ def verify(
         found.append(result)
         if not call.as_json:
             _print_verification(result)
+    in_lake = [] if names else _lake_problems(lake)
+    if in_lake and not call.as_json:
+        click.echo(f"{lake.store.url}: {output.format_count(len(in_lake), 'problem')}")
+        _print_problems(in_lake)
     replayed: list[ReplayReport] = []
     if replay:
         from floodmark.provenance.replay import replay as compute_again
@@ -371,10 +377,11 @@ def verify(
                 _print_replayed(one)
     unavailable = sum(one.outcome == "code not available" for one in replayed)
     same = sum(one.outcome == "same" for one in replayed)
-    ok = all(result.ok for result in found) and same + (0 if strict else unavailable) == len(replayed)
+    ok = not in_lake and all(result.ok for result in found) and same + (0 if strict else unavailable) == len(replayed)
     if call.as_json:
         more = {"replayed": [one.to_json() for one in replayed], "code_not_available": unavailable} if replay else {}
-        output.emit(lake=lake.store.url, ok=ok, datasets=[_verification_fields(result) for result in found], **more)
+        datasets = [_verification_fields(result) for result in found]
+        output.emit(lake=lake.store.url, ok=ok, problems=[asdict(one) for one in in_lake], datasets=datasets, **more)
     if not found:
         call.note(f"no datasets in {lake.store.url} yet")
     if unavailable:
@@ -431,8 +438,19 @@ def _print_verification(result: VerifyReport) -> None:
         click.echo(f"{result.name}: ok ({', '.join(parts)})")
         return
     click.echo(f"{result.name}: {output.format_count(len(result.problems), 'problem')}")
-    for problem in result.problems:
+    _print_problems(result.problems)
+
+
+def _print_problems(problems: Sequence[VerifyProblem]) -> None:
+    for problem in problems:
         click.echo(f"  {problem.kind} {problem.object}: {escape_control_characters(problem.message.strip())}")
+
+
+def _lake_problems(lake: Lake) -> list[VerifyProblem]:
+    """The problems that no single dataset has."""
+    from floodmark.backup.verify import find_backup_problems
+
+    return find_backup_problems(lake.store)
 
 
 def _verification_fields(result: VerifyReport) -> dict[str, Any]:

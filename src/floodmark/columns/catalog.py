@@ -156,7 +156,7 @@ def _hash(*parts: object) -> str:
 def load(objects: ColumnObjects) -> Catalog:
     """The current catalog, empty when no column was ever added."""
     data = objects.catalog.read()
-    return Catalog() if data is None else _decode(data, objects.catalog_key).catalog
+    return Catalog() if data is None else decode(data, objects.catalog_key)
 
 
 def change(objects: ColumnObjects, build: Callable[[Catalog], Catalog]) -> Catalog:
@@ -237,6 +237,21 @@ def _encode(written: _StoredCatalog) -> bytes:
         "marks": written.marks,
     }
     return document.encode(_KIND, 1, facts)
+
+
+def decode(data: bytes, key: str) -> Catalog:
+    """The catalog in these bytes; `UnreadableColumn` if they are damaged."""
+    return _decode(data, key).catalog
+
+
+def descends(later: bytes | None, earlier: bytes) -> bool:
+    """Whether a stored catalog contains all changes of another one. A damaged one has nothing to lose."""
+    try:
+        before = _decode(earlier, "")
+        after = _StoredCatalog() if later is None else _decode(later, "")
+    except UnreadableColumn:
+        return True
+    return not before.catalog.columns or before.marks[-1] in after.marks
 
 
 def _decode(data: bytes, key: str) -> _StoredCatalog:

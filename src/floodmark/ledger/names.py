@@ -22,7 +22,7 @@ from floodmark.errors import (
     UnknownDataset,
     close_matches,
 )
-from floodmark.storage.pointer import MAX_RACES, Pointer, attempt_numbers
+from floodmark.storage.pointer import MAX_RACES, Pointer, RacesLost, attempt_numbers
 from floodmark.storage.store import Store
 
 MAX_NAME_LENGTH = 100
@@ -159,6 +159,16 @@ def claim(store: Store, name: str, dataset_id: DatasetId, *, rows_of: str | None
     _claim(store, NameEntry(name, dataset_id, rows_of=rows_of))
 
 
+def put_entry(store: Store, entry: NameEntry) -> None:
+    """Let a name refer to a dataset, durably, whatever it referred to before, even if its file was damaged."""
+    content = _content(entry)
+    pointer = Pointer(store, _key(entry.name))
+    try:
+        pointer.change(lambda _: content, lambda found: found == content)
+    except RacesLost as error:
+        raise _lost(entry.name) from error
+
+
 def swap(store: Store, old: NameEntry, new: NameEntry | None) -> bool:
     """Replace the entry of a name, durably; None frees the name. False if the entry is no longer `old`."""
     key = _key(old.name)
@@ -239,6 +249,20 @@ def _lost(what: str) -> CommitConflict:
 
 def _key(name: str) -> str:
     return f"{_FOLDER}/{check_name(name).lower()}"
+
+
+def encode_entry(entry: NameEntry) -> str:
+    """The text of an entry, as the file of its name has it."""
+    return _content(entry).decode()
+
+
+def decode_entry(text: str) -> NameEntry:
+    """The entry that `encode_entry` wrote; `DamagedName` for any other text."""
+    name = json.loads(text)["name"]
+    entry = _parse(_key(name), text.encode())
+    if entry is None:
+        raise ValueError(f"{name!r} is a free name")
+    return entry
 
 
 def _content(entry: NameEntry) -> bytes:

@@ -25,6 +25,16 @@ def find_readers(store: Store, entry: NameEntry) -> tuple[str, ...]:
     return tuple(reader.name for reader in _readers(entry, _inputs(store, entry)))
 
 
+def find_all_readers(store: Store, ids: set[DatasetId]) -> set[str]:
+    """The names of all datasets that are computed from any of these, directly or not."""
+    left = {entry.name: (entry, read) for entry, read in _inputs(store)}
+    found: dict[str, NameEntry] = {}
+    while new := {name: entry for name, (entry, read) in left.items() if name not in found and read & ids}:
+        found |= new
+        ids = ids | {entry.id for entry in new.values()}
+    return set(found)
+
+
 def find_holders(store: Store, entry: NameEntry) -> tuple[str, ...]:
     """The same, with the old rows of replaced views: datasets that may have values of this one's records."""
     holders = _readers(entry, _inputs(store, entry, replaced=True))
@@ -51,11 +61,13 @@ def _readers(entry: NameEntry, inputs: list[tuple[NameEntry, set[DatasetId]]]) -
     return (reader for reader, read in inputs if any(entry.is_name_of(one) for one in read))
 
 
-def _inputs(store: Store, but: NameEntry, replaced: bool = False) -> list[tuple[NameEntry, set[DatasetId]]]:
-    """The inputs of every other dataset, by default without rows of replaced views: nothing computes them any more."""
+def _inputs(
+    store: Store, but: NameEntry | None = None, replaced: bool = False
+) -> list[tuple[NameEntry, set[DatasetId]]]:
+    """The inputs of all datasets but one, by default without rows of replaced views: nothing computes them any more."""
     found = []
     for entry in names.all_entries(store):
-        if (replaced or entry.rows_of is None) and entry.name != but.name:
+        if (replaced or entry.rows_of is None) and (but is None or entry.name != but.name):
             ids = [one for one in (entry.id, entry.pending) if one is not None]
             found.append((entry, {read for one in ids for read in _input_ids(store, entry.name, one)}))
     return found

@@ -11,11 +11,11 @@ from itertools import islice, pairwise
 import numpy as np
 import pyarrow as pa
 
+from floodmark.backup.checkpoint_notes import read_checkpoint
 from floodmark.chain.events import AddData, ExecuteTransform
 from floodmark.chain.ids import SHA3_256, Multihash
 from floodmark.chain.walk import walk_back
-from floodmark.derive import notes
-from floodmark.derive.notes import BadNote, NoteGone
+from floodmark.derive.notes import NoteGone
 from floodmark.errors import BadIndex, ObjectNotFound
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot, load_snapshot
@@ -24,11 +24,8 @@ from floodmark.rows import key_index_loader
 from floodmark.rows.key_index_files import decode_index, manifest_name
 from floodmark.storage.store import ObjectInfo, Store
 from floodmark.storage.sweep import GarbageSource, Listing, ObjectUsage
-from floodmark.transforms import whole_inputs
 from floodmark.transforms.commit import list_provenance
-from floodmark.transforms.meta_entries import KIND, DamagedMeta, decode_meta
-from floodmark.transforms.outputs import SecondaryNote
-from floodmark.views import snapshot as views
+from floodmark.transforms.meta_entries import DamagedMeta
 
 RESULTS_SECONDS = 30 * 86_400.0
 """How long results of a stopped run stay, so that the next run of the step need not compute them again."""
@@ -235,19 +232,9 @@ def _needed_names(objects: DatasetObjects, named: Iterable[Multihash], existing:
     return set(both(checkpoints, both.from_iterable(files)))
 
 
-def _named_files(objects: DatasetObjects, digest: Multihash) -> set[str]:
+def _named_files(objects: DatasetObjects, digest: Multihash) -> frozenset[str]:
     try:
-        facts = notes.load_note(objects, digest)
-        view = facts.read_as(views.ViewNote)
+        content = read_checkpoint(objects, digest)
     except NoteGone:
-        return set()  # the checkpoint was removed; only its run provenance is left
-    except BadNote as error:
-        raise DamagedMeta(f"it {error.problem}") from error
-    if facts.kind == KIND:
-        manifest = decode_meta(facts)
-        return manifest.names | {name for _, name in manifest.retired}
-    if view is not None:
-        return set() if view.errors is None else {view.errors}
-    if facts.kind not in (SecondaryNote.KIND, whole_inputs.DatatableNote.KIND):
-        raise DamagedMeta("its kind is not known, so it may name other files")
-    return set()
+        return frozenset()  # the checkpoint was removed; only its run provenance is left
+    return content.files | content.retired

@@ -36,6 +36,9 @@ SOURCE = "files"
 _SETTLED_NS = 2 * 10**9
 """A file modified less than this before it was read may have changed again with the same modification time."""
 
+KEYS_FOLDER = "info/sources/keys"
+"""The folder of a dataset with the keys of each ingested file. They never change."""
+
 _NOTE = "info/sources/files.json"
 _HASH = "sha256:"
 
@@ -224,7 +227,7 @@ class FileLog:
         if (text := self._text()) == self._stored:
             return
         # A pointer is used only for durability: the writer has the turn, or on a bucket the lease of the run.
-        _pointer(self._objects).change(lambda _: text, lambda _: False)
+        file_log_pointer(self._objects).change(lambda _: text, lambda _: False)
         self._stored = text
 
     def _text(self) -> bytes:
@@ -247,7 +250,8 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _pointer(objects: DatasetObjects) -> Pointer:
+def file_log_pointer(objects: DatasetObjects) -> Pointer:
+    """The stored file log of a dataset."""
     return Pointer(objects.store, f"{objects.folder}/{_NOTE}")
 
 

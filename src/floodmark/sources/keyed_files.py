@@ -33,10 +33,9 @@ from floodmark.rows.key_index import KeyIndex
 from floodmark.rows.lookup import retraction_rows
 from floodmark.rows.merge import BatchBuckets, BatchIntake, KeyedWrite, PreparedMerge
 from floodmark.rows.row_copies import RowReader
-from floodmark.sources.file_log import Content, FileLog, SourceFile
+from floodmark.sources.file_log import KEYS_FOLDER, Content, FileLog, SourceFile
 from floodmark.storage.arrays import I64, Hashes
 
-_FOLDER = "info/sources/keys"
 _CHECK_BYTES = 32
 _NO_KEYS = Hashes.joined([])
 _CACHED_KEYS = 1 << 24
@@ -81,7 +80,7 @@ class FileKeys:
     def sweep(self) -> None:
         """Remove the keys of contents that the log does not name."""
         used = {self._id(name) for name in self._log.taken}
-        for info in list(self._objects.store.list(f"{self._objects.folder}/{_FOLDER}")):
+        for info in list(self._objects.store.list(f"{self._objects.folder}/{KEYS_FOLDER}")):
             if info.name not in used:
                 self._objects.store.delete(info.key)
 
@@ -97,7 +96,7 @@ class FileKeys:
         return self._log.left_keys.get(name) or _id_of(replace(self._log.taken[name], name=name))
 
     def _path(self, stored: str) -> str:
-        return f"{self._objects.folder}/{_FOLDER}/{stored}"
+        return f"{self._objects.folder}/{KEYS_FOLDER}/{stored}"
 
 
 def _id_of(content: Content) -> str:
