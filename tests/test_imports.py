@@ -39,7 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "maintenance": _DERIVED | {"dataset", "lake", "backup", "maintenance"},
     "pipeline": _DERIVED | {"dataset", "view", "lake", "floodmark", "pipeline"},
     "spark_source": _DERIVED | {"dataset", "lake", "spark_source"},
-    "cli": _DERIVED | {"dataset", "view", "provenance", "backup", "lake", "maintenance", "floodmark", "pipeline", "cli"},
+    "cli": _DERIVED
+    | {"dataset", "view", "provenance", "backup", "lake", "maintenance", "floodmark", "pipeline", "cli"},
     "floodmark": _DERIVED | {"backup", "dataset", "view", "lake", "spark_source", "pipeline"},
 }
 """For each package or module of the first level, those that it may import; `floodmark` is the root's own names."""

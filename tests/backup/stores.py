@@ -74,7 +74,8 @@ def content(lake: fm.Lake) -> dict[str, Any]:
 def _content(dataset: fm.Dataset) -> Any:
     if dataset.schema is None:
         return dataset.head, (), ()
-    return dataset.head, sorted(map(repr, dataset.to_arrow().to_pylist())), rows(dataset.changes_arrow())
+    changes = dataset.changes_arrow(since=dataset.snapshot().purged_before - 1)
+    return dataset.head, sorted(map(repr, dataset.to_arrow().to_pylist())), rows(changes)
 
 
 def rows(table: pa.Table) -> list[str]:

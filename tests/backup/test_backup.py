@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 import floodmark as fm
@@ -56,7 +57,7 @@ def test_second_backup_copies_only_what_is_new(world):
     copy = MemoryStore()
     first = world.lake.backup(copy)
     assert world.lake.backup(copy).copied_objects == 0
-    world.lake["log"].write([{"text": "more"}])
+    world.lake["log"].write(pa.Table.from_pylist([{"text": "more"}]))
     again = world.lake.backup(copy)
     assert (again.copied_objects, again.objects) == (2, first.objects + 2)  # a block and a slice
     assert content(open_lake(copy)) == content(world.lake)
@@ -69,9 +70,9 @@ def test_second_backup_does_not_read_old_blocks_again(world):
     world.lake.backup(copy)
     idle = world.store.calls
     for number in range(20):
-        world.lake["log"].write([{"text": f"{number}"}])
+        world.lake["log"].write(pa.Table.from_pylist([{"text": f"{number}"}]))
     world.lake.backup(copy)
-    world.lake["log"].write([{"text": "one more"}])
+    world.lake["log"].write(pa.Table.from_pylist([{"text": "one more"}]))
     world.store.count(("get", "open"))
     world.lake.backup(copy)
     assert world.store.calls < idle + 20
@@ -153,7 +154,7 @@ def test_backup_of_an_older_copy_does_not_replace_newer_blocks(world):
 def test_backup_that_was_written_to_is_not_overwritten(world):
     copy = MemoryStore()
     world.lake.backup(copy)
-    open_lake(copy)["log"].write([{"text": "only here"}])
+    open_lake(copy)["log"].write(pa.Table.from_pylist([{"text": "only here"}]))
     assert [one.kind for one in problems(open_lake(copy))] == ["backup"]
     with pytest.raises(NewerData):
         world.lake.backup(copy)

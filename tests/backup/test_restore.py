@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 import floodmark as fm
 from floodmark.errors import BadBackup, NewerData
 from backup.stores import content, copied, problems
-from backup.worlds import World, open_lake, wrong
+from backup.worlds import World, doubled, open_lake, wrong
 from floodmark.storage.memory import MemoryStore
 
 
@@ -123,9 +124,9 @@ def test_plan_says_what_would_go_and_what_has_to_catch_up(world, backup):
 
 
 def test_plan_counts_erasures_that_would_be_undone(world, backup):
-    world.lake["log"].write([{"text": "secret"}])
+    world.lake["log"].write(pa.Table.from_pylist([{"text": "secret"}]))
     lake = world.lake
-    lake.create("keyed", key="id").write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    lake.create("keyed", key="id").write(pa.Table.from_pylist([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]))
     lake.backup(backup)
     lake.erase("keyed", [1])
     (one,) = lake.plan_restore(backup, "keyed").datasets
@@ -133,21 +134,27 @@ def test_plan_counts_erasures_that_would_be_undone(world, backup):
 
 
 def test_columns_that_only_the_lake_has_are_replaced_only_on_request(world, backup):
-    world.lake["people"].drop_column("twice")
+    world.lake["people"].add_column("again", doubled, ["age"])
     with pytest.raises(NewerData, match="computed columns of people"):
         world.lake.restore(backup)
     world.lake.restore(backup, replace=True)
+    assert world.lake["people"].to_arrow().column_names == ["id", "city", "age", "twice"]
     assert not list(wrong(world.lake))
+
+
+def test_dropped_column_comes_back(world, backup):
+    before = content(world.lake)
+    world.lake["people"].drop_column("twice")
+    world.lake.restore(backup)
+    assert content(world.lake) == before
 
 
 def test_column_that_was_added_after_the_backup_goes(world):
     backup = MemoryStore()
     world.lake["people"].drop_column("twice")
     lake = open_lake(MemoryStore())
-    lake.create("plain").write([{"age": 1}])
+    lake.create("plain").write(pa.Table.from_pylist([{"age": 1}]))
     lake.backup(backup)
-    from backup.worlds import doubled
-
     lake["plain"].add_column("twice", doubled, ["age"])
     lake["plain"].backfill("twice")
     lake.restore(backup, replace=True)
@@ -181,8 +188,8 @@ def test_unknown_dataset_of_a_backup_is_refused(world, backup):
 
 def test_restore_resets_what_this_machine_has_seen(tmp_path, world):
     lake = fm.Lake(tmp_path / "lake")
-    lake.create("a").write([{"x": 1}])
+    lake.create("a").write(pa.Table.from_pylist([{"x": 1}]))
     lake.backup(tmp_path / "backup")
-    lake["a"].write([{"x": 2}])
+    lake["a"].write(pa.Table.from_pylist([{"x": 2}]))
     lake.restore(tmp_path / "backup", replace=True)
     assert lake["a"].verify().ok

@@ -6,7 +6,7 @@ import pytest
 
 import floodmark as fm
 from backup.stores import READS, ActingStore, content, copied, problems
-from backup.worlds import World, open_lake, wrong
+from backup.worlds import World, ahead, open_lake, wrong
 from floodmark.backup.snapshot import order_levels
 from floodmark.maintenance.gc import collect_garbage
 from floodmark.storage.memory import MemoryStore
@@ -47,6 +47,7 @@ def test_backup_is_consistent_whenever_another_process_acts(name):
         world.store.before(nth, lambda world=world: ACTS[name](world), READS)
         world.lake.backup(copy)
         assert problems(open_lake(copy)) == [], nth
+        assert list(ahead(open_lake(copy))) == [], nth
         heads = {dataset.name: {entry.hash for entry in dataset.log()} for dataset in world.lake}
         for dataset in open_lake(copy):
             assert dataset.head in heads.get(dataset.name, {dataset.head})
@@ -81,6 +82,7 @@ def test_lake_that_never_rests_is_backed_up():
     world.store.count(())
     assert set(with_writers.datasets) == {"cities", "log", "old", "people", "young"}
     assert problems(open_lake(copy)) == []
+    assert list(ahead(open_lake(copy))) == []
     assert not list(wrong(open_lake(copy)))
 
 

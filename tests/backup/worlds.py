@@ -37,7 +37,7 @@ def steps() -> tuple[fm.BatchTransform, fm.BatchTransform]:
 def run_all(lake: fm.Lake) -> None:
     for step in steps():
         step.run(lake)
-    lake["people"].backfill("twice", doubled)
+    lake["people"].backfill("twice", udf=doubled)
 
 
 def people(number: int) -> pa.Table:
@@ -83,6 +83,22 @@ class World:
 
 def open_lake(store: Any) -> fm.Lake:
     return fm.Lake(store, runtime=Runtime(fold_at=None))
+
+
+def ahead(lake: fm.Lake) -> Iterator[str]:
+    """Which datasets have read more than their inputs have, and first outputs that are ahead of the others."""
+    blocks = {dataset.id: {entry.hash for entry in dataset.log()} for dataset in lake}
+    read = {dataset.name: dataset.snapshot().state.next_inputs for dataset in lake}
+    for name, positions in read.items():
+        for position in positions:
+            if position.block_hash is not None and position.block_hash not in blocks[position.dataset_id]:
+                yield f"{name} is ahead of its input"
+    if _offset(read["old"]) > _offset(read["young"]):
+        yield "old is ahead of young"
+
+
+def _offset(positions: Any) -> int:
+    return max((-1 if one.offset is None else one.offset for one in positions), default=-1)
 
 
 def wrong(lake: fm.Lake) -> Iterator[str]:

@@ -27,7 +27,20 @@ def test_all_verbs_are_there_in_the_order_of_use(run):
             *("new", "init", "list", "ingest", "log", "tail", "changes", "history", "timeline", "sql", "schema"),
             *("columns", "backfill"),
             *("view", "refresh", "run", "plan", "status", "graph", "errors", "retry", "offsets", "reset", "why"),
-            *("checkpoints", "delete", "fold", "gc", "verify", "doctor", "purge", "erase", "drop", "rename"),
+            *(
+                "checkpoints",
+                "delete",
+                "fold",
+                "gc",
+                "verify",
+                "doctor",
+                "backup",
+                "restore",
+                "purge",
+                "erase",
+                "drop",
+                "rename",
+            ),
         ]
     )
 

@@ -226,8 +226,8 @@ def test_rows_that_a_view_failed_for_are_known_however_old_they_are(tmp_path: Pa
 
 def test_checkpoint_of_an_unknown_kind_keeps_everything(world: World, monkeypatch: pytest.MonkeyPatch):
     before = left(world.lake())
-    for kind in ("KIND", "SecondaryNote.KIND", "whole_inputs.DatatableNote.KIND", "views.ViewNote.KIND"):
-        monkeypatch.setattr(f"floodmark.maintenance.garbage_sources.{kind}", "another kind")
+    for kind in ("KIND", "SecondaryNote.KIND", "DatatableNote.KIND", "ViewNote.KIND"):
+        monkeypatch.setattr(f"floodmark.backup.checkpoint_notes.{kind}", "another kind")
 
     collected(world.lake())
 

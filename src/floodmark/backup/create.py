@@ -223,7 +223,7 @@ class _Copying:
             raise NewerData(
                 f"the backup {self._destination.url} has newer or other blocks of dataset {pinned.id} than "
                 f"{self._source.url}, which was perhaps restored from an older copy",
-                hint="back up into a new folder, or add --yes (replace=True) to replace them",
+                hint="back up into a new folder, or replace them with --yes or replace=True",
                 dataset_id=str(pinned.id),
             )
 

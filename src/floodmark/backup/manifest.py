@@ -7,7 +7,7 @@ the objects of a dataset that are swapped (the catalog of computed columns, the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -130,7 +130,7 @@ def require_manifest(store: Store) -> Manifest:
     if found is None:
         raise BadBackup(
             f"{store.url} is not a finished backup: it has no {MANIFEST_KEY}",
-            hint="name the folder or bucket that `floodmark backup` wrote; if that was stopped, run it again",
+            hint="name the folder or bucket of a backup; if the backup was stopped, run it again",
             url=store.url,
         )
     return found
@@ -152,7 +152,10 @@ def _decode(data: bytes, store: Store) -> Manifest:
         facts = found.facts
         entries, dropped = ([names.decode_entry(text) for text in facts[which]] for which in ("names", "dropped"))
         rows = [(DatasetId.parse(one), DatasetRow(Multihash.parse(head), d)) for one, head, d in facts["datasets"]]
-        return Manifest(facts["source"], facts["time"], tuple(entries), dict(rows), tuple(dropped))
+        datasets = dict(rows)
+        if unlisted := [one for one in entry_ids(entries) if one not in datasets]:
+            raise ValueError(f"dataset {unlisted[0]} has a name, but is not listed")
+        return Manifest(facts["source"], facts["time"], tuple(entries), datasets, tuple(dropped))
 
     return _checked(store, MANIFEST_KEY, data, _KIND, parse)
 
@@ -173,6 +176,7 @@ def load_inventory(store: Store, dataset_id: DatasetId, row: DatasetRow) -> Inve
 def encode_inventory(inventory: Inventory) -> tuple[str, bytes]:
     """The digest that names the inventory, and its bytes."""
     slices = inventory.slices
+    contents = [name for name in ("catalog", "file_log") if getattr(inventory, name) is not None]
     facts = {
         "id": str(inventory.dataset_id),
         "head": inventory.head.text,
@@ -181,7 +185,7 @@ def encode_inventory(inventory: Inventory) -> tuple[str, bytes]:
         "first_output": inventory.first_output and str(inventory.first_output),
         "reads": [[str(one.dataset_id), [block.hex() for block in one.blocks]] for one in inventory.reads],
         "files": [[one.path, one.size, one.digest.hex()] for one in inventory.files],
-        "contents": [name for name in ("catalog", "file_log") if getattr(inventory, name) is not None],
+        "contents": contents,
     }
     sections: dict[str, Any] = {
         "blocks": b"".join(inventory.blocks),
@@ -189,7 +193,7 @@ def encode_inventory(inventory: Inventory) -> tuple[str, bytes]:
         "slices": b"".join(one.digest for one in slices),
         "slice_numbers": np.array([(s.start, s.end, s.size) for s in slices], np.int64).tobytes(),
     }
-    sections |= {name: getattr(inventory, name) for name in facts["contents"]}
+    sections |= {name: getattr(inventory, name) for name in contents}
     data = document.encode(_INVENTORY_KIND, 1, facts, sections)
     return document.header_digest(data), data
 
@@ -225,7 +229,7 @@ def _digests(found: Document, section: str) -> list[bytes]:
     return [data[at : at + _DIGEST_BYTES] for at in range(0, len(data), _DIGEST_BYTES)]
 
 
-def _checked(store: Store, key: str, data: bytes, kind: str, parse: Any) -> Any:
+def _checked(store: Store, key: str, data: bytes, kind: str, parse: Callable[[Document], T]) -> T:
     try:
         return parse(document.decode(data, kind, key))
     except DamagedDocument as error:

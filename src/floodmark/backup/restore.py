@@ -73,6 +73,7 @@ class RestorePlan:
 
     @property
     def replaces(self) -> tuple[RestoredDataset, ...]:
+        """The datasets of the lake from which something goes that the backup does not have."""
         return tuple(one for one in self.datasets if one.replaces)
 
 
@@ -114,7 +115,7 @@ def _refusal(plan: RestorePlan) -> NewerData:
     what = ", ".join(describe_loss(one) for one in plan.replaces)
     return NewerData(
         f"nothing was restored, because the lake has data that the backup {plan.backup} does not have: {what}",
-        hint="see `floodmark restore --dry-run`; to replace it, add --yes, or call restore(…, replace=True)",
+        hint="plan_restore() and --dry-run show more; to replace it, give replace=True or --yes",
         datasets=[one.name for one in plan.replaces],
     )
 
@@ -141,15 +142,7 @@ def _choose(backup: Store, wanted: Sequence[str]) -> _Chosen:
             raise UnknownDataset(f"the backup {backup.url} has no dataset {name!r}", hint=hint, name=name)
     entries = [by_name[name] for name in dict.fromkeys(map(str.lower, wanted))] if wanted else manifest.names
     ids = entry_ids(entries)
-    rows = [(one, manifest.datasets.get(one)) for one in ids]
-    for one, row in rows:
-        if row is None:
-            raise BadBackup(
-                f"the backup {backup.url} does not have dataset {one}",
-                hint="make the backup again",
-                dataset_id=str(one),
-            )
-    inventories = in_threads(lambda row: load_inventory(backup, *row), rows)
+    inventories = in_threads(lambda one: load_inventory(backup, one, manifest.datasets[one]), ids)
     present = list_datasets(backup)
     for inventory in inventories:
         if (missing := find_missing(backup, inventory, present)) is not None:

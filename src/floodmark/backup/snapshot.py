@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from floodmark.backup.checkpoint_notes import CheckpointContent, read_checkpoint
 from floodmark.backup.manifest import InputRead, Inventory, entry_ids
@@ -134,20 +134,30 @@ def _needed(ids: Iterable[DatasetId], read: Mapping[DatasetId, PinnedDataset | E
     return found
 
 
-def _inputs(pin: PinnedDataset) -> list[DatasetId]:
-    return [one.dataset_id for one in pin.reads]
+def _inputs(dataset: Derived) -> list[DatasetId]:
+    return [one.dataset_id for one in dataset.reads]
 
 
-def read_order(pinned: Mapping[DatasetId, PinnedDataset]) -> list[list[DatasetId]]:
+class Derived(Protocol):
+    """A dataset, with what it must not be ahead of."""
+
+    @property
+    def reads(self) -> tuple[InputRead, ...]: ...
+    @property
+    def first_output(self) -> DatasetId | None: ...
+
+
+def read_order(datasets: Mapping[DatasetId, Derived]) -> list[list[DatasetId]]:
     """The datasets in levels: each one is in a later level than everything that is computed from it.
 
     In a circle of datasets, which steps can make, one of them comes first.
     """
-    after: dict[DatasetId, set[DatasetId]] = {one: set() for one in pinned}
-    for one, pin in pinned.items():
-        after[one] |= {read for read in _inputs(pin) if read in pinned and read != one}
-        if pin.first_output is not None and pin.first_output in pinned and pin.first_output != one:
-            after[pin.first_output].add(one)
+    after: dict[DatasetId, set[DatasetId]] = {one: set() for one in datasets}
+    for one, dataset in datasets.items():
+        after[one] |= {read for read in _inputs(dataset) if read in datasets and read != one}
+        first = dataset.first_output
+        if first is not None and first in datasets and first != one:
+            after[first].add(one)
     return order_levels(after)
 
 
