@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadBackup, NewerData
 from backup.stores import ActingStore, content, problems
 from backup.worlds import World, open_lake, wrong
+from floodmark.errors import BadBackup, NewerData
 from floodmark.storage.memory import MemoryStore
 
 

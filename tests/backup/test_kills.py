@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadBackup
 from backup.stores import CHANGES, ActingStore, Killed, content, copied, kill, problems
 from backup.worlds import World, open_lake, wrong
 from faults.recording import WatchedFileSystem
 from floodmark.backup.restore import restore_backup
 from floodmark.backup.verify import find_backup_problems
+from floodmark.errors import BadBackup
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from profiles import sample

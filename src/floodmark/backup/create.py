@@ -44,7 +44,7 @@ from floodmark.storage.store import Store
 
 _TRIES = 20
 YOUNG_SECONDS = 86_400.0
-"""An object that an unfinished backup left is used without copying it again if it is younger. gc spares it far longer."""
+"""A younger object that an unfinished backup left is not copied again. gc spares it for longer."""
 
 
 @dataclass(frozen=True)
