@@ -32,7 +32,12 @@ class Page:
 
 
 PAGES = (
-    Page("lake", "Lake", "The entry point: a folder or a bucket with datasets.", ("Lake", "Runtime", "BackupReport", "RestorePlan")),
+    Page(
+        "lake",
+        "Lake",
+        "The entry point: a folder or a bucket with datasets.",
+        ("Lake", "Runtime", "BackupReport", "RestorePlan"),
+    ),
     Page(
         "datasets",
         "Datasets",
