@@ -380,8 +380,8 @@ def verify(
     ok = not in_lake and all(result.ok for result in found) and same + (0 if strict else unavailable) == len(replayed)
     if call.as_json:
         more = {"replayed": [one.to_json() for one in replayed], "code_not_available": unavailable} if replay else {}
-        datasets = [_verification_fields(result) for result in found]
-        output.emit(lake=lake.store.url, ok=ok, problems=[asdict(one) for one in in_lake], datasets=datasets, **more)
+        checked = [_verification_fields(result) for result in found]
+        output.emit(lake=lake.store.url, ok=ok, problems=[asdict(one) for one in in_lake], datasets=checked, **more)
     if not found:
         call.note(f"no datasets in {lake.store.url} yet")
     if unavailable:
