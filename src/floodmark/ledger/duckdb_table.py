@@ -18,6 +18,23 @@ if TYPE_CHECKING:
     from floodmark.ledger.scan import Scan
 
 
+_LOCKED = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",  # otherwise an unknown table name means a local variable of Python
+    "TimeZone": "UTC",  # so that the result does not depend on the machine
+    "lock_configuration": "true",
+}
+
+
+def connect() -> Any:
+    """A DuckDB database for one query over records that are registered: no files, network, extensions or settings."""
+    import duckdb
+
+    return duckdb.connect(config=_LOCKED)
+
+
 class ScanTable(pa_ds.InMemoryDataset):  # type: ignore[misc]
     """A scan that DuckDB reads like an Arrow dataset: it uses only the schema and `scanner`.
 

@@ -277,12 +277,11 @@ class Scan:
     def _sql_batches(self, where: str) -> Iterable[pa.RecordBatch]:
         import duckdb
 
-        from floodmark.ledger.duckdb_table import raise_failure, raise_unreadable
+        from floodmark.ledger.duckdb_table import connect, raise_failure, raise_unreadable
 
-        connection = duckdb.connect()
+        connection = connect()
         records = self.filtered()
         try:
-            connection.execute("set timezone = 'UTC'")  # so that the result does not depend on the machine
             connection.register("records", records)
             connection.extract_statements(f"select 1 where {where}")  # refuses text that closes our parenthesis
             names = ", ".join(_quoted(name) for name in self.columns)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ import pyarrow as pa
 
 from floodmark.errors import BadName, BadQuery, UnknownDataset
 from floodmark.ledger.scan import Scan
+from floodmark.ledger.schema import quote_name
+from floodmark.ledger.spark_query import convert_query_errors, parse_query
 from floodmark.ledger.spark_read import spark_frame
 
 _QUOTING = "use dataset names as table names, in double quotes if they contain '-' or '.'"
@@ -43,15 +46,14 @@ def query_duckdb(datasets: QueryDatasets, query: str) -> pa.Table:
     """Run a query with DuckDB; the result is an Arrow table. Columns and filters are pushed down to the slices."""
     import duckdb
 
-    from floodmark.ledger.duckdb_table import raise_failure, raise_unreadable  # late, like duckdb: it imports pandas
+    from floodmark.ledger.duckdb_table import connect, raise_failure, raise_unreadable  # late: it imports pandas
 
-    connection = duckdb.connect()
-    connection.execute("set timezone = 'UTC'")
+    connection = connect()
     tables = []
     names: list[str] = []
     try:
-        _check_is_one_select(connection, query)
-        for name, dataset in _tables(connection, datasets, query).items():
+        tree = _one_select(connection, query)
+        for name, dataset in _tables(datasets, tree).items():
             scan = dataset.scan()
             tables.append(scan.filtered())
             names.append(name)
@@ -70,15 +72,40 @@ def query_duckdb(datasets: QueryDatasets, query: str) -> pa.Table:
         connection.close()
 
 
-def _check_is_one_select(connection: Any, query: str) -> None:
-    """Refuse anything but one SELECT (or SHOW, DESCRIBE, EXPLAIN …): a query must not change the lake or the disk."""
+_EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(\([^)]*\)\s*)?", re.IGNORECASE)
+_QUERY_NODES = ("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE")
+
+
+def _one_select(connection: Any, query: str) -> Any:
+    """The syntax tree of a query, which must be one SELECT (or SHOW, DESCRIBE), or EXPLAIN of one.
+
+    Everything else is refused, also as a part of it: a query must not change the lake or the disk.
+    """
     kinds = [statement.type.name for statement in connection.extract_statements(query)]
-    if len(kinds) != 1 or kinds[0] not in ("SELECT", "EXPLAIN"):
+    if kinds == ["SELECT"]:
+        tree = _tree(connection, query)
+    elif kinds == ["EXPLAIN"] and (explain := _EXPLAIN.match(query)) is not None:
+        tree = _tree(connection, query[explain.end() :])
+    else:
+        tree = None
+    if tree is None or not _only_selects(tree):
         statements = " and ".join(kinds) if kinds else "empty"
         raise BadQuery(
             f"only a single SELECT statement is supported; the query is {statements}",
             hint="give one SELECT; use write() to write data",
         )
+    return tree
+
+
+def _only_selects(node: Any) -> bool:
+    """Whether all statements in a syntax tree are queries: WITH may contain others."""
+    if isinstance(node, list):
+        return all(map(_only_selects, node))
+    if not isinstance(node, dict):
+        return True
+    kind = node.get("type")
+    is_other = isinstance(kind, str) and kind.endswith("_NODE") and kind not in _QUERY_NODES
+    return not is_other and all(map(_only_selects, node.values()))
 
 
 def _interruptible(connection: Any, run: Callable[[], pa.Table]) -> pa.Table:
@@ -95,19 +122,16 @@ def _interruptible(connection: Any, run: Callable[[], pa.Table]) -> pa.Table:
 def query_spark(datasets: QueryDatasets, query: str, spark: Any) -> Any:
     """Run a query with Spark; the result is a Spark frame.
 
-    The datasets are temporary views of a separate session, so that they do not hide the user's views.
+    The query may use what a view may use. The datasets are temporary views of a separate session, so that they do not
+    hide the user's views.
     """
-    from pyspark.errors import AnalysisException, ParseException
-
     isolated = spark.newSession() if hasattr(spark, "newSession") else spark
     tree = _parsed(query)
-    for name, dataset in _tables_for_spark(datasets, query).items():
+    for name, dataset in _tables_for_spark(datasets, query, tree, isolated).items():
         frame = spark_frame(_narrowed(dataset.scan(), query, tree), isolated)
-        frame.createOrReplaceTempView(name if name.isidentifier() else f"`{name}`")
-    try:
+        frame.createOrReplaceTempView(quote_name(name))
+    with convert_query_errors():
         return isolated.sql(query)
-    except (AnalysisException, ParseException) as error:
-        raise BadQuery(f"Spark cannot run the query: {str(error).strip()}", hint=_QUOTING) from error
 
 
 def _narrowed(scan: Scan, query: str, tree: Any) -> Scan:
@@ -139,47 +163,46 @@ def _parsed(query: str) -> Any:
     """The query's syntax tree from DuckDB; None if DuckDB cannot parse it."""
     import duckdb
 
+    from floodmark.ledger.duckdb_table import connect
+
     try:
-        with duckdb.connect() as connection:
+        with connect() as connection:
             return _tree(connection, query)
     except duckdb.Error:
         return None
 
 
-def _tables_for_spark(datasets: QueryDatasets, query: str) -> Mapping[str, QueryTable]:
-    """The datasets that a query names; all datasets if only Spark can parse it."""
-    import duckdb
+def _tables_for_spark(datasets: QueryDatasets, query: str, tree: Any, spark: Any) -> Mapping[str, QueryTable]:
+    """The datasets that a query for Spark names."""
+    if hasattr(spark, "_jsparkSession"):
+        parsed = parse_query(spark, query)
+        return _named_tables(datasets, parsed.tables, parsed.defined)
+    if tree is None:
+        raise BadQuery(
+            "only a single SELECT statement is supported, and through Spark Connect only one that DuckDB can parse",
+            hint="use a local or classic Spark session for this query",
+        )
+    return _tables(datasets, tree)
 
-    try:
-        with duckdb.connect() as connection:
-            return _tables(connection, datasets, query)
-    except duckdb.Error:
-        return {dataset.name: dataset for dataset in datasets if dataset.schema is not None}
 
-
-def _tables(connection: Any, datasets: QueryDatasets, query: str) -> Mapping[str, QueryTable]:
+def _tables(datasets: QueryDatasets, tree: Any) -> Mapping[str, QueryTable]:
     """The datasets that a query names, without table functions such as range() and names that the query defines."""
-    named, defined = _table_names(connection, query)
+    # From the syntax tree: get_table_names of DuckDB refuses joins with USING before the tables exist.
+    named: set[str] = set()
+    defined: set[str] = set()
+    _collect(tree, named, defined)
+    return _named_tables(datasets, named, defined)
+
+
+def _named_tables(datasets: QueryDatasets, named: Iterable[str], defined: Collection[str]) -> Mapping[str, QueryTable]:
     tables: dict[str, QueryTable] = {}
     for name in sorted(named):
         try:
             tables[name] = datasets[name]
         except (UnknownDataset, BadName):
-            if name not in defined:
+            if name.lower() not in defined:
                 raise
     return tables
-
-
-def _table_names(connection: Any, query: str) -> tuple[set[str], set[str]]:
-    """The tables that a query reads and the names that it defines itself (WITH), both in lower case."""
-    # Parsed, not bound: get_table_names of DuckDB refuses joins with USING before the tables exist.
-    tree = _tree(connection, query)
-    if tree is None:  # not a plain SELECT, or a syntax error, which get_table_names raises
-        return {name.lower() for name in connection.get_table_names(query)}, set()
-    named: set[str] = set()
-    defined: set[str] = set()
-    _collect(tree, named, defined)
-    return named, defined
 
 
 def _tree(connection: Any, query: str) -> Any:

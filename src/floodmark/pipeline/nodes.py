@@ -102,12 +102,13 @@ def _filter_pending(step: BatchTransform, lake: Any, where: str) -> Any:
     import duckdb
 
     from floodmark.errors import BadStep
+    from floodmark.ledger.duckdb_table import connect
     from floodmark.transforms.snapshot import snapshot_step
 
     if (shape := snapshot_step(step, lake).shape) is None:
         return None
     pending = step.changelist(lake).select(shape.keys.names)
-    with duckdb.connect() as connection:
+    with connect() as connection:
         connection.register("pending", pending)
         try:
             kept = connection.sql(f"select distinct * from pending where ({where})").to_arrow_table()

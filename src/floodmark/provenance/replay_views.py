@@ -89,7 +89,7 @@ class ViewReplay:
         assert isinstance(whole, TableData)
         again = fit_rows(whole.table, layout, f"the current result of view {output.name!r}").cast(stored.schema)
         compared = compare(stored, again, strategy_of(output.snapshot.state).key)
-        if compared.differing and _is_volatile(view, session):
+        if compared.differing and _is_volatile(output.name, view, session):
             raise NotReplayable("its query is not deterministic: it uses the current time or random values")
         if compared.differing and failed is None:
             raise NotReplayable("the list of rows for which its functions failed then is lost")
@@ -235,8 +235,8 @@ def _failed(output: OpenedDataset, transaction: Transaction) -> Failures | None:
         return None
 
 
-def _is_volatile(view: StoredView, session: IsolatedSession) -> bool:
+def _is_volatile(name: str, view: StoredView, session: IsolatedSession) -> bool:
     """Whether the query may give another answer each time it runs. Its tables must exist in the session."""
-    plan = session.get().sql(view.analysis.query)._jdf.queryExecution().analyzed()
+    plan = session.query(name, view.analysis)._jdf.queryExecution().analyzed()
     text = str(plan.toString()).lower()
     return not plan.deterministic() or any(name in text for name in _TIME_FUNCTIONS)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from floodmark.derive.inputs import LakeLike
 from floodmark.errors import BadData, BadName, BadQuery, BadView, UnknownDataset
 from floodmark.ledger.names import find_input_name
+from floodmark.ledger.spark_query import parse_query, parse_select
 from floodmark.views import spark_sql
 from floodmark.views.analysis import (
     COPY_COLUMN,
@@ -33,10 +34,10 @@ from floodmark.views.analysis import (
 from floodmark.views.classification import (
     Classification,
     Query,
+    check_resolved,
     check_result_names,
     classify,
     depends_on_order,
-    find_other_tables,
     only_passes_through,
     result_columns,
     shown_columns,
@@ -137,16 +138,25 @@ def _datasets(
     return datasets
 
 
+@dataclass(frozen=True)
+class _Names:
+    """The tables that a query names, and the names that it defines itself (WITH), in lower case."""
+
+    tables: tuple[str, ...]
+    defined: frozenset[str]
+
+
 def table_names(definition: ViewDefinition, spark: SparkSession) -> tuple[str, ...]:
     """The tables that a query names, as spelled in it, without the names that it defines in WITH."""
     named = _parse_names(definition, spark)
     return tuple(name for name in named.tables if name.lower() not in named.defined)
 
 
-def _parse_names(definition: ViewDefinition, spark: SparkSession) -> spark_sql.QueryNames:
+def _parse_names(definition: ViewDefinition, spark: SparkSession) -> _Names:
     if definition.source is not None:
-        return spark_sql.QueryNames((definition.source,), frozenset())
-    return spark_sql.query_names(spark_sql.parse_query(spark, definition.query))
+        return _Names((definition.source,), frozenset())
+    parsed = parse_query(spark, definition.query)
+    return _Names(parsed.tables, parsed.defined)
 
 
 # Analysis over given datasets
@@ -241,7 +251,7 @@ class _Analyser:
     def _check(self) -> None:
         for what, text in self.definition.expressions:
             spark_sql.check_expression(self.spark, what, text)
-        spark_sql.parse_query(self.spark, self.definition.query)
+        parse_select(self.spark, self.definition.query, self.sources)
         for alias, source in self.sources.items():
             if not len(source.schema):
                 raise BadView(f"dataset {alias!r} has no columns yet", hint="write to it first", source=alias)
@@ -296,7 +306,7 @@ class _Analyser:
         if not injected:
             yield first.text
         elif self.definition.sql is not None:
-            yield from inject_columns(spark_sql.parse_query(self.spark, first.text), first.text, injected)
+            yield from inject_columns(parse_query(self.spark, first.text).plan, first.text, injected)
         else:
             yield self.definition.compose(injected if self.definition.select else ())  # `*` already includes them
 
@@ -324,7 +334,7 @@ class _Analyser:
         return _Tables(sources, self._all_columns(sources), inject)
 
     def _analysed(self, text: str, tables: _Tables) -> _AnalysedQuery:
-        plan = spark_sql.plan_query(self.spark, text, tables.schemas())
+        plan = spark_sql.plan_query(self.spark, text, tables.schemas(), self.sources)
         columns = result_columns(plan.frame.schema)
         injected = {alias.lower(): dict(pairs) for alias, pairs in tables.inject.items()}
         sources = {alias.lower(): source for alias, source in tables.sources.items()}
@@ -332,12 +342,7 @@ class _Analyser:
 
     def _check_tables(self, analysed: _AnalysedQuery) -> None:
         """Refuse a query that reads other tables than datasets, or that names none."""
-        known = {alias.lower() for alias in self.sources}
-        for what in find_other_tables(analysed.query.plan, known):
-            raise BadView(
-                f"the query reads {what}, which is not a dataset of the lake",
-                hint="select only from datasets of the lake",
-            )
+        check_resolved(analysed.query.plan, self.sources)
         if not table_aliases(analysed.query.plan):
             raise BadView("the query names no dataset", hint="select from a dataset of the lake: select … from NAME")
 

@@ -173,16 +173,46 @@ def table_aliases(plan: PlanNode) -> set[str]:
 _INLINE_TABLES = ("OneRowRelation", "LocalRelation", "Range", "CTERelationRef", "UnionLoopRef")
 
 
-def find_other_tables(plan: PlanNode, known: set[str]) -> Iterator[str]:
-    """The tables and relations that a plan reads besides the known tables."""
-    for node in plan.all():
+def check_resolved(plan: PlanNode, known: Collection[str]) -> None:
+    """Refuse a plan that reads other tables than the known ones, or a value of the session.
+
+    Spark decides only here what a name means: a name of WITH may also be a table of the session, and `user` is a column
+    or the name of the user.
+    """
+    for node in _without_tables(plan, {name.lower() for name in known}):
+        if node.name == "View":
+            raise _other_table(repr(str(node["desc"]["identifier"]["table"])))
+        if node.name.endswith("Relation") and not node.children and node.name not in _INLINE_TABLES:
+            raise _other_table(f"a {node.name}")
+        if node.name in _SESSION_VALUES:
+            raise BadView(
+                f"the query uses {_function(node.name)}, a value of the session that runs it",
+                hint="use the columns of its datasets",
+            )
+
+
+_SESSION_VALUES = ("CurrentUser", "VariableReference")
+"""What a name without parentheses may mean."""
+
+
+def _without_tables(plan: PlanNode, known: set[str]) -> Iterator[PlanNode]:
+    """The nodes of a plan, without the known tables and what they consist of."""
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
         if node.name == "View":
             identifier = node["desc"]["identifier"]
-            name = str(identifier["table"])
-            if node["isTempView"] is not True or identifier.get("database") or name.lower() not in known:
-                yield repr(name)
-        elif node.name.endswith("Relation") and not node.children and node.name not in _INLINE_TABLES:
-            yield f"a {node.name}"
+            is_ours = node["isTempView"] is True and not identifier.get("database")
+            if is_ours and str(identifier["table"]).lower() in known:
+                continue
+        yield node
+        waiting += [*node.children, *node.own_nodes()]
+
+
+def _other_table(what: str) -> BadView:
+    return BadView(
+        f"the query reads {what}, which is not a dataset of the lake", hint="select only from datasets of the lake"
+    )
 
 
 def _subquery(plan: PlanNode) -> str | None:

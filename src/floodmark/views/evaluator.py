@@ -61,6 +61,23 @@ class IsolatedSession(Session):
         """Whether its tasks run locally. The lake's session decides, and it is known before either session starts."""
         return self._beside.is_local
 
+    def query(self, view: str, analysis: Analysis) -> Any:
+        """The frame of a view's query over the registered tables.
+
+        The query comes from the lake, so it is checked each time: before Spark resolves its names, and after.
+        """
+        from floodmark.ledger.spark_query import parse_select
+        from floodmark.views.analyzer import named_in_errors
+        from floodmark.views.classification import check_resolved
+        from floodmark.views.spark_sql import resolved_query
+
+        names = [use.alias for use in analysis.sources]
+        with named_in_errors(view):
+            parse_select(self.get(), analysis.query, names)
+            frame = self.get().sql(analysis.query)
+            check_resolved(resolved_query(frame).plan, names)
+        return frame
+
     def use_few_tasks(self) -> None:
         """Use as few tasks as possible from now on."""
         if self.get() is not self._beside.get():  # Spark Connect has one session, whose settings are the user's
@@ -108,7 +125,7 @@ class Evaluator:
 
         for alias, frame in frames.items():
             register_table(alias, frame)
-        answer = self.session.get().sql(self.analysis.query)
+        answer = self.session.query(self.view, self.analysis)
         chosen = answer.select(*[answer[quote_name(name)] for name in self.columns])
         return with_identity(chosen, self.analysis.t) if self.analysis.identity else chosen
 

@@ -55,13 +55,18 @@ class PlanNode:
         yield self
         for child in self.children:
             yield from child.all()
+        for tree in self.own_nodes():
+            yield from tree.all()
+
+    def own_nodes(self) -> Iterator[PlanNode]:
+        """The trees in its fields: expressions, and the plans of subqueries."""
         for value in self.fields.values():
-            yield from _nodes_in(value)
+            yield from _trees_in(value)
 
     def own_expressions(self) -> Iterator[PlanNode]:
         """The parts of all expressions of this operator, including subqueries and their parts."""
-        for value in self.fields.values():
-            yield from _nodes_in(value)
+        for tree in self.own_nodes():
+            yield from tree.all()
 
 
 class UnreadablePlan(ValueError):
@@ -111,12 +116,12 @@ def _is_tree(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and "num-children" in value[0]
 
 
-def _nodes_in(value: Any) -> Iterator[PlanNode]:
+def _trees_in(value: Any) -> Iterator[PlanNode]:
     if isinstance(value, PlanNode):
-        yield from value.all()
+        yield value
     elif isinstance(value, tuple):
         for item in value:
-            yield from _nodes_in(item)
+            yield from _trees_in(item)
 
 
 # Known properties of rows

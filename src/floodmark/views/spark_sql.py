@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 from floodmark.engine.session import make_empty_frame
 from floodmark.errors import BadQuery, BadView
 from floodmark.ledger.schema import quote_name
+from floodmark.ledger.spark_query import convert_query_errors, parse_select
 from floodmark.ledger.types import spark_schema
 from floodmark.views.analysis import COPY_COLUMN, ROW_COLUMN
 from floodmark.views.query_plan import PlanNode, parse_plan
@@ -22,19 +22,6 @@ if TYPE_CHECKING:
 
 
 _ONE_EXPRESSION = "give one expression, such as upper(carrier) or delay > 10; quote unusual column names with `"
-QUOTING = "table names are dataset names; quote a name that contains '-' or '.' with `"
-
-
-def parse_query(spark: SparkSession, query: str) -> Any:
-    """The plan from Spark's parser; `BadQuery` if it is not a SELECT."""
-    with convert_query_errors():
-        plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(query)
-    for node in _nodes(plan):
-        if _is_statement(spark, node):
-            raise BadQuery(
-                f"the query is {node.getClass().getSimpleName()}, not a SELECT", hint="use a single SELECT statement"
-            )
-    return plan
 
 
 def check_expression(spark: SparkSession, what: str, text: str) -> None:
@@ -47,32 +34,6 @@ def check_expression(spark: SparkSession, what: str, text: str) -> None:
 
 
 @dataclass(frozen=True)
-class QueryNames:
-    """The tables that a query names, and the names that it defines itself (WITH)."""
-
-    tables: tuple[str, ...]
-    defined: frozenset[str]  # in lower case
-
-
-def query_names(plan: Any) -> QueryNames:
-    """The names in a parsed query, each in its first spelling."""
-    tables: dict[str, str] = {}
-    defined: set[str] = set()
-    for node in _nodes(plan):
-        kind = node.getClass().getSimpleName()
-        if kind == "UnresolvedRelation":
-            parts = node.multipartIdentifier()
-            if parts.size() > 1:
-                name = parts.mkString("`", "`.`", "`")
-                raise BadQuery(f"{name} is not a dataset of the lake", hint=QUOTING)
-            tables.setdefault(str(parts.head()).lower(), str(parts.head()))
-        elif kind == "UnresolvedWith":
-            relations = node.cteRelations()
-            defined |= {str(relations.apply(i).productElement(0)).lower() for i in range(relations.size())}
-    return QueryNames(tuple(tables.values()), frozenset(defined))
-
-
-@dataclass(frozen=True)
 class PlannedQuery:
     """A query that Spark has analysed."""
 
@@ -81,63 +42,24 @@ class PlannedQuery:
     is_deterministic: bool
 
 
-def plan_query(spark: SparkSession, query: str, tables: Mapping[str, pa.Schema]) -> PlannedQuery:
-    """Analyse the query over empty tables with these columns; `BadQuery` if Spark refuses it."""
+def plan_query(
+    spark: SparkSession, query: str, tables: Mapping[str, pa.Schema], known: Collection[str]
+) -> PlannedQuery:
+    """Analyse the query over empty tables with these columns; `BadQuery` if Spark refuses it.
+
+    The query may name the known tables only.
+    """
+    parse_select(spark, query, known)
     for alias, schema in tables.items():
         register_table(alias, make_empty_frame(spark, spark_schema(schema)))
     with convert_query_errors():
-        frame = spark.sql(query)
+        return resolved_query(spark.sql(query))
+
+
+def resolved_query(frame: DataFrame) -> PlannedQuery:
+    """The plan of a query that Spark has analysed."""
     analysed = frame._jdf.queryExecution().analyzed()
     return PlannedQuery(frame, parse_plan(str(analysed.toJSON())), bool(analysed.deterministic()))
-
-
-@contextmanager
-def convert_query_errors() -> Iterator[None]:
-    """Convert Spark's errors to `BadQuery` with one sentence and the position. Silences Spark's query log."""
-    from pyspark.errors import AnalysisException, ParseException
-    from pyspark.logger import PySparkLogger
-
-    log = PySparkLogger.getLogger("SQLQueryContextLogger")  # it prints a page of JSON per error
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    except (AnalysisException, ParseException) as error:
-        is_about_names = isinstance(error, ParseException) or "TABLE_OR_VIEW" in str(error)
-        hint = QUOTING if is_about_names else "correct the query"
-        raise BadQuery(f"Spark cannot run the query: {_sentence(str(error))}", hint=hint) from error
-    finally:
-        log.disabled = before
-
-
-def _sentence(text: str) -> str:
-    """The first sentence of an error and its position in the query, without Spark's plans and codes."""
-    first, _, rest = text.strip().partition(" SQLSTATE")
-    place = re.search(r"line (\d+)\W*pos (\d+)", rest)
-    sentence = re.sub(r"^\[[A-Z_.]+\] ", "", first).partition("\n")[0].strip()
-    sentence = re.sub(r"( Did you mean one of the following\? )\[(.*?)\]\.", _suggested, sentence)
-    return sentence if place is None else f"{sentence} (line {place[1]}, column {int(place[2]) + 1})"
-
-
-def _suggested(match: re.Match[str]) -> str:
-    """Spark's suggested names without Floodmark's internal columns."""
-    kept = [name for name in match[2].split(", ") if not name.startswith("`floodmark_")]
-    return f"{match[1]}[{', '.join(kept)}]." if kept else ""
-
-
-def _is_statement(spark: SparkSession, node: Any) -> bool:
-    from py4j.java_gateway import is_instance_of
-
-    gateway = spark.sparkContext._gateway
-    package = "org.apache.spark.sql.catalyst.plans.logical"
-    return any(is_instance_of(gateway, node, f"{package}.{name}") for name in ("Command", "ParsedStatement"))
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    """All operators of a plan, including those of its subqueries and definitions."""
-    yield plan
-    for below in (plan.children(), plan.innerChildren()):
-        for i in range(below.size()):
-            yield from _nodes(below.apply(i))
 
 
 # Sessions
@@ -177,6 +99,7 @@ def isolated_session(spark: SparkSession, settings: Mapping[str, str] | None = N
     session = spark.newSession()
     ours, theirs = _session_settings(session), _session_settings(spark)
     if settings is not None:
+        _check_names(settings)
         for name in filter(_MEANING_SETTINGS.fullmatch, ours):
             if name not in settings and session.conf.isModifiable(name):
                 session.conf.unset(name)
@@ -199,6 +122,17 @@ def meaning_settings(spark: SparkSession) -> dict[str, str]:
             {**{n: v for n, v in _session_settings(spark).items() if _MEANING_SETTINGS.fullmatch(n)}, **always}.items()
         )
     )
+
+
+def _check_names(settings: Mapping[str, str]) -> None:
+    """Refuse other settings: those of a view come from the lake, and some settings load classes or open files."""
+    for name in settings:
+        if not _MEANING_SETTINGS.fullmatch(name):
+            raise BadView(
+                f"the view sets {name!r}, which is not a setting that affects the meaning of queries",
+                hint="drop the view and declare it again",
+                setting=name,
+            )
 
 
 def _session_settings(spark: SparkSession) -> dict[str, str]:
