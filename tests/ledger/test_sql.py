@@ -114,3 +114,65 @@ def test_sql_only_answers_questions(lake, tmp_path, query):
     with pytest.raises(BadQuery, match="only a single SELECT"):
         lake.sql(query.format(file=file))
     assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "explain analyze copy (select 1) to '{file}'",
+        "EXPLAIN (ANALYZE) copy (select 1) to '{file}'",
+        "/* x */ explain analyze copy (select 1) to '{file}'",
+        "with x as (copy (select 1) to '{file}') select 1",
+        "with x as (with y as (copy (select 1) to '{file}') select 1) select * from x",
+        "select (with x as (copy (select 1) to '{file}') select 1)",
+        "explain with x as (copy (select 1) to '{file}') select 1",
+        "select * from read_text('/etc/hostname')",
+        "select * from '/etc/hostname'",
+        "select * from glob('/etc/*')",
+        "select * from read_csv('https://example.com/a.csv')",
+        "select * from sniff_csv('/etc/hostname')",
+        "explain analyze create table x as select 1",
+        "explain set threads = 1",
+        "attach '{file}' as other",
+        "install httpfs",
+        "load httpfs",
+        "pragma threads = 1",
+        "call pragma_version()",
+        "export database '{file}'",
+        "import database '{file}'",
+        "prepare p as select 1",
+    ],
+)
+def test_query_reaches_nothing_outside_of_the_lake(lake, tmp_path, query):
+    file = tmp_path / "out.csv"
+    with pytest.raises((BadQuery, UnknownDataset, BadName)):
+        lake.sql(query.format(file=file))
+    assert not file.exists()
+
+
+def test_filter_reaches_nothing_outside_of_the_lake(lake, tmp_path):
+    for where in (
+        "who in (select 1 from read_text('/etc/hostname'))",
+        f"who in (with x as (copy (select 1) to '{tmp_path}/out.csv') select 1)",
+        f"true); copy (select 1) to '{tmp_path}/out.csv'; select (1",
+    ):
+        with pytest.raises(BadQuery):
+            lake["trips"].to_batches(where=where).read_all()
+    assert not list(tmp_path.iterdir())
+
+
+def test_plan_of_a_query_is_shown(lake):
+    assert lake.sql("explain select * from trips where fare > 1").num_rows
+    assert lake.sql("EXPLAIN ANALYZE select count(*) from trips").num_rows
+    assert lake.sql("describe trips").column("column_name").to_pylist() == ["at", "who", "fare"]
+
+
+def test_large_query_uses_temporary_files_of_its_own(lake, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    from floodmark.ledger.duckdb_table import connect
+
+    connection = connect()
+    [(folder,)] = connection.sql("select current_setting('temp_directory')").fetchall()
+    assert folder.startswith(str(tmp_path))
+    connection.close()
+    assert not list(tmp_path.iterdir())

@@ -80,7 +80,7 @@ def test_table_of_the_users_session_is_no_dataset(spark: SparkSession, ours: Spa
     try:
         with pytest.raises(BadQuery):
             analysed(ours, "select * from mine")
-        with pytest.raises(BadView, match="not a dataset of the lake"):
+        with pytest.raises(BadQuery, match="not a dataset of the lake"):
             analysed(ours, "select * from global_temp.t")
     finally:
         spark.catalog.dropTempView("mine")

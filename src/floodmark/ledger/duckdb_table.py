@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tempfile
+import uuid
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
@@ -18,21 +20,27 @@ if TYPE_CHECKING:
     from floodmark.ledger.scan import Scan
 
 
-_LOCKED = {
-    "enable_external_access": "false",
+_WITHOUT_EXTRAS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",  # otherwise an unknown table name means a local variable of Python
-    "TimeZone": "UTC",  # so that the result does not depend on the machine
-    "lock_configuration": "true",
 }
 
 
 def connect() -> Any:
-    """A DuckDB database for one query over records that are registered: no files, network, extensions or settings."""
+    """A DuckDB database for one query over records that are registered.
+
+    The query reaches no files, network, extensions or settings; a large one may use an own folder for temporary files.
+    The time zone is UTC, so that the result does not depend on the machine.
+    """
     import duckdb
 
-    return duckdb.connect(config=_LOCKED)
+    folder = f"{tempfile.gettempdir()}/floodmark-duckdb-{uuid.uuid4().hex}"  # DuckDB creates and removes it
+    connection = duckdb.connect(config={**_WITHOUT_EXTRAS, "temp_directory": folder})
+    quoted = folder.replace("'", "''")
+    connection.execute(f"set allowed_directories = ['{quoted}']; set timezone = 'UTC'")
+    connection.execute("set enable_external_access = false; set lock_configuration = true")
+    return connection
 
 
 class ScanTable(pa_ds.InMemoryDataset):  # type: ignore[misc]

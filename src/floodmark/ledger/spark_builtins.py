@@ -11,8 +11,8 @@ added here. Functions whose value differs in each run, such as `now`, `rand` and
 from __future__ import annotations
 
 _CONDITIONS = """
-    and between case coalesce equal_null greatest if ifnull in isnan isnotnull isnull least nanvl not nullif nullifzero nvl nvl2
-    or when zeroifnull
+    and between case coalesce equal_null greatest if ifnull in isnan isnotnull isnull least nanvl not nullif nullifzero
+    nvl nvl2 or when zeroifnull
 """
 
 _NUMBERS = """
@@ -40,11 +40,11 @@ _TEXTS = """
 _TIMES = """
     add_months convert_timezone curdate current_date current_time current_timestamp current_timezone date_add
     date_diff date_format date_from_unix_date date_part date_sub date_trunc dateadd datediff datepart day dayname
-    dayofmonth dayofweek dayofyear extract from_unixtime from_utc_timestamp hour last_day localtimestamp make_date
-    make_dt_interval make_interval make_time make_timestamp make_timestamp_ltz make_timestamp_ntz make_ym_interval
+    dayofmonth dayofweek dayofyear extract from_unixtime from_utc_timestamp hour last_day localtime localtimestamp
+    make_date make_dt_interval make_interval make_time make_timestamp make_timestamp_ltz make_timestamp_ntz make_ym_interval
     minute month monthname months_between next_day now quarter second session_window time_bucket time_diff
     time_from_micros time_from_millis time_from_seconds time_to_micros time_to_millis time_to_seconds time_trunc
-    timestamp_micros timestamp_millis timestamp_nanos timestamp_seconds timestampadd timestampdiff to_date to_time
+    timestamp_micros timestamp_millis timestamp_nanos timestamp_seconds to_date to_time
     to_timestamp to_timestamp_ltz to_timestamp_ntz to_unix_timestamp to_utc_timestamp trunc try_make_interval
     try_make_timestamp try_make_timestamp_ltz try_make_timestamp_ntz try_to_date try_to_time try_to_timestamp
     unix_date unix_micros unix_millis unix_nanos unix_seconds unix_timestamp weekday weekofyear window window_time

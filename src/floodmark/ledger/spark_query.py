@@ -1,8 +1,8 @@
 """What a Spark query over a lake may use: built-in functions without side effects, and tables of the lake.
 
-A query may come from the lake itself (a view), so it is not trusted. It is checked on the plan from Spark's parser, before
-Spark resolves a name: resolving a function already loads classes, and resolving a table opens files. Everything that is
-not known to be harmless is refused: operators, expressions and functions are on lists.
+A query may come from the lake itself (a view), so it is not trusted. It is checked on the plan from Spark's parser,
+before Spark resolves a name: resolving a function already loads classes, and resolving a table opens files. Everything
+that is not known to be harmless is refused: operators, expressions and functions are on lists.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import BadQuery, close_matches
@@ -26,36 +27,41 @@ _BUILT_IN = (
     "compute anything else in a step or with a function of your own (udf)"
 )
 
-_OPERATORS = frozenset(
-    """
+_OPERATORS = """
     Aggregate AsOfJoin Distinct Except Filter Generate GlobalLimit Intersect Join LateralJoin LimitAll LocalLimit
-    NearestByJoin Offset OneRowRelation Pivot Project RebalancePartitions Repartition RepartitionByExpression Sample Sort
-    SubqueryAlias Union Unpivot UnresolvedHaving UnresolvedHint UnresolvedInlineTable UnresolvedQualify
-    UnresolvedRelation UnresolvedSubqueryColumnAliases UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedWith
-    WithWindowDefinition
-    """.split()
-)
+    LocalRelation NearestByJoin Offset OneRowRelation Pivot Project RebalancePartitions Repartition
+    RepartitionByExpression Sample Sort SubqueryAlias Union Unpivot UnresolvedHaving UnresolvedHint
+    UnresolvedInlineTable UnresolvedQualify UnresolvedRelation UnresolvedSubqueryColumnAliases
+    UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedWith WithWindowDefinition
+"""
 """The operators that Spark's parser makes from a SELECT and that read only tables."""
 
-_EXPRESSIONS = frozenset(
-    """
+_EXPRESSIONS = """
     Add AggregateExpression Alias And AnyValue BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast Coalesce Collate
-    Concat CreateNamedStruct Cube CurrentDate CurrentRow CurrentTime CurrentTimestamp Divide EqualNullSafe EqualTo Exists
-    First GreaterThan GreaterThanOrEqual GroupingSets ILike In InSubquery IntegralDivide IsNotNull IsNull JsonTable
-    LambdaFunction Last LateralSubquery LessThan LessThanOrEqual Like LikeAll LikeAny ListQuery Literal Lower MultiAlias
-    Multiply NamedArgumentExpression Not NotLikeAll NotLikeAny Or Overlay PipeExpression RLike Remainder Rollup
-    ScalarSubquery SemiStructuredExtract ShiftLeft ShiftRight ShiftRightUnsigned SortOrder SpecifiedWindowFrame
-    StringLocate StringTrim StringTrimLeft StringTrimRight Substring Subtract TimestampAdd TimestampDiff UnaryMinus
-    UnaryPositive UnboundedFollowing UnboundedPreceding Unnest UnresolvedAlias UnresolvedAttribute UnresolvedCollation
-    UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator UnresolvedNamedLambdaVariable UnresolvedOrdinal
-    UnresolvedPipeAggregateOrdinal UnresolvedRegex UnresolvedStar UnresolvedStarExceptOrReplace
-    UnresolvedWindowExpression UnspecifiedFrame WindowExpression WindowSpecDefinition WindowSpecReference
-    """.split()
-)
+    Concat CreateNamedStruct Cube CurrentDate CurrentRow CurrentTime CurrentTimestamp Divide EqualNullSafe EqualTo
+    Exists First GreaterThan GreaterThanOrEqual GroupingSets ILike In InSubquery IntegralDivide IsNotNull IsNull
+    JsonTable LambdaFunction Last LateralSubquery LessThan LessThanOrEqual Like LikeAll LikeAny ListQuery Literal Lower
+    MultiAlias Multiply NamedArgumentExpression Not NotLikeAll NotLikeAny Or Overlay PipeExpression PipeOperator RLike
+    Remainder Rollup ScalarSubquery SemiStructuredExtract ShiftLeft ShiftRight ShiftRightUnsigned SortOrder
+    SpecifiedWindowFrame StringLocate StringTrim StringTrimLeft StringTrimRight Substring Subtract TimestampAdd
+    TimestampDiff UnaryMinus UnaryPositive UnboundedFollowing UnboundedPreceding Unnest UnresolvedAlias
+    UnresolvedAttribute UnresolvedCollation UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator
+    UnresolvedNamedLambdaVariable UnresolvedOrdinal UnresolvedPipeAggregateOrdinal UnresolvedRegex UnresolvedStar
+    UnresolvedStarExceptOrReplace UnresolvedWindowExpression UnspecifiedFrame WindowExpression WindowSpecDefinition
+    WindowSpecReference
+"""
 """The expressions that the parser makes itself. Functions are all `UnresolvedFunction` or `UnresolvedGenerator`."""
+
+_HARMLESS = frozenset(f"{_OPERATORS} {_EXPRESSIONS}".split())
+
+_MOST_NESTED = 500
+"""The most nested parentheses: the parser's time grows fast with them."""
 
 _CATALYST = "org.apache.spark.sql.catalyst."
 _TREE_NODE = f"{_CATALYST}trees.TreeNode"
+_VALUES = (f"{_CATALYST}expressions.Literal", f"{_CATALYST}plans.logical.LocalRelation")
+"""What consists of values, and refers to nothing else."""
+
 _known_kinds: dict[tuple[str, str], bool] = {}
 _QUALIFIERS = ((), ("builtin",), ("system", "builtin"))
 """What may stand before the name of a function: nothing else names a built-in one."""
@@ -76,6 +82,8 @@ def parse_query(spark: SparkSession, query: str) -> ParsedQuery:
         raise BadQuery(
             "a query cannot be checked through Spark Connect", hint="use a local or classic Spark session for it"
         )
+    if max(accumulate({"(": 1, ")": -1}.get(character, 0) for character in query), default=0) > _MOST_NESTED:
+        raise BadQuery("the query is nested too deeply", hint="write it with fewer parentheses")
     with convert_query_errors():
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(query)
     return _Check(spark).checked(plan)
@@ -109,7 +117,7 @@ def convert_query_errors() -> Iterator[None]:
     except (Py4JJavaError, RecursionError) as error:
         if isinstance(error, Py4JJavaError) and "StackOverflowError" not in str(error.java_exception):
             raise
-        raise BadQuery("the query is nested too deeply", hint="write it with fewer levels") from error
+        raise BadQuery("the query is nested too deeply", hint="write it with fewer parentheses") from error
     finally:
         log.disabled = before
 
@@ -143,7 +151,7 @@ class _Check:
     def checked(self, plan: Any) -> ParsedQuery:
         waiting = [plan]
         while waiting:
-            waiting += self._parts(waiting.pop())
+            waiting += reversed(self._parts(waiting.pop()))
         return ParsedQuery(plan, tuple(self._tables.values()), frozenset(self._defined))
 
     def _parts(self, value: Any) -> list[Any]:
@@ -154,7 +162,7 @@ class _Check:
             return _objects(items.apply(i) for i in range(items.size()))
         if self._is(value, name, _TREE_NODE):
             self._check_node(value, name)
-            if name == f"{_CATALYST}expressions.Literal":
+            if name in _VALUES:
                 return []
         elif not self._is(value, name, "scala.Product"):
             return []
@@ -185,10 +193,8 @@ class _Check:
                 self._check_table(node)
             case "UnresolvedWith":
                 relations = node.cteRelations()
-                self._defined |= {
-                    str(relations.apply(i).productElement(0)).lower() for i in range(relations.size())
-                }
-            case _ if kind not in _OPERATORS and kind not in _EXPRESSIONS:
+                self._defined |= {str(relations.apply(i).productElement(0)).lower() for i in range(relations.size())}
+            case _ if kind not in _HARMLESS:
                 raise _refused(kind)
 
     def _check_table(self, node: Any) -> None:
