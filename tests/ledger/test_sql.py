@@ -107,7 +107,16 @@ def test_query_over_many_slices(lake):
 
 
 @pytest.mark.parametrize(
-    "query", ["copy (select 1) to '{file}'", "create view v as select 1", "set threads = 1", "select 1; select 2", ""]
+    "query",
+    [
+        "copy (select 1) to '{file}'",
+        "create view v as select 1",
+        "set threads = 1",
+        "select 1; select 2",
+        "with x as (copy (select 1) to '{file}') select 1",
+        "explain analyze copy (select 1) to '{file}'",
+        "",
+    ],
 )
 def test_sql_only_answers_questions(lake, tmp_path, query):
     file = tmp_path / "out.csv"

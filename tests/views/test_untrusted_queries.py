@@ -166,7 +166,8 @@ HARMLESS = [
     "select * from t unpivot (v for k in (id))",
     "select * from t tablesample (10 percent)",
     "select extract(year from date '2026-01-01') y, position('a' in g) p, trim(both ' ' from g) q,"
-    " cast(id as string) s, id::int i, substring(g from 1 for 2) u, overlay(g placing 'x' from 1) o, timestampadd(day, 1, now()) a from t",
+    " cast(id as string) s, id::int i, substring(g from 1 for 2) u, overlay(g placing 'x' from 1) o,"
+    " timestampadd(day, 1, now()) a from t",
     "select case id when 1 then 'a' else 'b' end x, if(id > 1, 1, 2) y, nvl(g, '') z, id div 2 d, ~id n from t",
     "select first(g) f, last(g) ignore nulls l, any_value(g) a, count(distinct id) c from t",
     "select /*+ broadcast(t) */ distinct id from t cluster by id",

@@ -1,11 +1,11 @@
 """The functions that a Spark query over a lake may call: Spark's built-in functions without side effects.
 
 Taken from the function registry of Spark 4.3 and reviewed. Left out, because they reach outside the rows of the query:
-code (`java_method`, `reflect`, `try_reflect`), files (`input_file_*`; `from_xml`, `schema_of_xml`, `from_avro`,
-`schema_of_avro`, `to_avro`, `from_protobuf` and `to_protobuf` read a file that an argument names), and the session
-(`current_user`, `user`, `session_user`, `current_catalog`, `current_database`, `current_schema`, `current_path`,
-`version`). `xpath*` parses documents that may name files. Functions that Spark gains later are refused until they are
-added here. Functions whose value differs in each run, such as `now`, `rand` and `uuid`, are harmless.
+code (java_method, reflect, try_reflect), files (input_file_*; from_xml, schema_of_xml, from_avro,
+schema_of_avro, to_avro, from_protobuf and to_protobuf read a file that an argument names), and the session
+(current_user, user, session_user, current_catalog, current_database, current_schema, current_path,
+version). xpath* parses documents that may name files. Functions that Spark gains later are refused until they are
+added here. Functions whose value differs in each run, such as now, rand and uuid, are harmless.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _TIMES = """
     add_months convert_timezone curdate current_date current_time current_timestamp current_timezone date_add
     date_diff date_format date_from_unix_date date_part date_sub date_trunc dateadd datediff datepart day dayname
     dayofmonth dayofweek dayofyear extract from_unixtime from_utc_timestamp hour last_day localtime localtimestamp
-    make_date make_dt_interval make_interval make_time make_timestamp make_timestamp_ltz make_timestamp_ntz make_ym_interval
+    make_date make_dt_interval make_interval make_time make_timestamp make_timestamp_ltz make_timestamp_ntz
+    make_ym_interval
     minute month monthname months_between next_day now quarter second session_window time_bucket time_diff
     time_from_micros time_from_millis time_from_seconds time_to_micros time_to_millis time_to_seconds time_trunc
     timestamp_micros timestamp_millis timestamp_nanos timestamp_seconds to_date to_time
