@@ -19,6 +19,7 @@ from typing import Any
 
 from summary.bars import bars_of
 from summary.figures import Curve, Figure, Growth, Line, Measured, binned
+from summary.programs import PROGRAMS
 
 __all__ = ["Curve", "Figure", "Growth", "Line", "alternate", "binned", "measured", "seconds", "without_spark"]
 
@@ -27,14 +28,20 @@ PRINTED = "-"
 
 
 def arguments(description: str, **sizes: int) -> argparse.Namespace:
-    """Parse the flags of a benchmark: its sizes and --json."""
+    """Parse the flags of a benchmark: its sizes, --full and --json."""
     parser = argparse.ArgumentParser(description=description)
     for name, default in sizes.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=f"default {default:,}")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"default {default:,}")
+    parser.add_argument("--full", action="store_true", help="the sizes that the bars are for; may take an hour")
     parser.add_argument(
         "--json", metavar="FILE", nargs="?", const=PRINTED, help="figures and curves as JSON, to a file or printed"
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    full = next((program.full for program in PROGRAMS if program.name == Path(sys.argv[0]).stem), {})
+    for name, default in {**sizes, **(full if args.full else {})}.items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
+    return args
 
 
 def seconds(action: Callable[[], Any]) -> float:

@@ -55,6 +55,7 @@ def _all() -> Iterator[Bar]:
     yield from _views()
     yield from _timeline()
     yield from _pipelines()
+    yield from _scale()
 
 
 def _ledger() -> Iterator[Bar]:
@@ -146,6 +147,21 @@ def _pipelines() -> Iterator[Bar]:
     yield Bar("pipeline_idle", "seconds", 8, "under", 1.0, "run of 20 steps with nothing to do, seconds", twenty)
     yield Bar("pipeline_idle", "processes", 8, "exactly", 0, "processes that it starts, including a JVM", twenty)
     yield Bar("status_many", "seconds", 8, "under", 1.0, "status of 50 datasets of 10,000 blocks, seconds", many)
+
+
+def _scale() -> Iterator[Bar]:
+    many, rows = {"datasets": 10_000}, {"rows": 5_000_000}
+    yield Bar("many_datasets", "list.seconds", 21, "under", 3.0, "list of 10,000 datasets, seconds", many)
+    for command in ("list", "status", "doctor", "gc", "verify"):
+        what = f"{command}: CPU a dataset of 10,000 ÷ of 1,000"
+        yield Bar("many_datasets", f"{command}.linear", 21, "at most", 1.5, what, many)
+    for action in ("append", "upsert"):
+        what = f"{action} of 5,000 columns ÷ of 50, per cell"
+        yield Bar("wide", action, 21, "at most", 2.0, what, {"columns": 5_000})
+    for action in ("append", "stream", "load", "upsert", "backfill", "refresh_rows", "refresh_groups"):
+        yield Bar("memory", f"{action}.peak", 21, "at most", 1.0, f"{action} of 5M rows: peak memory, GB", rows)
+        what = f"{action}: peak memory of 50M rows ÷ of 5M"
+        yield Bar("memory", f"{action}.flat", 21, "at most", 1.25, what, {**rows, "times": 10})
 
 
 BARS: tuple[Bar, ...] = tuple(_all())

@@ -58,6 +58,9 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         "status_many", {"datasets": 50, "blocks": 500, "repeats": 5}, {"datasets": 50, "blocks": 10_000, "repeats": 9}
     ),
+    Program("many_datasets", {"datasets": 500, "repeats": 2}, {"datasets": 10_000, "repeats": 3}),
+    Program("wide", {"columns": 500, "repeats": 2}, {"columns": 5_000, "repeats": 3}),
+    Program("memory", {"rows": 500_000, "times": 2}, {"rows": 5_000_000, "times": 10}),
 )
 """All benchmarks of this folder; a test checks that none is missing."""
 

@@ -279,7 +279,7 @@ def test_definitions_are_found_without_walking_the_chain(grown):
     store = CountingStore(dataset.snapshot().objects.store)
     snapshot = opened(store).snapshot()
     before = store.counts
-    assert set(snapshot.index.definitions()) >= {"Seed", "AddPushSource", "SetDataSchema"}
+    assert set(snapshot.index.newest.definitions) >= {"Seed", "AddPushSource", "SetDataSchema"}
     refs = list(snapshot.non_routine())
     assert len(refs) == 4  # Seed, AddPushSource, SetDataSchema and the one that evolved it
     read = store.keys_read[-(store.counts - before).reads :]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 def unneeded(view: View) -> BitMap:
     """The records of the source whose results garbage collection may remove."""
-    [used] = used_checkpoints(view.snapshot())
+    [used] = used_checkpoints(view.snapshot(), view.name)
     return used.unneeded(0)
 
 

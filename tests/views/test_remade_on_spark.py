@@ -66,7 +66,9 @@ def test_functions_are_not_called_again_for_a_view_that_is_made_anew(lake, tmp_p
         report = lake.view("bright", source="flights", select={"g": "g", "b": udf}).refresh()
     assert (report.kept_as, report.called, report.reused) == ("bright-old-1", 0, 3)
     assert calls.offsets() == []
-    assert used_checkpoints(lake["bright"].snapshot())
-    assert used_checkpoints(lake["bright-old-1"].snapshot()) == ()  # garbage: nothing refreshes the old rows any more
+    assert used_checkpoints(lake["bright"].snapshot(), "bright")
+    assert (
+        used_checkpoints(lake["bright-old-1"].snapshot(), "bright-old-1") == ()
+    )  # garbage: nothing refreshes the old rows any more
     found = sorted(rows(lake, "bright"), key=str)
     assert found == [{"g": "a", "b": 10}, {"g": "a", "b": 20}, {"g": None, "b": 30}]

@@ -6,6 +6,7 @@ list of rules in the format. An entry of that list with several parts has severa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from floodmark.chain.events import (
@@ -322,10 +323,10 @@ def transform_inputs_are_unique(state: ChainState, block: MetadataBlock) -> None
     """Every dataset and every alias occurs once."""
     if not isinstance(block.event, SetTransform):
         return
-    refs = [item.dataset_ref for item in block.event.inputs]
-    aliases = [item.alias for item in block.event.inputs if item.alias is not None]
+    refs = Counter(item.dataset_ref for item in block.event.inputs)
+    aliases = Counter(item.alias for item in block.event.inputs if item.alias is not None)
     for name in (*refs, *aliases):
-        if refs.count(name) > 1 or aliases.count(name) > 1:
+        if refs[name] > 1 or aliases[name] > 1:
             raise RuleBroken.at(block, Rule.DUPLICATE_INPUT, f"SetTransform names {name} twice.", input=name)
 
 

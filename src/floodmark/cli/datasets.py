@@ -20,7 +20,9 @@ from floodmark.errors import FloodmarkError
 if TYPE_CHECKING:
     from floodmark.columns.catalog import ColumnDefinition as ComputedColumn
     from floodmark.dataset import Dataset
+    from floodmark.lake import Lake
     from floodmark.ledger.log import LogEntry
+    from floodmark.ledger.overview import DatasetOverview
 
 
 @dataclass(frozen=True)
@@ -42,30 +44,28 @@ class DatasetSummary:
     head: str
 
     @classmethod
-    def of(cls, dataset: Dataset) -> DatasetSummary:
-        from floodmark.ledger import names as names_module
+    def of(cls, found: DatasetOverview) -> DatasetSummary:
         from floodmark.ledger.commit import to_datetime
-        from floodmark.ledger.log import last_change
         from floodmark.ledger.strategy import is_view, strategy_of
 
-        snapshot = dataset.snapshot()
-        state = snapshot.state
+        state = found.state
+        assert state.dataset_id is not None  # every chain starts with a Seed
+        assert state.dataset_kind is not None
         strategy = strategy_of(state)
-        written = snapshot.head_block.system_time if state.last_offset is not None else None
         return cls(
-            name=dataset.name,
-            id=dataset.id.text,
-            kind=dataset.kind.name.lower(),
-            view=is_view(state) and names_module.require_entry(snapshot.objects.store, dataset.name).rows_of is None,
+            name=found.entry.name,
+            id=state.dataset_id.text,
+            kind=state.dataset_kind.name.lower(),
+            view=is_view(state) and found.entry.rows_of is None,
             merge=strategy.kind,
             key=strategy.key,
-            records=snapshot.records,
-            size=snapshot.size,
+            records=found.records,
+            size=found.totals.bytes,
             last_offset=state.last_offset,
-            last_write=None if written is None else to_datetime(written),
-            last_change=last_change(snapshot.objects, snapshot.head, snapshot.head_block.event),
-            watermark=dataset.watermark,
-            head=snapshot.head.text,
+            last_write=None if state.last_offset is None else to_datetime(found.block.system_time),
+            last_change=found.last_change,
+            watermark=None if state.watermark is None else to_datetime(state.watermark),
+            head=found.head.text,
         )
 
     def row(self, now: datetime) -> TableRow:
@@ -79,6 +79,22 @@ class DatasetSummary:
         if self.kind != "root":
             return self.kind  # not written from outside, so it has no merge strategy
         return f"{self.merge} by {', '.join(self.key)}" if self.key else self.merge
+
+
+def summarise(lake: Lake) -> tuple[list[DatasetSummary], dict[str, FloodmarkError]]:
+    """All datasets, and the errors of those that cannot be read."""
+    from floodmark.ledger import names
+    from floodmark.ledger.create import dataset_objects
+    from floodmark.ledger.overview import load_overview
+
+    listed: list[DatasetSummary] = []
+    damaged: dict[str, FloodmarkError] = {}
+    for entry in names.entries(lake.store):
+        try:
+            listed.append(DatasetSummary.of(load_overview(entry, dataset_objects(lake.store, entry.id))))
+        except FloodmarkError as error:
+            damaged[entry.name] = error
+    return listed, damaged
 
 
 _COLUMNS = [
@@ -102,13 +118,7 @@ def list_datasets(call: Invocation) -> None:
     A dataset that cannot be read is an error on stderr (with --json an `error`), and the exit code is 1.
     """
     lake = call.lake()
-    listed: list[DatasetSummary] = []
-    damaged: dict[str, FloodmarkError] = {}
-    for dataset in lake:
-        try:
-            listed.append(DatasetSummary.of(dataset))
-        except FloodmarkError as error:
-            damaged[dataset.name] = error
+    listed, damaged = summarise(lake)
     if call.as_json:
         broken: list[dict[str, Any]] = [
             {"name": name, "error": {"type": type(e).__name__, "message": e.message, "hint": e.hint}}

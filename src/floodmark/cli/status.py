@@ -63,6 +63,7 @@ def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], fil
 
     A step or dataset that cannot be read is an error on stderr (with --json an `error`), and the exit code is 1.
     """
+    from floodmark.cli.datasets import summarise
     from floodmark.pipeline.nodes import node_status
 
     pipeline = targets.load_pipeline(file)
@@ -74,7 +75,7 @@ def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], fil
     now = datetime.now(UTC)
     found = [_read_state(partial(node_status, pipeline, node, lake), node) for node in nodes]
     found = [replace(one, new_files=_new_files(pipeline, one.node, lake)) for one in found]
-    datasets, damaged = _datasets(lake) if not names and not labels else ([], {})
+    datasets, damaged = ([], {}) if names or labels else summarise(lake)
     removed = pipeline.removed(lake) if not names and not labels else ()
     if call.as_json:
         described = [one.fields for one in found]
@@ -150,20 +151,6 @@ def _read_state(look: Callable[[], StepStatus], node: PipelineNode) -> _NodeStat
         return _NodeState(node, waits=error.message)
     except FloodmarkError as error:
         return _NodeState(node, error=error)
-
-
-def _datasets(lake: Lake) -> tuple[list[DatasetSummary], dict[str, FloodmarkError]]:
-    """All datasets, and the errors of those that cannot be read."""
-    from floodmark.cli.datasets import DatasetSummary
-
-    found: list[DatasetSummary] = []
-    damaged: dict[str, FloodmarkError] = {}
-    for dataset in lake:
-        try:
-            found.append(DatasetSummary.of(dataset))
-        except FloodmarkError as error:
-            damaged[dataset.name] = error
-    return found, damaged
 
 
 def _dataset_row(one: DatasetSummary, now: datetime) -> TableRow:

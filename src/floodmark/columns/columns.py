@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -47,6 +47,9 @@ FRAGMENT_BYTES = 256 << 20
 """The maximum size of the records of a fragment, so that wide rows give small fragments."""
 
 _FEWEST_ROWS = 1 << 12
+
+CheckpointUses: TypeAlias = "Callable[[Snapshot, str], Sequence[UsedCheckpoints]]"
+"""Returns the uses of checkpoints by the dataset with this snapshot and name, apart from its own columns."""
 
 _added_udfs: dict[tuple[str, str], Udf] = {}
 """The functions that this process added to columns, by name and version. A lambda cannot be imported again."""
@@ -280,7 +283,7 @@ class ComputedColumns:
         found = find_column_problems(self.objects, snapshot.purged_before, dataset_id)
         return [*found, *find_erased_values(self.objects, snapshot.erased, dataset_id)]
 
-    def find_garbage(self, used: Callable[[Snapshot], Sequence[UsedCheckpoints]]) -> ColumnGarbage:
+    def find_garbage(self, used: CheckpointUses) -> ColumnGarbage:
         """Old checkpoints and files that nothing needs. `used` returns other uses of checkpoints, for a snapshot."""
         from floodmark.columns import garbage
         from floodmark.columns.purge import find_carried
@@ -289,10 +292,13 @@ class ComputedColumns:
         dataset_id, dead = str(snapshot.state.dataset_id), self._rows.dead(snapshot)
         known = (ColumnObjects(snapshot.objects), dataset_id, dead, self._ledger.runtime.clock())
         return garbage.find_garbage(
-            *known, purged_before=snapshot.purged_before, used=used(snapshot), carried_to=find_carried(snapshot)
+            *known,
+            purged_before=snapshot.purged_before,
+            used=used(snapshot, self._ledger.name),
+            carried_to=find_carried(snapshot),
         )
 
-    def collect_garbage(self, used: Callable[[Snapshot], Sequence[UsedCheckpoints]]) -> ColumnGarbage:
+    def collect_garbage(self, used: CheckpointUses) -> ColumnGarbage:
         """Remove garbage and return what was removed."""
         from floodmark.columns import garbage
 

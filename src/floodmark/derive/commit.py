@@ -153,10 +153,10 @@ def describe_column_changes(name: str, before: Layout | None, columns: Collectio
     """Which columns a result adds to an output that had others, and which it lacks."""
     if before is None:
         return []
-    known = before.data.names
+    known, now = dict.fromkeys(before.data.names), set(columns)
     return [
         *(f"{name} has the new column {added!r}, null in older rows" for added in columns if added not in known),
-        *(f"{name} keeps the column {gone!r}, null in new rows" for gone in known if gone not in columns),
+        *(f"{name} keeps the column {gone!r}, null in new rows" for gone in known if gone not in now),
     ]
 
 
@@ -173,10 +173,10 @@ def complete_columns(answer: QueryResult, layout: Layout) -> QueryResult:
         case SparkData(frame):
             from pyspark.sql.functions import lit
 
-            types = spark_schema(layout.data)
+            types = {field.name: field.dataType for field in spark_schema(layout.data).fields}
             present = set(frame.columns)
             columns = [
-                frame[quote_name(f.name)] if f.name in present else lit(None).cast(types[f.name].dataType).alias(f.name)
+                frame[quote_name(f.name)] if f.name in present else lit(None).cast(types[f.name]).alias(f.name)
                 for f in layout.data
             ]
             return SparkData(frame.select(*columns))
@@ -191,7 +191,8 @@ def fill_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _typed(field: pa.Field, schema: pa.Schema) -> pa.Field:
     """A column with the type that the rows have; a later cast raises the right error."""
-    return schema.field(field.name).with_nullable(True) if field.name in schema.names else field.with_nullable(True)
+    at = schema.get_field_index(field.name)
+    return (field if at < 0 else schema.field(at)).with_nullable(True)
 
 
 def _fold_after(name: str, runtime: Runtime, cache: dict[str, Any], written: WriteResult) -> WriteResult:

@@ -299,7 +299,8 @@ def with_event_time(data: pa.Table, layout: Layout, system_time_ms: int) -> pa.T
 
 def parts_for_retry(slice_files: Sequence[SliceFile], layout: Layout, parts: Sequence[Part]) -> list[Part]:
     """The parts for the next attempt after a lost race: finished slices with digests, if their files still exist."""
-    columns = [name for name in layout.payload_schema.names if name in layout.data.names]
+    data = set(layout.data.names)
+    columns = [name for name in layout.payload_schema.names if name in data]
     return [
         part
         if done.path is None or not done.path.exists()  # uploaded, or moved into the store before the race was lost

@@ -16,7 +16,7 @@ from floodmark.errors import (
     UnknownColumns,
     close_matches,
 )
-from floodmark.ledger.schema import Layout
+from floodmark.ledger.schema import Layout, find_repeated
 from floodmark.storage.parquet import event_time_bounds
 
 EARLIEST, LATEST = -62_135_596_800 * 10**9, 253_402_300_800 * 10**9
@@ -25,18 +25,18 @@ EARLIEST, LATEST = -62_135_596_800 * 10**9, 253_402_300_800 * 10**9
 
 def check_unique_names(schema: pa.Schema, where: str) -> None:
     """Refuse data with two columns of the same name."""
-    twice = sorted({n for n in schema.names if schema.names.count(n) > 1})
-    if twice:
+    if twice := sorted(set(find_repeated(schema.names))):
         raise BadColumnName(f"{where} has two columns named {twice[0]!r}", hint="rename one", columns=twice)
 
 
 def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
     """Refuse data whose columns are not exactly the dataset's, in any order."""
     names, expected = schema.names, layout.data.names
+    given, declared = set(names), set(expected)
     check_unique_names(schema, where)
     reserved = [name.lower() for name in layout.vocab.reserved]
     for name in names:
-        if name.lower() in reserved and name not in expected:
+        if name.lower() in reserved and name not in declared:
             only = "; only merge='changelog' reads it" if name.lower() == layout.vocab.op.lower() else ""
             raise BadColumnName(
                 f"{where} has a column {name!r}, which is reserved for the system columns",
@@ -44,8 +44,8 @@ def check_columns(schema: pa.Schema, layout: Layout, where: str) -> None:
                 column=name,
             )
     # A column without values has nothing to lose, so a dataset need not have it.
-    unknown = [f.name for f in schema if f.name not in expected and not pa.types.is_null(f.type)]
-    missing = [n for n in expected if n not in names]
+    unknown = [f.name for f in schema if f.name not in declared and not pa.types.is_null(f.type)]
+    missing = [n for n in expected if n not in given]
     if unknown:
         near = close_matches(unknown[0], missing or expected)
         hint = (

@@ -275,7 +275,8 @@ def evolution_events(name: str, schema: pa.Schema, snapshot: Snapshot) -> Sequen
     if set(layout.data.names) <= set(schema.names):
         new = layout.with_schema(schema)
     else:
-        existing = [column for column in schema.names if column in layout.data.names]
+        present = set(layout.data.names)
+        existing = [column for column in schema.names if column in present]
         if existing:
             _refuse_existing(name, layout.data.field(existing[0]), schema.field(existing[0]).type)
         new = layout.with_fields(schema)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from floodmark.errors import BadColumnName, BadData, UnreadableFile
 from floodmark.ledger.python_values import check_numpy_times, check_same_kind
+from floodmark.ledger.schema import find_repeated
 from floodmark.ledger.types import widen_decimals
 from floodmark.storage.parquet import Digests
 from floodmark.storage.store import Store
@@ -136,7 +137,7 @@ def _from_polars(frame: Any) -> pa.Table:
 def _from_pandas(frame: Any) -> pa.Table:
     index = [str(name) for name in frame.index.names if name is not None]  # a named index is data
     names = [*index, *(str(c) for c in frame.columns)]
-    if twice := [name for name in names if names.count(name) > 1]:
+    if twice := find_repeated(names):
         raise BadColumnName(
             f"the data has {len(twice)} columns named {twice[0]!r}",
             hint="keep one: frame.loc[:, ~frame.columns.duplicated()], or rename them",

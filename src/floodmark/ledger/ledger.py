@@ -25,7 +25,6 @@ from floodmark.ledger.position import Position
 from floodmark.ledger.scan import Scan, checked_columns
 from floodmark.ledger.schema import Layout, fields_from
 from floodmark.ledger.selection import Selection, select_interval
-from floodmark.ledger.slice_index import SegmentCache
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.verify import VerifyReport, verify
 
@@ -41,7 +40,6 @@ class Ledger:
         self.objects = objects
         self.runtime = runtime
         self.latest: Snapshot | None = None  # reused while the head has not moved
-        self._cache: SegmentCache = {}
 
     def snapshot(self) -> Snapshot:
         """The dataset as of its present head. It is read again only after the head has moved."""
@@ -49,9 +47,9 @@ class Ledger:
         if head is None:
             raise self.gone()
         if self.latest is None or head != self.latest.head:
+            known = {} if self.latest is None else self.latest.index.loaded
             try:
-                self.latest = snapshots.load_snapshot(self.objects, head, self._cache)
-                self.latest.index.forget_replaced()
+                self.latest = snapshots.load_snapshot(self.objects, head, known)
             except ObjectNotFound as error:
                 if self.objects.read_head() is None:
                     raise self.gone() from error
@@ -66,7 +64,7 @@ class Ledger:
 
     def move_to(self, objects: DatasetObjects) -> None:
         """Continue with another dataset, which has replaced this one."""
-        self.objects, self.latest, self._cache = objects, None, {}
+        self.objects, self.latest = objects, None
 
     def retry_if_replaced(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Run a read of several objects. A subclass repeats it if another dataset replaces this one meanwhile."""

@@ -24,7 +24,7 @@ from floodmark.ledger.block_attributes import (
     purged_before,
     tally_of,
 )
-from floodmark.ledger.commit import Commit, read_commit, to_datetime
+from floodmark.ledger.commit import Commit, describe_commit, read_commit, to_datetime
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import load_snapshot
 
@@ -168,15 +168,17 @@ def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None, read: Sequ
     return "; ".join(moved) or "no visible change"
 
 
-def last_change(objects: DatasetObjects, head: Multihash, event: ev.MetadataEvent) -> str:
+def last_change(objects: DatasetObjects, head: Multihash, block: ev.MetadataBlock) -> str:
     """What the newest commit changed, in short; empty if its block does not say so, as for results of steps."""
+    event = block.event
     if erasure_of(event) is not None:
         return _erase_summary(event)
     if not isinstance(event, ev.AddData):
         return ""
     if purged_amount(event)[0] and event.new_source_state is not None:
         return _purge_summary(event, purged_before(event.new_source_state))
-    return format_counts(read_commit(objects, head, None))
+    is_single = commit_part(event)[0] == 0
+    return format_counts(describe_commit([(head, b"", block)], None) if is_single else read_commit(objects, head, None))
 
 
 def _purge_summary(event: ev.DataEvent, before: int) -> str:

@@ -192,7 +192,8 @@ class Scan:
                 yield from table.select(list(self.columns)).to_batches()
             else:
                 # Filters may name columns by number. A scanner keeps the order of rows, Table.filter may not.
-                ordered = table.select([n for n in self.full_schema.names if n in table.column_names])
+                own_names = set(table.column_names)
+                ordered = table.select([n for n in self.full_schema.names if n in own_names])
                 matching = pa_ds.InMemoryDataset(ordered).scanner(columns=list(self.columns), filter=where)
                 yield from matching.to_batches()
 
@@ -382,7 +383,7 @@ def checked_columns(
     others = [] if beside is None else beside.schema.names
     if columns is None:
         return (*layout.shown.names, *others)
-    known = [*layout.read_schema.names, *others]
+    known = dict.fromkeys([*layout.read_schema.names, *others])
     unknown = [c for c in columns if c not in known]
     if unknown:
         shown = [c for c in known if c not in layout.hidden]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -96,7 +97,7 @@ class Layout:
 
     def with_schema(self, schema: pa.Schema) -> Layout:
         """The same layout with other columns and the same event time."""
-        required = [f.name for f in self.data if not f.nullable]
+        required = {f.name for f in self.data if not f.nullable}
         check_distinct(schema.names)
         fields = _checked(schema, self.vocab, self.event_time, required)
         return replace(self, data=pa.schema(fields))
@@ -130,8 +131,7 @@ def declare_vocab(vocab: Mapping[str, str] | None, event_time: str | None = None
     chosen = vocabulary(event)
     if event_time is not None:
         check_column_name(event_time, chosen)
-    names = [*chosen.reserved, chosen.event_time]
-    if twice := [name for name in names if [n.lower() for n in names].count(name.lower()) > 1]:
+    if twice := find_repeated([*chosen.reserved, chosen.event_time], ignore_case=True):
         raise BadOption(
             f"vocab={own!r} gives the name {twice[0]!r} to two columns (case is ignored)",
             hint=f"the columns {', '.join(SYSTEM_COLUMNS)} and event_time need four different names",
@@ -202,14 +202,19 @@ def derive_layout(schema: pa.Schema, vocab: Vocabulary, event_time: str | None, 
 
 def check_distinct(names: list[str]) -> None:
     """Refuse two columns with the same name. Case is ignored, as in Spark and DuckDB."""
-    lower = [name.lower() for name in names]
-    twice = [name for name in names if lower.count(name.lower()) > 1]
-    if twice:
+    if twice := find_repeated(names, ignore_case=True):
         raise BadColumnName(
             f"columns {' and '.join(repr(name) for name in twice[:2])} have the same name (case is ignored)",
             hint="rename one of them",
             columns=twice,
         )
+
+
+def find_repeated(names: Sequence[str], *, ignore_case: bool = False) -> list[str]:
+    """The names that occur several times, each as often as it occurs."""
+    alike = [name.lower() for name in names] if ignore_case else names
+    counts = Counter(alike)
+    return [name for name, as_counted in zip(names, alike, strict=True) if counts[as_counted] > 1]
 
 
 def check_column_name(name: str, vocab: Vocabulary) -> None:
@@ -286,7 +291,7 @@ def _check_key(key: Sequence[str], fields: list[pa.Field]) -> None:
 
 
 def _checked(
-    fields: Iterable[pa.Field], vocab: Vocabulary, event_time: str | None, required: Sequence[str]
+    fields: Iterable[pa.Field], vocab: Vocabulary, event_time: str | None, required: Container[str]
 ) -> list[pa.Field]:
     checked = []
     for field in fields:
@@ -314,7 +319,8 @@ def _checked(
 def _hidden(schema: DataSchema, data: Sequence[pa.Field]) -> tuple[str, ...]:
     """The columns that the chain marks as hidden. A name alone hides nothing, so users may use the same names."""
     names = None if schema.extra is None else schema.extra.parsed.get(HIDDEN_KEY)
-    return tuple(f.name for f in data if f.name in names) if isinstance(names, list) else ()
+    hidden = {name for name in names if isinstance(name, str)} if isinstance(names, list) else ()
+    return tuple(f.name for f in data if f.name in hidden)
 
 
 def _event_time_note(schema: DataSchema) -> dict[str, Any]:

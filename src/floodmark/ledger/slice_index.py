@@ -10,7 +10,7 @@ planned; blocks of other programs are checked here, before they are indexed. So 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,7 @@ from floodmark.ledger.slice_segment import (
     SLICES,
     BadSegment,
     SliceSegment,
+    check_definitions,
     decode,
     definition_blocks,
     encode,
@@ -59,13 +60,12 @@ class SliceIndex:
     def at(self) -> BlockRef:
         return self.newest.skips.at
 
-    def definitions(self) -> dict[str, MetadataBlock]:
-        """The newest block of each non-routine kind. Reads no objects."""
-        return definition_blocks(self.newest)
+    def state(self, block: MetadataBlock, without: Container[str] = ()) -> ChainState:
+        """The state of the chain as of the index's block, which is given. Reads no more than the newest data block.
 
-    def state(self, block: MetadataBlock) -> ChainState:
-        """The state of the chain as of the index's block, which is given. Reads no more than the newest data block."""
-        newest = self.definitions()
+        It lacks what the definitions of the kinds `without` set.
+        """
+        newest = definition_blocks(self.newest, without)
         for routine in ROUTINE_KINDS - {kind(block.event)}:
             if (ref := self.newest.skips.newest.get(routine)) is not None:
                 newest[routine] = read_block(ref.hash, self.objects.get_block(ref.hash))
@@ -129,12 +129,12 @@ class SliceIndex:
             tiered, replaced = _tiered(fresh, self._segment)
         except (BadSegment, StorageError):  # the blocks are already committed, so errors here must not fail the write
             tiered, replaced = fresh, []
-        return _stored(SliceIndex(self.objects, tiered, self._loaded), replaced)
+        return _stored(SliceIndex(self.objects, tiered, _still_needed(self._loaded, tiered)), replaced)
 
-    def forget_replaced(self) -> None:
-        """Remove segments from the cache that have been merged into others."""
-        for name in self._loaded.keys() - {older.name for older in self.newest.older}:
-            del self._loaded[name]
+    @property
+    def loaded(self) -> SegmentCache:
+        """The older segments that were read, for a newer index of the same dataset."""
+        return self._loaded
 
     def _segment(self, name: str) -> SliceSegment:
         if name == self.newest.name:
@@ -145,7 +145,7 @@ class SliceIndex:
 
 
 SegmentCache = dict[str, SliceSegment]
-"""Segments already read, by name. Segments never change."""
+"""Segments already read, by name. Segments never change. Each index has its own, so that it keeps no replaced ones."""
 
 
 def load(
@@ -245,8 +245,13 @@ def _read(objects: DatasetObjects, name: str, cache: SegmentCache) -> SliceIndex
     segment = decode(objects.store.get(objects.index_key(name)))
     if segment.name != name:
         raise BadSegment(f"segment {segment.name} is stored under the name {name}")
-    definition_blocks(segment)
-    return SliceIndex(objects, segment, cache)
+    check_definitions(segment)
+    return SliceIndex(objects, segment, _still_needed(cache, segment))
+
+
+def _still_needed(cache: SegmentCache, newest: SliceSegment) -> SegmentCache:
+    """The segments of a cache that an index with this newest segment has."""
+    return {older.name: cache[older.name] for older in newest.older if older.name in cache}
 
 
 def _tiered(fresh: SliceSegment, read: Callable[[str], SliceSegment]) -> tuple[SliceSegment, list[str]]:

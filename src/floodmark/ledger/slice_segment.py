@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -34,9 +34,9 @@ from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument, Document
 
 _KIND = "slice index"
-_VERSION = 5
+_VERSION = 6
 """Since version 2 a segment says that all blocks up to its last one were checked; since 3 it marks carried rows; since
-5 it has erased records.
+5 it has erased records; since 6 empty tables take no bytes.
 
 Older segments are rebuilt.
 """
@@ -76,7 +76,8 @@ STATES = pa.schema(
 )
 
 
-_TABLES = ("slices", "states", "erased")
+_EMPTY = {"slices": SLICES.empty_table(), "states": STATES.empty_table(), "erased": ERASED.empty_table()}
+_TABLES = tuple(_EMPTY)
 
 
 class BadSegment(Exception):
@@ -292,14 +293,16 @@ def decode(data: bytes) -> SliceSegment:
         raise BadSegment(str(error)) from error
 
 
-def definition_blocks(segment: SliceSegment) -> dict[str, MetadataBlock]:
-    """The newest non-routine block of each kind, decoded, after its bytes are checked against the skip pointers."""
-    decoded = {}
+def check_definitions(segment: SliceSegment) -> None:
+    """Check the newest non-routine block of each kind against the skip pointers."""
     for event_kind, data in segment.definitions.items():
         if Multihash.sha3_256(data) != segment.skips.newest[event_kind].hash:
             raise BadSegment(f"the {event_kind} block in the segment is not the one that the skip pointers name")
-        decoded[event_kind] = wire.decode(data)
-    return decoded
+
+
+def definition_blocks(segment: SliceSegment, without: Container[str] = ()) -> dict[str, MetadataBlock]:
+    """The newest non-routine block of each kind, decoded. They were checked when the segment was read."""
+    return {name: wire.decode(data) for name, data in segment.definitions.items() if name not in without}
 
 
 def find_state(segment: SliceSegment, key: bytes) -> list[BlockRef]:
@@ -320,6 +323,9 @@ def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
 
 
 def _ipc(table: pa.Table) -> pa.Buffer:
+    """A table as bytes; none for an empty table, because most segments have one or two of them."""
+    if table.num_rows == 0:
+        return pa.py_buffer(b"")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -327,4 +333,5 @@ def _ipc(table: pa.Table) -> pa.Buffer:
 
 
 def _table_in(segment: Document, section: str) -> pa.Table:
-    return pa.ipc.open_stream(pa.py_buffer(segment.section(section))).read_all()
+    content = segment.section(section)
+    return pa.ipc.open_stream(pa.py_buffer(content)).read_all() if len(content) else _EMPTY[section]

@@ -90,7 +90,8 @@ def incoming_schema(data: Incoming, key: Sequence[str] = ()) -> pa.Schema:
 
 def _with_fields(schema: pa.Schema, added: pa.Schema) -> pa.Schema:
     """The schema with the fields that it lacks; an empty one stays empty."""
-    return pa.schema([*schema, *(f for f in added if f.name not in schema.names)]) if len(schema) else schema
+    known = set(schema.names)
+    return pa.schema([*schema, *(f for f in added if f.name not in known)]) if len(schema) else schema
 
 
 def stage(

@@ -369,8 +369,8 @@ def _check_content(task: SliceCheck, data: bytes, intact: bool) -> Iterator[Veri
 
 def _columns(task: SliceCheck, file: pq.ParquetFile) -> Any:
     """Read column by column, so that a problem names its column. Returns the table, or None if a column is damaged."""
-    columns = {}
-    for name in file.schema_arrow.names:
+    columns, schema = {}, file.schema_arrow
+    for name in schema.names:
         try:
             column = file.read(columns=[name], use_threads=False).column(name)
         except _UNREADABLE as error:
@@ -380,17 +380,18 @@ def _columns(task: SliceCheck, file: pq.ParquetFile) -> Any:
             columns[name] = column
         else:
             yield task.problem(f"column {name!r} has {len(column)} values, should be {task.data.rows}", name)
-    if len(columns) != len(file.schema_arrow.names):
+    if len(columns) != len(schema):
         return None
-    return pa.table(columns, schema=file.schema_arrow.remove_metadata())
+    return pa.table(columns, schema=schema.remove_metadata())
 
 
 def _erased_values(task: SliceCheck, table: pa.Table) -> Iterator[VerifyProblem]:
     """Erased records have no values: nulls, or the same value in all of them where nulls are not allowed."""
     assert task.layout is not None
     at = np.array(task.erased, np.int64) - task.data.offset_interval.start
+    present = set(table.column_names) if len(at) else set()
     for column in task.layout.data:
-        if len(at) == 0 or column.name not in table.column_names or column.name == task.layout.event_time:
+        if column.name not in present or column.name == task.layout.event_time:
             continue
         values = table.column(column.name).take(pa.array(at)).to_pylist()
         blank = None if column.nullable else blank_value(column.type)

@@ -296,7 +296,8 @@ def _hashed(batch: pa.RecordBatch, layout: Layout, shape: KeyIndexShape, start: 
         raise _unreadable(start, start + batch.num_rows, "its offsets are not consecutive")
     op = batch.column(layout.vocab.op).to_numpy(zero_copy_only=False).astype(np.int32)
     # Old slices lack columns that were added later. Nulls do not change a hash, so these columns can be left out.
-    fields = [f for f in layout.data if f.name in batch.schema.names]
+    in_batch = set(batch.schema.names)
+    fields = [f for f in layout.data if f.name in in_batch]
     table = pa.Table.from_batches([batch]).select([f.name for f in fields]).cast(pa.schema(fields))
     return HashedRecords(
         start,

@@ -100,11 +100,9 @@ class RowReader:
 
     def _completed(self, rows: pa.Table) -> pa.Table:
         """The rows with nulls for columns that were added later."""
-        columns = [
-            rows.column(f.name) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
-            for f in self._schema
-        ]
-        return pa.table(columns, schema=self._schema)
+        schema, places = self._schema, {name: place for place, name in enumerate(rows.column_names)}
+        columns = [rows.column(places[f.name]) if f.name in places else pa.nulls(rows.num_rows, f.type) for f in schema]
+        return pa.table(columns, schema=schema)
 
     def _from_copy(self, number: int, at: I64) -> pa.Table:
         name = self._physical(number).text
@@ -152,7 +150,8 @@ class RowReader:
         try:
             with self.objects.store.open(key) as opened, pq.ParquetFile(opened) as file:
                 check_size(key, opened.size(), self._size(number))
-                names = [f.name for f in _data_fields(self.layout) if f.name in file.schema_arrow.names]
+                in_file = set(file.schema_arrow.names)
+                names = [f.name for f in _data_fields(self.layout) if f.name in in_file]
                 return file.read(columns=names) if at is None else _rows_at(file, names, at)
         except (OSError, pa.ArrowException, StorageError) as error:
             raise self._unreadable(number, error) from error
@@ -254,4 +253,5 @@ def _is_within(column: pa.Array, at: I64) -> bool:
 
 
 def _data_fields(layout: Layout) -> list[pa.Field]:
-    return [f for f in layout.payload_schema if f.name in layout.data.names]
+    data = set(layout.data.names)
+    return [f for f in layout.payload_schema if f.name in data]

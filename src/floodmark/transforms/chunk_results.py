@@ -208,10 +208,8 @@ def with_learnt_columns(shape: OutputShape, columns: pa.Schema) -> OutputShape:
 
 def cast_to_layout(table: pa.Table, layout: Layout, output: str) -> pa.Table:
     """Cast rows to the types of the output. They were stored before all types were known, or with other types."""
-    fields = [
-        layout.data.field(f.name) if pa.types.is_nested(f.type) and f.name in layout.data.names else f
-        for f in table.schema
-    ]
+    known = set(layout.data.names)
+    fields = [layout.data.field(f.name) if pa.types.is_nested(f.type) and f.name in known else f for f in table.schema]
     return cast_columns(_cast(table, pa.schema(fields), output), layout, f"the first result for {output!r}")
 
 

@@ -188,9 +188,10 @@ def layout_of(view: str, analysis: Analysis, snapshot: Snapshot) -> Layout:
             view=view,
             what="its key changed",
         )
-    retired = [f for f in present.data if f.name not in columns.names]
+    now, before = set(columns.names), set(present.data.names)
+    retired = [f for f in present.data if f.name not in now]
     _check_spelling(view, columns, retired)
-    kept = [_check_type(view, f, present.data.field(f.name)) if f.name in present.data.names else f for f in columns]
+    kept = [_check_type(view, f, present.data.field(f.name)) if f.name in before else f for f in columns]
     fields = [f.with_nullable(True) for f in [*kept, *retired]]
     return replace(present, data=pa.schema(fields), hidden=tuple(f.name for f in [*analysis.hidden, *retired]))
 

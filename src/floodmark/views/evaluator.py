@@ -97,7 +97,8 @@ class Evaluator:
     @property
     def columns(self) -> list[str]:
         """The columns to select from the query's result."""
-        plain = [name for name in self.analysis.stored.names if name not in {*self.computed, ROW_COLUMN, COPY_COLUMN}]
+        left_out = {*self.computed, ROW_COLUMN, COPY_COLUMN}
+        plain = [name for name in self.analysis.stored.names if name not in left_out]
         return [*plain, OFFSET_COLUMN] if self.computed and OFFSET_COLUMN not in plain else plain
 
     def evaluate(self, inputs: Mapping[str, LocalRows | SparkRows]) -> TableData | SparkData:
@@ -136,7 +137,8 @@ def _is_much(tables: Collection[pa.Table]) -> bool:
 
 def empty_result(columns: Iterable[str], stored: pa.Schema) -> TableData:
     """The result for inputs without rows, without calling Spark."""
-    fields = [stored.field(name) if name in stored.names else pa.field(name, pa.int64()) for name in columns]
+    known = set(stored.names)
+    fields = [stored.field(name) if name in known else pa.field(name, pa.int64()) for name in columns]
     return TableData(pa.schema(fields).empty_table())
 
 

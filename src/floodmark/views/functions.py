@@ -250,10 +250,13 @@ def _bad_failures(view: str, name: str, problem: str) -> BadMeta:
     )
 
 
-def used_checkpoints(snapshot: Snapshot) -> tuple[UsedCheckpoints, ...]:
-    """The stored function values that a view uses; empty if it is not a view, was replaced, or lost its input."""
+def used_checkpoints(snapshot: Snapshot, name: str) -> tuple[UsedCheckpoints, ...]:
+    """The stored function values that a view uses; empty if it is not a view, was replaced, or lost its input.
+
+    `name` is where its own entry is looked for first.
+    """
     view = read_stored_view(snapshot.state)
-    if view is None or not view.definition.udfs or _was_replaced(snapshot):
+    if view is None or not view.definition.udfs or _was_replaced(snapshot, name):
         return ()
     [use] = view.analysis.sources  # a view with functions has one input
     objects = dataset_objects(snapshot.objects.store, DatasetId.parse(use.dataset_id))
@@ -283,8 +286,11 @@ def _read_before(snapshot: Snapshot, use: InputUse) -> int | None:
     return 0 if note is None else note.positions.get(use.dataset_id, -1) + 1
 
 
-def _was_replaced(snapshot: Snapshot) -> bool:
+def _was_replaced(snapshot: Snapshot, name: str) -> bool:
     """Whether this is the replaced dataset of a view, which is not refreshed any more."""
-    entries = names.all_entries(snapshot.objects.store)
-    named = [entry for entry in entries if snapshot.state.dataset_id in (entry.id, entry.pending)]
+    store, dataset_id = snapshot.objects.store, snapshot.state.dataset_id
+    likely = names.read_entry(store, name)
+    if likely is not None and likely.rows_of is None and dataset_id in (likely.id, likely.pending):
+        return False  # all other names are read only for a dataset that was renamed or replaced
+    named = [entry for entry in names.all_entries(store) if dataset_id in (entry.id, entry.pending)]
     return bool(named) and all(entry.rows_of is not None for entry in named)
