@@ -81,6 +81,7 @@ def test_each_dataset_costs_the_same_number_of_requests(command):
 
 def test_list_reads_four_objects_of_a_dataset():
     lake, store = lake_of(1)
+    list_all(lake)  # also writes the index of a dataset that was only created
     before = store.counts
     list_all(lake)
     assert requests(store.counts - before) == (4 * KINDS, 0, 1, 0)  # its name, head, newest block and index segment
