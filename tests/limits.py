@@ -75,6 +75,8 @@ LIMITS = {
     "rows.small_bytes": "floodmark.views.changed_rows.LOCAL_BYTES",
     "rows.small_rows": "floodmark.views.changed_rows.LOCAL_ROWS",
     "run.page_rows": "floodmark.storage.sorted_runs.PAGE_ROWS",
+    "run.many": "floodmark.engine.run.MANY",
+    "run.share": "floodmark.engine.run._SHARE",
     "runner.light_tasks": "floodmark.engine.rounds.LOCAL_TASKS",
     "runner.little_rows": "floodmark.engine.rounds.LOCAL_ROWS",
     "running.again": "floodmark.pipeline.run._INTERRUPT_INTERVAL",

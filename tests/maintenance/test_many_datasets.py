@@ -14,6 +14,7 @@ from floodmark.maintenance import gc
 from floodmark.maintenance.doctor import check_datasets, check_names, check_unnamed
 from floodmark.storage.memory import CountingStore, Counts, MemoryStore
 from ledger.worlds import Clock
+from limits import set_limit
 
 KINDS = 4
 
@@ -105,3 +106,20 @@ def test_overview_of_a_list_is_that_of_the_datasets():
         )
         assert one.watermark == dataset.watermark
     assert declare("upsert", "id", None, None) == lake["derived0"].strategy
+
+
+@pytest.mark.process
+def test_worker_processes_list_the_same_datasets(tmp_path, monkeypatch):
+    lake = fm.Lake(tmp_path / "lake")
+    for number in range(5):
+        lake.create(f"d{number}").write(pa.table({"id": [number]}))
+    gone = lake["d3"].parts.ledger.objects
+    gone.store.delete(gone.head_key)
+    listed, damaged = summarise(lake)
+    set_limit(monkeypatch, "run.many", 1)
+    set_limit(monkeypatch, "run.share", 2)
+    again, broken = summarise(lake)
+    assert again == listed
+    assert [one.name for one in listed] == ["d0", "d1", "d2", "d4"]
+    assert broken.keys() == damaged.keys() == {"d3"}
+    assert (type(broken["d3"]), broken["d3"].message) == (type(damaged["d3"]), damaged["d3"].message)

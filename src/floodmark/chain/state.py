@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from floodmark.chain import events
 from floodmark.chain.events import (
@@ -63,11 +64,11 @@ class ChainState:
         # Data blocks repeat the values that they do not change, so the newest one is enough.
         hash_, head_block = head
         known = {**newest, events.kind(head_block.event): head_block}
-        state: ChainState = cls()
+        changes: dict[str, Any] = {}
         for block in known.values():
-            state = _apply_event(state, block)
+            changes |= _changes(block.event)
         head_ref = BlockRef(head_block.sequence_number, hash_)
-        return replace(state, head=head_ref, system_time=head_block.system_time)
+        return cls(**{**changes, "head": head_ref, "system_time": head_block.system_time})
 
     @property
     def schema(self) -> DataSchema | None:
@@ -103,7 +104,7 @@ EMPTY = ChainState()
 def apply_block(state: ChainState, hash_: Multihash, block: MetadataBlock) -> ChainState:
     """The state after one more block. It does not check the block: `rules.check` does."""
     head = BlockRef(block.sequence_number, hash_)
-    return replace(_apply_event(state, block), head=head, system_time=block.system_time)
+    return replace(state, **{**_changes(block.event), "head": head, "system_time": block.system_time})
 
 
 def parse_input_ids(transform: SetTransform) -> tuple[DatasetId | None, ...]:
@@ -118,38 +119,35 @@ def _parse_id(ref: str) -> DatasetId | None:
         return None  # rule 7 reports it together with the block
 
 
-def _apply_event(state: ChainState, block: MetadataBlock) -> ChainState:
-    match block.event:
-        case AddData() as event:
-            new_state = _apply_data_event(state, event)
-            return replace(new_state, source_state=event.new_source_state or state.source_state)
-        case ExecuteTransform() as event:
+def _changes(event: events.MetadataEvent) -> dict[str, Any]:
+    """The fields of the state that an event changes."""
+    match event:
+        case AddData():
+            state = {} if event.new_source_state is None else {"source_state": event.new_source_state}
+            return {**_data_changes(event), **state}
+        case ExecuteTransform():
             positions = [
                 InputPosition(item.dataset_id, item.last_block_hash, item.last_offset) for item in event.query_inputs
             ]
-            return replace(_apply_data_event(state, event), inputs=tuple(positions))
-        case Seed() as event:
-            return replace(state, dataset_id=event.dataset_id, dataset_kind=event.dataset_kind)
-        case SetDataSchema() as event:
-            return replace(state, data_schema=event)
-        case SetVocab() as event:
-            return replace(state, vocab=event)
-        case SetTransform() as event:
-            return replace(state, transform=event)
-        case AddPushSource() as event:
-            return replace(state, push_source=event)
-        case SetPollingSource() as event:
-            return replace(state, polling_source=event)
-        case SetAttachments() as event:
-            return replace(state, attachments=event)
+            return {**_data_changes(event), "inputs": tuple(positions)}
+        case Seed():
+            return {"dataset_id": event.dataset_id, "dataset_kind": event.dataset_kind}
+        case SetDataSchema():
+            return {"data_schema": event}
+        case SetVocab():
+            return {"vocab": event}
+        case SetTransform():
+            return {"transform": event}
+        case AddPushSource():
+            return {"push_source": event}
+        case SetPollingSource():
+            return {"polling_source": event}
+        case SetAttachments():
+            return {"attachments": event}
         case _:
-            return state
+            return {}
 
 
-def _apply_data_event(state: ChainState, event: DataEvent) -> ChainState:
-    return replace(
-        state,
-        last_offset=events.last_offset(event),
-        checkpoint=events.checkpoint(event),
-        watermark=event.new_watermark if event.new_watermark is not None else state.watermark,
-    )
+def _data_changes(event: DataEvent) -> dict[str, Any]:
+    watermark = {} if event.new_watermark is None else {"watermark": event.new_watermark}
+    return {"last_offset": events.last_offset(event), "checkpoint": events.checkpoint(event), **watermark}

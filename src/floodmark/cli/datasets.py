@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from floodmark.lake import Lake
     from floodmark.ledger.log import LogEntry
     from floodmark.ledger.overview import DatasetOverview
+    from floodmark.storage.store import Store
 
 
 @dataclass(frozen=True)
@@ -83,18 +86,31 @@ class DatasetSummary:
 
 def summarise(lake: Lake) -> tuple[list[DatasetSummary], dict[str, FloodmarkError]]:
     """All datasets, and the errors of those that cannot be read."""
+    from floodmark.engine.run import run_on_shares
+    from floodmark.ledger import names
+
+    store = lake.store
+    is_local = store.local_path("names") is not None
+    found = run_on_shares(names.list_keys(store), partial(_summarise_some, store), is_local=is_local)
+    listed = [one for _, one in found if isinstance(one, DatasetSummary)]
+    return listed, {name: one for name, one in found if not isinstance(one, DatasetSummary)}
+
+
+def _summarise_some(store: Store, keys: Sequence[str]) -> list[tuple[str, DatasetSummary | FloodmarkError]]:
+    """The datasets whose names have these keys."""
     from floodmark.ledger import names
     from floodmark.ledger.create import dataset_objects
     from floodmark.ledger.overview import load_overview
 
-    listed: list[DatasetSummary] = []
-    damaged: dict[str, FloodmarkError] = {}
-    for entry in names.entries(lake.store):
+    found: list[tuple[str, DatasetSummary | FloodmarkError]] = []
+    for entry in names.entries(store, keys=keys):
         try:
-            listed.append(DatasetSummary.of(load_overview(entry, dataset_objects(lake.store, entry.id))))
+            one = DatasetSummary.of(load_overview(entry, dataset_objects(store, entry.id)))
         except FloodmarkError as error:
-            damaged[entry.name] = error
-    return listed, damaged
+            found.append((entry.name, error))
+        else:
+            found.append((entry.name, one))
+    return found
 
 
 _COLUMNS = [

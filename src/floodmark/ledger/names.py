@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from floodmark.chain.ids import DatasetId
@@ -72,11 +72,18 @@ def _warn(error: DamagedName) -> None:
     _log.warning("%s", error)  # one damaged file must not hide all other datasets
 
 
-def entries(store: Store, damaged: Callable[[DamagedName], None] = _warn) -> Iterator[NameEntry]:
-    """All names of a lake, in alphabetical order."""
-    for info in store.list(_FOLDER):
+def list_keys(store: Store) -> list[str]:
+    """The keys of the files of all names, in alphabetical order. Names that are no longer used keep their files."""
+    return [info.key for info in store.list(_FOLDER)]
+
+
+def entries(
+    store: Store, damaged: Callable[[DamagedName], None] = _warn, keys: Iterable[str] | None = None
+) -> Iterator[NameEntry]:
+    """All names of a lake, or those with some keys, in alphabetical order."""
+    for key in list_keys(store) if keys is None else keys:
         try:
-            entry = _parse(info.key, Pointer(store, info.key).read())
+            entry = _parse(key, Pointer(store, key).read())
         except DamagedName as error:
             damaged(error)
             continue

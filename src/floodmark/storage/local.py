@@ -307,15 +307,18 @@ class LocalStore:
 
     def _checked(self, path: Path) -> Path:
         """The path, if neither it nor a folder above it in the lake is a symbolic link."""
-        text = str(path)
+        self._check_links(str(path))
+        return path
+
+    def _check_links(self, text: str) -> None:
+        # On text: every access to an object comes here, and paths take most of the time of a small read.
         folder = text.rpartition("/")[0]
         if folder not in self._real_folders and text not in self._real_folders:
-            self._checked(path.parent)
-            if Path(folder).is_dir():
+            self._check_links(folder)
+            if os.path.isdir(folder):  # noqa: PTH112
                 self._real_folders.add(folder)
         if os.path.islink(text) and text not in self._real_folders:  # noqa: PTH114
-            raise self._is_link(path)
-        return path
+            raise self._is_link(Path(text))
 
     def _is_link(self, path: Path) -> StorageError:
         key = str(path.relative_to(self._root))
