@@ -123,6 +123,13 @@ def _views() -> Iterator[Bar]:
     yield Bar("view_refresh", "rows", 6, "at most", 1 / 50, "row-wise view, 1,000 of 10M rows ÷ first refresh", large)
     yield Bar("view_refresh", "groups", 6, "at most", 1 / 5, "grouped view, 1,000 of 10M rows ÷ Spark SQL", large)
     yield Bar("view_refresh", "nothing", 6, "at most", 0.4, "nothing to do, no JVM: seconds beyond importing")
+    one, ten = {"orders": 1_500_000}, {"orders": 15_000_000}
+    yield Bar("tpch_refresh", "parts", 22, "at least", 20, "queries of TPC-H that are refreshed in parts")
+    yield Bar("tpch_refresh", "first", 22, "at most", 1.5, "first refresh ÷ Spark over all rows and writing it", one)
+    yield Bar("tpch_refresh", "mean.one", 22, "at most", 1 / 4, "TPC-H, 0.1 % of the orders ÷ all rows, scale 1", one)
+    yield Bar("tpch_refresh", "worst.one", 22, "at most", 1.1, "the slowest of these, scale 1", one)
+    yield Bar("tpch_refresh", "mean.ten", 22, "at most", 1 / 20, "TPC-H, 0.1 % of the orders ÷ all rows, scale 10", ten)
+    yield Bar("tpch_refresh", "worst.ten", 22, "at most", 1 / 2, "the slowest of these, scale 10", ten)
 
 
 def _timeline() -> Iterator[Bar]:
