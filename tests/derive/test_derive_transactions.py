@@ -227,9 +227,16 @@ def test_log_says_what_a_transaction_read_and_which_version_wrote(world):
     world.derive([], [7], checkpoint(world, "2"))
     said = [entry.summary for entry in world.output.log()]
     assert said[0] == "only recorded which keys were processed"
-    assert said[1].startswith("+2 records, offsets 0–1")
+    assert said[1].startswith("+2 new, offsets 0–1")
     assert said[1].endswith("; read input up to offset 2")
     assert "derived from input, version 1" in said
+
+
+def test_log_counts_new_changed_and_retracted_rows(world):
+    world.derive([row(1, "a", 1), row(2, "a", 1)], [1, 2], world.moved_input())
+    world.derive([row(1, "a", 5), row(3, "a", 1)], [1, 2, 3])
+    newest = next(iter(world.output.log()))
+    assert newest.summary.startswith("+1 new, 1 changed, 1 retracted, offsets 2–5")
 
 
 @pytest.mark.parametrize(

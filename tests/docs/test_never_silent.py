@@ -53,6 +53,8 @@ def quoted(cell: str) -> list[str]:
 # The world: a folder with a lake and a pipeline; commands run in this process.
 
 PIPELINE = """\
+from pathlib import Path
+
 import pyarrow as pa
 
 import floodmark as fm
@@ -70,8 +72,14 @@ def cents(orders: pa.Table) -> pa.Table:
     return pa.table({"id": orders["id"].slice(0, len(rows)), "cents": pa.array(rows, pa.int64())})
 
 
+def ticks() -> pa.Table | None:
+    given = Path("ticks.txt")
+    return pa.table({"n": [given.read_text()]}) if given.exists() else None
+
+
 pipeline = fm.Pipeline(
     [
+        fm.Source(fm.DatasetSpec("ticks", schema={"n": "string"}), frame=ticks),
         fm.Source(orders, files="orders/*.csv"),
         fm.Source(visits, files="visits/*.csv"),
         fm.Source(stock, files="stock/*.csv"),
@@ -371,6 +379,36 @@ def _(world: World) -> Any:
     world.run_again("ingest_orders")
     found = world.run_again("orders.number")
     assert world.lake["orders"].to_arrow(columns=["number"])["number"].null_count == 1
+    return found
+
+
+@case("Known to a source")
+def _(world: World) -> Any:
+    world.pipeline()
+    world.file("orders/b.csv", "id,price\n1,1.50\n2,9.50\n")
+    return world.run_again("ingest_orders")
+
+
+@case("Repeated in a source")
+def _(world: World) -> Any:
+    world.pipeline()
+    world.file("orders/b.csv", "id,price\n4,1.50\n4,9.50\n")
+    found = world.run_again("ingest_orders")
+    assert world.lake["orders"].get([4])["price"].to_pylist() == ["9.50"]
+    assert found.keys == 2
+    return found
+
+
+@case("Frame returned again")
+def _(world: World) -> Any:
+    world.file("ticks.txt", "1")
+    world.pipeline()
+    world.file("ticks.txt", "2")
+    world.run_again("ingest_ticks")
+    world.file("ticks.txt", "1")
+    found = world.run_again("ingest_ticks")
+    assert world.lake["ticks"].count() == 2
+    assert (found.keys, found.unchanged) == (1, 1)
     return found
 
 

@@ -166,6 +166,72 @@ def test_failed_key_keeps_older_rows_so_the_erasure_waits(tmp_path: Path) -> Non
     assert world.lake.erase("a", keys).derived["out"] > 0
 
 
+def test_failed_key_without_older_rows_does_not_stop_an_erasure(tmp_path: Path) -> None:
+    world = lived_in(MAP, tmp_path)
+    world.write("a", (7, 7), (8, 8))
+    world.calls.fail((7,))
+    world.run(on_error="skip")
+    world.write("a", (9, 9), (10, 10))
+    world.calls.fail((7,), (9,))
+    world.run(on_error="skip")
+    assert world.step().status(world.lake).skipped == 2
+    assert erase(world).derived["out"] > 0
+
+
+def test_records_of_an_earlier_declaration_go_if_the_step_reads_another_dataset_now() -> None:
+    store = MemoryStore()
+    lake = fm.Lake(store)
+    old, new = (lake.create(name, key="id") for name in ("old", "new"))
+    old.write(pa.table({"id": [1, 2], "v": ["secret", "other"]}))
+    new.write(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    fm.BatchTransform(lambda old: old, inputs=["old"], outputs=["out"], version="1", name="step").run(lake)
+    step = fm.BatchTransform(lambda new: new, inputs=["new"], outputs=["out"], version="1", name="step")
+    step.run(lake)
+    assert lake.readers("old") == ()
+    with pytest.raises(DatasetInUse, match="out is computed from it"):
+        old.erase([1])
+    assert lake.erase("old", [1]).derived == {"out": 2}
+    assert [info.key for info in list(store.list("")) if b"secret" in store.get(info.key)] == []
+    assert lake["out"].to_arrow().sort_by("id")["v"].to_pylist() == ["a", "b"]
+    assert step.run(lake).nothing
+    assert all(dataset.verify().problems == () for dataset in lake)
+
+
+def test_keys_and_messages_of_failures_leave_the_files_of_the_meta() -> None:
+    def strict(people: pa.Table) -> pa.Table:
+        if "bad" in people["v"].to_pylist():
+            raise ValueError(f"cannot use {people['name'].to_pylist()}")
+        return people
+
+    store = MemoryStore()
+    lake = fm.Lake(store)
+    people = lake.create("people", key="name")
+    step = fm.BatchTransform(strict, inputs=["people"], outputs=["out"], version="1", name="step")
+    people.write(pa.table({"name": ["Secret", "Other"], "v": ["bad", "good"]}))
+    step.run(lake)
+    people.write(pa.table({"name": ["Secret", "Third"], "v": ["good", "good"]}))
+    step.run(lake)
+    assert failures_with(store, "Secret")
+    with pytest.raises(DatasetInUse):
+        lake.erase("people", ["Secret"])
+    step.run(lake)
+    lake.erase("people", ["Secret"])
+    assert failures_with(store, "Secret") == []
+    people.write(pa.table({"name": ["Fourth"], "v": ["good"]}))
+    assert step.run(lake).new == 1
+    assert all(dataset.verify().problems == () for dataset in lake)
+
+
+def failures_with(store: MemoryStore, text: str) -> list[str]:
+    """The objects that have a text in a table of failed keys."""
+    found = []
+    for info in list(store.list("datasets")):
+        with suppress(pa.ArrowInvalid):
+            table = pa.ipc.open_file(pa.BufferReader(store.get(info.key))).read_all()
+            found += [info.key] if text in str(table.to_pylist()) else []
+    return found
+
+
 def test_replay_says_that_records_were_erased(tmp_path: Path) -> None:
     from floodmark.provenance.replay import replay
 

@@ -40,6 +40,30 @@ def test_a_frame_of_the_same_content_is_taken_in_once(lake):
     assert ids(lake) == [1, 2, 3]
 
 
+def test_rows_of_a_frame_that_is_not_written_are_counted_and_an_old_frame_is_reported(lake):
+    given = [frame(1, 2)]
+    step = source(lambda: given[0])
+    step.run(lake)
+    report = step.run(lake)
+    assert (report.keys, report.unchanged, report.notes) == (2, 2, ())
+    given[0] = frame(3)
+    step.run(lake)
+    given[0] = frame(1, 2)
+    report = step.run(lake)
+    assert (report.keys, report.unchanged, report.nothing) == (2, 2, True)
+    assert report.notes == ("not written: an earlier run wrote the frame with this content",)
+
+
+def test_frame_of_a_state_that_an_earlier_run_wrote_is_reported(lake):
+    given = ["monday"]
+    step = source(lambda: (frame(1), given[0]))
+    step.run(lake)
+    given[0] = "tuesday"
+    step.run(lake)
+    given[0] = "monday"
+    assert step.run(lake).notes == ("not written: an earlier run wrote the frame of state 'monday'",)
+
+
 def test_a_frame_of_a_keyed_dataset_may_become_again_what_it_was(lake):
     given = [frame(1)]
     step = source(lambda: given[0], key="id")

@@ -59,7 +59,7 @@ def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], fil
     run retries failed keys; skipped and exhausted keys wait for a change of their rows or for `floodmark retry`. Failed
     keys keep the rows of their last success: the state says how many show older results.
     Without a STEP and labels, the datasets of the lake follow, with what their last write changed, and notes on what is
-    not in the pipeline any more, but still in the lake. Reads no data.
+    not in the pipeline any more, but still in the lake. Reads no values of rows.
 
     A step or dataset that cannot be read is an error on stderr (with --json an `error`), and the exit code is 1.
     """

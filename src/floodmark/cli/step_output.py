@@ -90,6 +90,8 @@ def format_report(step: Step, report: RunReport) -> str:
     else:
         parts = [f"{output.format_count(report.keys, 'row')} read"]
     counts = {"new": report.new, "changed": report.changed, "retracted": report.retracted}
+    if not step.input_names and not isinstance(step, BatchTransform):  # else other rows are not those of a batch
+        counts |= {"unchanged": report.unchanged, "replaced within the batch": report.duplicates}
     rows = [f"{count:,} {what}" for what, count in counts.items() if count]
     return f"{', '.join(parts)}; rows: {', '.join(rows) or 'nothing changed'} ({_duration_text(report)})"
 

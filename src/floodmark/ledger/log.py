@@ -24,9 +24,10 @@ from floodmark.ledger.block_attributes import (
     purged_before,
     tally_of,
 )
-from floodmark.ledger.commit import Commit, describe_commit, read_commit, to_datetime
+from floodmark.ledger.commit import Commit, describe_commit, ends_transaction, read_commit, to_datetime
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import load_snapshot
+from floodmark.storage.parquet import count_operations
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ def log(objects: DatasetObjects, head: Multihash) -> Iterator[LogEntry]:
     waiting: list[tuple[Multihash, ev.MetadataBlock]] = []
     for block_hash, _, block in walk_back(objects.get_block, head):
         if isinstance(block.event, ev.AddData | ev.ExecuteTransform):
-            yield from _entries(waiting, block.event, aliases or {})
+            yield from _entries(objects, waiting, block.event, aliases or {})
             waiting = []
         if isinstance(block.event, ev.ExecuteTransform) and aliases is None:
             aliases = _aliases(objects, head)
         waiting.append((block_hash, block))
-    yield from _entries(waiting, None, aliases or {})
+    yield from _entries(objects, waiting, None, aliases or {})
 
 
 def _aliases(objects: DatasetObjects, head: Multihash) -> dict[DatasetId, str]:
@@ -69,32 +70,47 @@ def _aliases(objects: DatasetObjects, head: Multihash) -> dict[DatasetId, str]:
 
 
 def _entries(
-    blocks: list[tuple[Multihash, ev.MetadataBlock]], previous: ev.DataEvent | None, aliases: Mapping[DatasetId, str]
+    objects: DatasetObjects,
+    blocks: list[tuple[Multihash, ev.MetadataBlock]],
+    previous: ev.DataEvent | None,
+    aliases: Mapping[DatasetId, str],
 ) -> Iterator[LogEntry]:
     for block_hash, block in blocks:
+        tally = _result_tally(objects, block.event) if isinstance(block.event, ev.ExecuteTransform) else None
         yield LogEntry(
             hash=block_hash,
             sequence_number=block.sequence_number,
             system_time=to_datetime(block.system_time),
             kind=ev.kind(block.event),
-            summary=summary(block.event, previous, aliases),
+            summary=summary(block.event, previous, aliases, tally),
             event=block.event,
         )
 
 
+def _result_tally(objects: DatasetObjects, event: ev.ExecuteTransform) -> BatchTally | None:
+    """The counts of a slice of results, from the operations of its records; None without a readable slice."""
+    if event.new_data is None:
+        return None
+    found = count_operations(objects.store, objects.data_key(event.new_data.physical_hash))
+    return None if found is None else BatchTally(new=int(found[0]), retracted=int(found[1]), changed=int(found[3]))
+
+
 def summary(
-    event: ev.MetadataEvent, previous: ev.DataEvent | None, aliases: Mapping[DatasetId, str] | None = None
+    event: ev.MetadataEvent,
+    previous: ev.DataEvent | None,
+    aliases: Mapping[DatasetId, str] | None = None,
+    tally: BatchTally | None = None,
 ) -> str:
     """A one-line summary of an event.
 
     `previous` is the data event before it: values that both have did not change. `aliases` are the names of a
-    transform's inputs.
+    transform's inputs. `tally` has the counts of results, which their blocks lack.
     """
     match event:
         case ev.AddData():
-            return _data_summary(event, previous)
+            return _data_summary(event, previous, tally_of(event))
         case ev.ExecuteTransform():
-            return _data_summary(event, previous, _read_inputs(event, aliases or {}))
+            return _data_summary(event, previous, tally, _read_inputs(event, aliases or {}))
         case ev.Seed():
             return f"created {event.dataset_kind.name.lower()} dataset {event.dataset_id.text}"
         case ev.SetDataSchema() if erasure_of(event) is not None:
@@ -143,9 +159,10 @@ def _read_inputs(event: ev.ExecuteTransform, aliases: Mapping[DatasetId, str]) -
     return phrases
 
 
-def _data_summary(event: ev.DataEvent, previous: ev.DataEvent | None, read: Sequence[str] = ()) -> str:
+def _data_summary(
+    event: ev.DataEvent, previous: ev.DataEvent | None, tally: BatchTally | None, read: Sequence[str] = ()
+) -> str:
     moved = []
-    tally = tally_of(event)
     if event.new_data is not None:
         moved.append(_slice_summary(event, event.new_data, tally))
     elif tally is not None:
@@ -179,6 +196,17 @@ def last_change(objects: DatasetObjects, head: Multihash, block: ev.MetadataBloc
         return _purge_summary(event, purged_before(event.new_source_state))
     is_single = commit_part(event)[0] == 0
     return format_counts(describe_commit([(head, b"", block)], None) if is_single else read_commit(objects, head, None))
+
+
+def last_result(objects: DatasetObjects, head: Multihash) -> str:
+    """What the newest transaction of a step or view changed, in short, from the operations of its records."""
+    tally = BatchTally()
+    for block_hash, _, block in walk_back(objects.get_block, head):
+        event = block.event
+        if not isinstance(event, ev.ExecuteTransform) or (block_hash != head and ends_transaction(event)):
+            break
+        tally += _result_tally(objects, event) or BatchTally()
+    return format_counts(tally)
 
 
 def _purge_summary(event: ev.DataEvent, before: int) -> str:

@@ -6,14 +6,17 @@ The chain of a derived dataset names its inputs. What reads a lake from outside 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from floodmark.chain.events import SetTransform
 from floodmark.chain.ids import DatasetId
 from floodmark.chain.state import parse_input_ids
+from floodmark.chain.walk import read_block
 from floodmark.errors import FloodmarkError
 from floodmark.ledger import names
 from floodmark.ledger.create import dataset_objects
 from floodmark.ledger.names import NameEntry
+from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import load_snapshot
 from floodmark.storage.store import Store
 
@@ -36,14 +39,24 @@ def find_all_readers(store: Store, ids: set[DatasetId]) -> set[str]:
 
 
 def find_holders(store: Store, entry: NameEntry) -> tuple[str, ...]:
-    """The same, with the old rows of replaced views: datasets that may have values of this one's records."""
-    holders = _readers(entry, _inputs(store, entry, replaced=True))
-    return tuple(holder.name for holder in holders if holder.name != entry.name)
+    """The names of datasets that may have values of this one's records.
+
+    These are its readers, datasets that read it with an earlier declaration, and the old rows of replaced views.
+    """
+    return tuple(one.name for one in _readers(entry, _inputs_ever(store, entry)) if one.name != entry.name)
 
 
 def drop_order(store: Store, entry: NameEntry) -> list[str]:
     """The names of a dataset and of all datasets that are computed from it, directly or not: each after its readers."""
-    inputs = _inputs(store, entry)
+    return _order(entry, _inputs(store, entry))
+
+
+def erase_order(store: Store, entry: NameEntry) -> list[str]:
+    """The same, with the datasets that were computed from another one by an earlier declaration."""
+    return _order(entry, [(one, read) for one, read in _inputs_ever(store, entry) if one.rows_of is None])
+
+
+def _order(entry: NameEntry, inputs: Sequence[tuple[NameEntry, set[DatasetId]]]) -> list[str]:
     order: dict[str, None] = {}
 
     def visit(one: NameEntry, above: frozenset[str]) -> None:
@@ -56,30 +69,47 @@ def drop_order(store: Store, entry: NameEntry) -> list[str]:
     return list(order)
 
 
-def _readers(entry: NameEntry, inputs: list[tuple[NameEntry, set[DatasetId]]]) -> Iterator[NameEntry]:
+def _readers(entry: NameEntry, inputs: Sequence[tuple[NameEntry, set[DatasetId]]]) -> Iterator[NameEntry]:
     # A view that replaced a dataset goes by its id, too. The old rows under another name stand for nothing any more.
     return (reader for reader, read in inputs if any(entry.is_name_of(one) for one in read))
 
 
-def _inputs(
-    store: Store, but: NameEntry | None = None, replaced: bool = False
-) -> list[tuple[NameEntry, set[DatasetId]]]:
-    """The inputs of all datasets but one, by default without rows of replaced views: nothing computes them any more."""
-    found = []
-    for entry in names.all_entries(store):
-        if (replaced or entry.rows_of is None) and (but is None or entry.name != but.name):
-            ids = [one for one in (entry.id, entry.pending) if one is not None]
-            found.append((entry, {read for one in ids for read in _input_ids(store, entry.name, one)}))
-    return found
+def _inputs(store: Store, but: NameEntry | None = None) -> list[tuple[NameEntry, set[DatasetId]]]:
+    """The inputs of all datasets but one, without old rows of replaced views: nothing computes them any more."""
+    others = [e for e in names.all_entries(store) if e.rows_of is None and (but is None or e.name != but.name)]
+    return [(one, set(_read_each(store, one, _current_inputs))) for one in others]
 
 
-def _input_ids(store: Store, name: str, dataset_id: DatasetId) -> Iterator[DatasetId]:
-    objects = dataset_objects(store, dataset_id)
+def _inputs_ever(store: Store, but: NameEntry) -> list[tuple[NameEntry, set[DatasetId]]]:
+    """All inputs that every other dataset ever had."""
+    others = [one for one in names.all_entries(store) if one.name != but.name]
+    return [(one, set(_read_each(store, one, _all_inputs))) for one in others]
+
+
+def _read_each(
+    store: Store, entry: NameEntry, read: Callable[[str, DatasetObjects], Iterator[DatasetId]]
+) -> Iterator[DatasetId]:
+    for dataset_id in (entry.id, entry.pending):
+        if dataset_id is not None:
+            yield from read(entry.name, dataset_objects(store, dataset_id))
+
+
+def _current_inputs(name: str, objects: DatasetObjects) -> Iterator[DatasetId]:
     try:
         head = objects.read_head()
         transform = None if head is None else load_snapshot(objects, head, {}).state.transform
     except FloodmarkError as error:
         _log.warning("dataset %r cannot be read, so its inputs are not known: %s", name, error.message)
         return
-    if transform is not None:
-        yield from (read for read in parse_input_ids(transform) if read is not None)
+    yield from _ids(transform)
+
+
+def _all_inputs(_: str, objects: DatasetObjects) -> Iterator[DatasetId]:
+    head = objects.read_head()
+    for ref in () if head is None else load_snapshot(objects, head, {}).non_routine():
+        event = read_block(ref.hash, objects.get_block(ref.hash)).event
+        yield from _ids(event if isinstance(event, SetTransform) else None)
+
+
+def _ids(transform: SetTransform | None) -> Iterator[DatasetId]:
+    return (one for one in (() if transform is None else parse_input_ids(transform)) if one is not None)

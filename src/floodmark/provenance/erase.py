@@ -20,7 +20,7 @@ from floodmark.columns.catalog import ColumnObjects
 from floodmark.columns.erase import drop_checkpoints_of
 from floodmark.errors import DatasetInUse, ReadOnlyDataset
 from floodmark.ledger.names import require_entry
-from floodmark.ledger.readers import drop_order, find_holders
+from floodmark.ledger.readers import erase_order, find_holders
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import NO_OFFSETS, select
 from floodmark.ledger.strategy import strategy_of
@@ -29,6 +29,7 @@ from floodmark.provenance.transactions import OpenedDataset, OpenedDatasets
 from floodmark.rows import key_index_loader, row_hash
 from floodmark.rows.erase import EraseReport, records_of_keys
 from floodmark.storage.arrays import I64, Hashes
+from floodmark.transforms.failed_keys import is_stale
 from floodmark.transforms.meta import TransformMeta
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class _Target:
 def erase(lake: LakeLike, name: str, keys: Any) -> EraseReport:
     """Erase every record of some keys, and all records that were computed from them."""
     store, dataset = lake.store, lake[name]
-    order = drop_order(store, require_entry(store, name))
+    order = erase_order(store, require_entry(store, name))
     current = dataset.plan_erase(keys).current
     targets = _plan(lake, name, keys, order)
     if len(targets) > 1:
@@ -93,6 +94,7 @@ def _clean(dataset: Dataset, targets: Sequence[_Target]) -> None:
     objects = snapshot.objects
     for info in list(objects.store.list(f"{objects.folder}/info/transform/chunks")):  # of stopped runs
         objects.store.delete(info.key)
+    TransformMeta.load(objects, snapshot.state.checkpoint).drop_retired()
     for target in targets:
         drop_checkpoints_of(ColumnObjects(objects), target.given.id, target.offsets)
 
@@ -186,12 +188,12 @@ def _check_processed(source: _Target, given: OpenedDataset, name: str) -> None:
             dataset=name,
             readers=[given.name],
         )
-    checkpoint = state.checkpoint
-    meta = TransformMeta.load(given.snapshot.objects, checkpoint)
-    if meta.failed().num_rows:
+    failed = TransformMeta.load(given.snapshot.objects, state.checkpoint).failed()
+    if is_stale(failed).any():
         raise DatasetInUse(
             f"the rows of the key in {name!r} are not erased yet: failed keys of {given.name!r} keep older rows",
-            hint="retry them (`floodmark retry`), then erase the key again",
+            hint="correct the function or the rows and retry them (`floodmark retry`), or drop the dataset "
+            f"(`floodmark drop {given.name} --cascade --yes`); then erase the key again",
             dataset=name,
             readers=[given.name],
         )

@@ -6,6 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -209,8 +210,25 @@ def _frames(count: int) -> str:
 
 # A function that returns a frame
 
+_CONTENT = "content:"
 _RETURN = "#"
 """Separates a state from a block number, for content that was already written before that block."""
+
+
+@dataclass(frozen=True)
+class FrameReport(RunReport):
+    """What a run of a function that returns a frame did."""
+
+    repeated: str = ""
+    """The state of a frame that was not written, because an earlier run, but not the last one, wrote this state."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the counts do not show."""
+        if not self.repeated:
+            return ()
+        what = "with this content" if self.repeated.startswith(_CONTENT) else f"of state {self.repeated!r}"
+        return (f"not written: an earlier run wrote the frame {what}",)
 
 
 class IngestFrame(Step):
@@ -250,6 +268,7 @@ class IngestFrame(Step):
         frame, state = self._call_function(dataset)
         is_keyed = dataset.strategy.is_keyed
         commits: list[Commit] = []
+        known, repeated = 0, ""
         if frame is not None:
             data, write_state = self._with_state(frame, state, is_keyed)
             if write_state is None:
@@ -258,9 +277,14 @@ class IngestFrame(Step):
                 snapshot = dataset.snapshot()
                 if is_keyed and state is None and has_state(snapshot, self.name, write_state):
                     write_state = self._repeated_state(snapshot, write_state)
-                if not has_state(snapshot, self.name, write_state):
+                if has_state(snapshot, self.name, write_state):
+                    known = _count_rows(data)
+                    repeated = "" if last_state(snapshot, self.name) == write_state else write_state
+                else:
                     commits = write_source_rows(dataset, data, source=self.name, state=write_state) or []
-        return ingest_report(self.name, lake, commits, 1, is_keyed, time.monotonic() - began)
+        report = ingest_report(self.name, lake, commits, 1, is_keyed, time.monotonic() - began)
+        facts = {**vars(report), "keys": report.keys + known, "unchanged": report.unchanged + known}
+        return FrameReport(**facts, repeated=repeated)
 
     def _repeated_state(self, snapshot: Snapshot, content: str) -> str:
         """The state of content that was written before: the last state, or a new one if other content came since."""
@@ -302,7 +326,7 @@ class IngestFrame(Step):
         if isinstance(data, StreamData):
             data = TableData(data.reader.read_all())
         if isinstance(data, TableData):
-            return data.table, f"content:{_content(data.table)}"
+            return data.table, f"{_CONTENT}{_content(data.table)}"
         if is_keyed:
             return frame, None
         raise BadStep(
@@ -310,6 +334,12 @@ class IngestFrame(Step):
             "cannot be compared with earlier writes",
             hint="return (frame, state) with a text that names this batch, or give the dataset a key",
         )
+
+
+def _count_rows(frame: Any) -> int:
+    """The rows of a frame; 0 if they are not known without computing it."""
+    data = recognise(frame)
+    return int(data.table.num_rows) if isinstance(data, TableData) else 0
 
 
 def _content(table: pa.Table) -> str:

@@ -315,14 +315,20 @@ def ingest_report(
     return RunReport(
         step=step,
         run=lake.runtime.random_bytes(16).hex() if commits else "",
-        keys=sum(commit.rows if not is_keyed else commit.new + commit.changed + commit.unchanged for commit in commits),
+        keys=sum(_batch_rows(commit) if is_keyed else commit.rows for commit in commits),
         called=calls,
         commits=len(commits),
         new=new,
         changed=sum(commit.changed for commit in commits),
         retracted=sum(commit.retracted for commit in commits),
+        unchanged=sum(commit.unchanged for commit in commits),
+        duplicates=sum(commit.duplicates for commit in commits),
         seconds=seconds,
     )
+
+
+def _batch_rows(commit: Commit) -> int:
+    return commit.new + commit.changed + commit.unchanged + commit.duplicates
 
 
 # Source states

@@ -150,6 +150,17 @@ def has_records(store: Store, key: str, offsets: I64) -> bool:
     return bool(np.isin(offsets, found).any())
 
 
+def count_operations(store: Store, key: str) -> I64 | None:
+    """How many records of a slice have each operation, 0 to 3; None if the file cannot be read."""
+    try:
+        with store.open(key) as source:
+            file = pq.ParquetFile(source)
+            found = file.read(columns=[file.schema_arrow.names[1]]).column(0).to_numpy()
+    except (StorageError, OSError, pa.ArrowException):
+        return None
+    return np.bincount(found, minlength=4)
+
+
 # Files with page checksums
 
 

@@ -182,6 +182,11 @@ class TransformMeta:
         refused = self.manifest.refused
         return self.of_version(version) if refused is not None and refused.version == version else self
 
+    def drop_retired(self) -> None:
+        """Delete all replaced files now: they may have keys and messages of failures. No run may be active."""
+        for _, name in self.manifest.retired:
+            self.objects.store.delete(self.objects.checkpoint_prefix + name)
+
     def to_table(self) -> pa.Table:
         """All processed keys: hash, time, whether the last call succeeded, and the run (null if it is not stored)."""
         failed = failed_keys.failed_hashes(self.failed())

@@ -198,7 +198,8 @@ class RunReport:
     `keys` is the number of processed keys, and `failed` of them have an error. The function was called for `called`
     keys (repeated calls count once), `reused` keys had stored results of an earlier run, and the other keys are gone
     from the inputs. `unchanged` keys were not processed: their new records differ only in columns that the step does
-    not read. Steps without transform keys count rows as `keys`, and frames or calls as `called`. `new`, `changed` and
+    not read. Steps without transform keys count rows as `keys`, and frames or calls as `called`; then `unchanged` rows
+    were there before, and `duplicates` were replaced by a later row of the same batch and key. `new`, `changed` and
     `retracted` count rows of all outputs. `positions` has the offset up to which each input is processed, by its name;
     -1 for none.
 
@@ -220,6 +221,7 @@ class RunReport:
     changed: int = 0
     retracted: int = 0
     unchanged: int = 0
+    duplicates: int = 0
     positions: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     skipped: int = 0
@@ -365,6 +367,8 @@ def refresh_report(step: str, run: str, rows: int, calls: int, commits: Sequence
         new=sum(commit.new for commit in commits),
         changed=sum(commit.changed for commit in commits),
         retracted=sum(commit.retracted for commit in commits),
+        unchanged=sum(commit.unchanged for commit in commits),
+        duplicates=sum(commit.duplicates for commit in commits),
         seconds=seconds,
     )
 
