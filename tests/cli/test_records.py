@@ -21,6 +21,25 @@ def test_tail_shows_the_newest_records_in_order(run, nine):
     assert offsets(run("tail", nine, "-n", "2", "--json")) == [7, 8]
 
 
+def test_pages_after_a_position_leave_out_rows_that_a_purge_carried(run, folder):
+    run("init")
+    file = folder / "people.csv"
+    file.write_text("id,city\n1,Oslo\n2,Rome\n3,Bari\n")
+    run("ingest", "people", str(file), "--key", "id")
+    run("delete", "people", "id=2")
+    at = run("changes", "people", "--json").json["position"]
+    run("purge", "people", "--before", "4", "--yes")
+    for city in ("Bergen", "Turin"):
+        file.write_text(f"id,city\n9,{city}\n")
+        run("ingest", "people", str(file))
+    found = []
+    for _ in range(3):
+        answer = run("changes", "people", "--since", at, "--limit", "2", "--json")
+        found += [record["city"] for record in answer.json["records"]]
+        at = answer.json["position"]
+    assert found == ["Bergen", "Bergen", "Turin"]
+
+
 def test_tail_of_fewer_records_shows_all(run, trips):
     assert offsets(run("tail", trips, "--json")) == [0, 1, 2]
 

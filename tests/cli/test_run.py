@@ -123,6 +123,7 @@ def test_json_has_every_count(run, orders):
         "state": "done",
         "keys": 3,
         "unchanged": 0,
+        "duplicates": 0,
         "failed": 1,
         "reused": 0,
         "commits": 1,
@@ -266,7 +267,7 @@ def test_full_run_of_an_external_table_retracts_what_is_gone(run, orders, folder
         connection.execute("delete from goods where item = 'nut'")
     connection.close()
     assert untimed(run("run", "update_goods").out).endswith("rows: nothing changed")
-    assert untimed(run("run", "update_goods", "--full").out) == "update_goods: 1 row read; rows: 1 retracted"
+    assert untimed(run("run", "update_goods", "--full").out) == "update_goods: 1 row read; rows: 1 retracted, 1 unchanged"
 
 
 # Failures of functions

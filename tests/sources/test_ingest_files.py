@@ -329,7 +329,7 @@ def test_two_sources_of_one_dataset_share_what_they_know(lake, put, tmp_path):
 def kill_after(monkeypatch, commits: int) -> None:
     """The process ends right after so many commits: nothing is noted any more."""
     left = [commits]
-    write = ingest.write_source_rows
+    write = ingest.SourceWrites.add
 
     def dying(*args, **options):
         found = write(*args, **options)
@@ -339,7 +339,7 @@ def kill_after(monkeypatch, commits: int) -> None:
             raise KeyboardInterrupt
         return found
 
-    monkeypatch.setattr(files, "write_source_rows", dying)
+    monkeypatch.setattr(ingest.SourceWrites, "add", dying)
 
 
 def test_file_that_changes_after_a_kill_is_known_to_be_there_in_part(lake, put, tmp_path, monkeypatch):
@@ -371,13 +371,13 @@ def test_file_that_changes_after_a_kill_before_its_commit_is_taken_in(lake, put,
 
 def test_file_that_is_written_to_while_it_is_read_is_refused(lake, put, tmp_path, monkeypatch):
     path = put("a.csv", 1)
-    write = ingest.write_source_rows
+    write = ingest.SourceWrites.add
 
     def meanwhile(*args, **options):
         path.write_text("id,price\n1,1\n2,1\n")
         return write(*args, **options)
 
-    monkeypatch.setattr(files, "write_source_rows", meanwhile)
+    monkeypatch.setattr(ingest.SourceWrites, "add", meanwhile)
     step = source(tmp_path, "*.csv")
     with pytest.raises(UnreadableFile, match="was modified while its rows were ingested"):
         step.run(lake)
@@ -451,14 +451,14 @@ def test_two_sources_of_one_dataset_in_a_bucket_do_not_overwrite_each_others_not
     lake = fm.Lake(Bucket())
     put("left/1.csv", 1)
     put("right/2.csv", 2)
-    write, met = ingest.write_source_rows, threading.Barrier(2)
+    write, met = ingest.SourceWrites.add, threading.Barrier(2)
 
     def together(*args, **options):
         with suppress(threading.BrokenBarrierError):  # one at a time: the other does not come
             met.wait(timeout=1)
         return write(*args, **options)
 
-    monkeypatch.setattr(files, "write_source_rows", together)
+    monkeypatch.setattr(ingest.SourceWrites, "add", together)
     sources = [fm.Source("orders", files=str(tmp_path / side / "*.csv"), name=side) for side in ("left", "right")]
     assert fm.Pipeline(sources).run(lake, workers=2).ok
     assert ids(lake) == [1, 2]

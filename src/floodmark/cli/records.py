@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -75,7 +76,7 @@ def changes(call: Invocation, name: str, since: int | Position | None, until: in
     end is refused too.
     """
     from floodmark.cli import row_output
-    from floodmark.ledger.position import first_after
+    from floodmark.ledger.position import Position, first_after
 
     dataset = call.lake()[name]
     snapshot = dataset.snapshot()
@@ -83,17 +84,18 @@ def changes(call: Invocation, name: str, since: int | Position | None, until: in
     start = last - snapshot.records if since is None else first_after(snapshot, dataset.name, since) - 1
     wanted = last if until is None else min(until, last)
     end = max(start, wanted if limit is None else min(wanted, start + limit))
+    at = dataset.position(end)
+    if isinstance(since, Position):  # the reader goes on: it knows rows that a purge has carried meanwhile
+        at = replace(at, records=since.records)
     if end == start:
         if call.as_json:
-            at = str(dataset.position(end))
-            output.emit(dataset=dataset.name, since=start, until=end, position=at, more=last > end, records=[])
+            output.emit(dataset=dataset.name, since=start, until=end, position=str(at), more=last > end, records=[])
         call.note(f"{dataset.name}: no records after offset {start}" + (f" up to {until}" if last > end else ""))
         return
-    table = dataset.changes_arrow(since=start, until=end)
+    table = dataset.changes_arrow(since=since if isinstance(since, Position) else start, until=end)
     if call.as_json:
         rows = row_output.row_objects(table)
-        at = str(dataset.position(end))
-        output.emit(dataset=dataset.name, since=start, until=end, position=at, more=last > end, records=rows)
+        output.emit(dataset=dataset.name, since=start, until=end, position=str(at), more=last > end, records=rows)
     elif limit is None:
         row_output.print_first_rows(call, table, "record")
     else:

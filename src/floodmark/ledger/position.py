@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import BadPosition
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 BEFORE_ALL = -1
 """The offset of the position before the first record."""
 
-_TEXT = re.compile(r"(?P<id>did:odf:f[0-9a-f]{68})/(-1|(?P<offset>[0-9]{1,19})/(?P<block>[0-9a-f]{64}))")
+_TEXT = re.compile(
+    r"(?P<id>did:odf:f[0-9a-f]{68})/(-1|(?P<offset>[0-9]{1,18})/(?P<block>[0-9a-f]{64})(/(?P<records>[0-9]{1,19}))?)"
+)
 _RESTART = "read the dataset from the start, then store its new Dataset.position()"
 
 
@@ -33,9 +35,18 @@ class Position:
     """The offset of the last record that was read; -1 before the first."""
     block: str = ""
     """The hash of the block with this record, in hex; empty before the first record."""
+    records: int = field(default=0, compare=False)
+    """The first offset that did not exist when the position was made; 0 if it was the one after this record.
+
+    `changes` leaves out rows that a purge has carried to later offsets: the reader knows them from before.
+    """
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "records", self.records or self.offset + 1)
 
     def __str__(self) -> str:
-        return "/".join((self.dataset_id, str(self.offset), *([self.block] if self.block else ())))
+        parts = [self.dataset_id, str(self.offset), *([self.block] if self.block else ())]
+        return "/".join([*parts, *([str(self.records)] if self.records != self.offset + 1 else ())])
 
     @classmethod
     def parse(cls, text: str) -> Position:
@@ -44,7 +55,9 @@ class Position:
         if found is None:
             hint = "give an offset, or a position as str(dataset.position()) writes it"
             raise BadPosition(f"{text!r} is not a position", hint=hint, since=text)
-        return cls(found["id"], int(found["offset"] or BEFORE_ALL), found["block"] or "")
+        return cls(
+            found["id"], int(found["offset"] or BEFORE_ALL), found["block"] or "", int(found["records"] or 0)
+        )
 
     def is_on(self, chain: Snapshot) -> bool:
         """Whether the chain of the dataset has this block at this record."""
@@ -56,11 +69,11 @@ def position_at(snapshot: Snapshot, name: str, offset: int | None) -> Position:
     at = snapshot.next_offset - 1 if offset is None else _as_offset(offset, "offset")
     dataset_id = str(snapshot.state.dataset_id)
     if at == BEFORE_ALL:
-        return Position(dataset_id, BEFORE_ALL)
+        return Position(dataset_id, BEFORE_ALL)  # nothing was read, whatever exists
     block = snapshot.block_of(at)
     if block is None:
         raise _beyond_end(snapshot, name, f"offset={at}", "give the offset of a record, or none for the newest")
-    return Position(dataset_id, at, block)
+    return Position(dataset_id, at, block, snapshot.next_offset)
 
 
 def first_after(snapshot: Snapshot, name: str, since: int | Position | None) -> int:

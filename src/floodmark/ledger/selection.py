@@ -153,7 +153,11 @@ def without_carried(selection: Selection, carried: Sequence[CarriedRecords], sta
 def select_interval(
     snapshot: Snapshot, name: str, since: int | Position | None, until: int | Position | None
 ) -> Selection:
-    """Select the existing records with offsets in (since, until]. Raises `BadPosition` if `since` is not among them."""
+    """Select the existing records with offsets in (since, until]. Raises `BadPosition` if `since` is not among them.
+
+    After a position, rows that a purge has carried since it was made are left out. A plain offset does not tell what
+    its reader has read.
+    """
     start = first_after(snapshot, name, since)
     last = offset_of(snapshot, name, until, "until")
     end = snapshot.next_offset if last is None else min(last + 1, snapshot.next_offset)
@@ -163,7 +167,10 @@ def select_interval(
             hint=f"read since {snapshot.purged_before - 1}: the first record left is {snapshot.purged_before}",
             purged_before=snapshot.purged_before,
         )
-    return select(snapshot, start, end)
+    selection = select(snapshot, start, end)
+    if not isinstance(since, Position):
+        return selection
+    return without_carried(selection, [one for one in snapshot.carried if one.start >= since.records], start)
 
 
 def readable_offsets(snapshot: Snapshot, name: str, as_of: AsOf) -> tuple[int, int]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from floodmark.errors import CodeLocation, FloodmarkError, NothingToWrite, UnreadableFile
+from floodmark.errors import CodeLocation, FloodmarkError, UnreadableFile
 from floodmark.ledger.data_input import FileData, Incoming, TableData, file_data
 from floodmark.ledger.strategy import MergeKind
 from floodmark.sources.file_log import SOURCE, Content, FileLog, SourceFile, take_files_turn
@@ -30,17 +30,16 @@ from floodmark.sources.found_files import (
 )
 from floodmark.sources.ingest import (
     DatasetDeclaration,
+    SourceWrites,
     has_state,
     ingest_report,
     open_or_create,
     source_state,
-    write_source_rows,
 )
 from floodmark.sources.keyed_files import FileDelivery, FileKeys, FileMerge
 from floodmark.transforms.step import RunReport, Step, StepStatus
 
 if TYPE_CHECKING:
-    from floodmark.ledger.commit import Commit
     from floodmark.ledger.data_input import Format
     from floodmark.ledger.snapshot import Snapshot
 
@@ -120,19 +119,17 @@ class IngestFiles(Step):
         """Ingest the new files. With `full`, every file is read, even with the same size and time."""
         began = time.monotonic()
         dataset = open_or_create(lake, self.output_names[0], self.declared)
-        commits: list[Commit] = []
+        writes = SourceWrites(dataset)
         changes, run_facts = FileChanges(), {}
         objects = dataset.snapshot().objects
         files = self.files()
         if full or self._may_be_new(dataset.snapshot(), files):
             with take_files_turn(objects):
-                run = _FilesRun(self, dataset, files, _load_log(dataset.snapshot()))
+                run = _FilesRun(self, dataset, files, _load_log(dataset.snapshot()), writes)
                 changes = run.find(full)
-                for file_commits in run.ingest(changes, full):
-                    commits += file_commits
+                run.ingest(changes, full)
                 run_facts = run.facts
-        is_keyed = dataset.strategy.is_keyed
-        report = ingest_report(self.name, lake, commits, len(commits), is_keyed, time.monotonic() - began)
+        report = ingest_report(self.name, lake, writes, len(writes.commits), time.monotonic() - began)
         return FilesReport(**vars(report), files=changes, **run_facts)
 
     def _may_be_new(self, snapshot: Snapshot, files: Sequence[SourceFile]) -> bool:
@@ -153,7 +150,8 @@ class IngestFiles(Step):
         name = self.output_names[0]
         if name not in lake:
             return FilesPlan(self.name, name, FileChanges(new=tuple(file.name for file in self.files())))
-        run = _FilesRun(self, lake[name], self.files(), _load_log(lake[name].snapshot()))
+        dataset = lake[name]
+        run = _FilesRun(self, dataset, self.files(), _load_log(dataset.snapshot()), SourceWrites(dataset))
         return FilesPlan(self.name, name, run.find(full=False))
 
     def pending(self, lake: Any) -> list[str]:
@@ -184,6 +182,7 @@ class _FilesRun:
     dataset: Any
     files: Sequence[SourceFile]
     log: FileLog
+    writes: SourceWrites
     superseded: list[str] = field(default_factory=list)
     deliveries: list[FileDelivery] = field(default_factory=list)
 
@@ -217,7 +216,7 @@ class _FilesRun:
         on_chain = partial(_is_on_chain, snapshot)
         return find_changes(self.log, FileSearch(self.step.patterns, self.files, self.kind == "upsert", on_chain))
 
-    def ingest(self, changes: FileChanges, full: bool) -> Iterator[list[Commit]]:
+    def ingest(self, changes: FileChanges, full: bool) -> None:
         """Write the files, each in one commit, in the order of their names."""
         log, old_names = self.log, {new: old for old, new in changes.renamed}
         new = self._to_read(changes, full)
@@ -225,12 +224,12 @@ class _FilesRun:
             if new:
                 log.begin([content for file in new if (content := self._delivered(file)) != log.taken.get(file.name)])
             for file in new:
-                yield self._ingest(file, old_names.get(file.name))
+                self._ingest(file, old_names.get(file.name))
             for old, name in changes.renamed:
                 if old in log.taken:
                     log.rename(old, name)
             if self.kind == "snapshot":
-                yield self._restore_snapshot([old for old, _ in changes.renamed])
+                self._restore_snapshot([old for old, _ in changes.renamed])
             log.gone = (log.gone - set(changes.repeated)) | set(changes.vanished)
             log.end()
             log.head = log.head or self.dataset.snapshot().head.text
@@ -257,7 +256,7 @@ class _FilesRun:
             return Content(sha256, file.name)
         return new_delivery(Content(sha256, file.name), partial(_is_on_chain, self.dataset.snapshot()))
 
-    def _ingest(self, file: SourceFile, old_name: str | None) -> list[Commit]:
+    def _ingest(self, file: SourceFile, old_name: str | None) -> None:
         """Write one file."""
         log = self.log
         if not _is_text(file.name):
@@ -274,26 +273,26 @@ class _FilesRun:
         elif log.begun.get(file.name) != content:  # it has changed meanwhile
             log.begin([content])
         if log.seen[file.name].size == 0 and not has_rows(log, file, self.kind == "upsert"):
-            return []  # it has changed meanwhile
+            return  # it has changed meanwhile
         if self.kind == "snapshot" and any(name > file.name for name in log.taken):
             self.superseded.append(file.name)
             log.mark_ingested(content)
-            return []
+            return
         state = None if is_again else content.state
-        commits = self._merge(file, content, state, old_name) if self.kind == "upsert" else self._write(file, state)
-        if commits is None:
+        if not (self._merge(file, content, state, old_name) if self.kind == "upsert" else self._write(file, state)):
             log.empty.add(file.name)
-            return []
+            return
         log.mark_ingested(content)
         if old_name is not None:
             log.rename(old_name, file.name)
         if self.kind in ("append", "changelog") and not log.seen[file.name].matches(file.path):
             raise self._changed(file, "was modified while its rows were ingested")
-        return commits
 
-    def _write(self, file: SourceFile, state: str | None) -> list[Commit] | None:
+    def _write(self, file: SourceFile, state: str | None) -> bool:
+        """Write the rows of a file; False if it has none."""
         delivery = {} if state is None else {"source": SOURCE, "state": state}
-        return write_source_rows(self.dataset, self._data(file), **delivery)
+        data = self._data(file)
+        return self.writes.add(lambda: self.dataset.write(data, **delivery))
 
     def _data(self, file: SourceFile) -> FileData:
         """The rows of a file. The types of a new dataset fit all files that are there."""
@@ -308,10 +307,11 @@ class _FilesRun:
         paths, hive = tuple(one.paths[0] for one in peers), tuple(one.hive[0] for one in peers)
         return replace(data, peers=FileData(paths, data.format, hive))
 
-    def _merge(
-        self, file: SourceFile, content: Content, state: str | None, old_name: str | None
-    ) -> list[Commit] | None:
-        """Write the rows of a file that belong to it, and those of other files for keys that it has no more."""
+    def _merge(self, file: SourceFile, content: Content, state: str | None, old_name: str | None) -> bool:
+        """Write the rows of a file that belong to it, and those of other files for keys that it has no more.
+
+        False if there are none.
+        """
         present = partial(_present, self.by_name, self.step.patterns)
         delivery = FileDelivery(content, self.keys, self.log, present, self.step.read, old_name)
         self.deliveries.append(delivery)
@@ -323,21 +323,18 @@ class _FilesRun:
         noted = None if state is None else source_state(SOURCE, state)
         ledger = parts.ledger
         merge = partial(FileMerge, ledger.name, ledger.runtime, data, noted, cache=parts.rows.cache, delivery=delivery)
-        try:
-            commit: Commit = ledger.write(snapshot, merge)
-        except NothingToWrite:
-            return None
-        parts.rows.fold_if_due()
-        parts.timeline.follow()
-        return [commit] if parts.ledger.snapshot().head != snapshot.head else []
+        written = self.writes.add(lambda: ledger.write(snapshot, merge))
+        if written:
+            parts.rows.fold_if_due()
+            parts.timeline.follow()
+        return written
 
-    def _restore_snapshot(self, old_names: Sequence[str]) -> list[Commit]:
+    def _restore_snapshot(self, old_names: Sequence[str]) -> None:
         """Write the last file again if the file after it has another name now, before it."""
         last = max(self.log.taken, default="")
         file = self.by_name.get(last)
-        if file is None or not any(old > last for old in old_names):
-            return []
-        return self._write(file, None) or []
+        if file is not None and any(old > last for old in old_names):
+            self._write(file, None)
 
     def _changed(self, file: SourceFile, what: str) -> UnreadableFile:
         """The rows of a changed file that are already in the dataset cannot be identified."""

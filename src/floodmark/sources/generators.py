@@ -19,6 +19,7 @@ from floodmark.ledger.data_input import StreamData, TableData, recognise
 from floodmark.sources.ingest import (
     DatasetDeclaration,
     OutputWrite,
+    SourceWrites,
     Spool,
     WriteMode,
     check_has_key,
@@ -27,7 +28,6 @@ from floodmark.sources.ingest import (
     ingest_report,
     last_state,
     open_or_create,
-    write_source_rows,
 )
 from floodmark.storage.scratch import staging_area
 from floodmark.transforms.specs import InputSpec, OutputSpec, as_list, as_output
@@ -266,13 +266,12 @@ class IngestFrame(Step):
         began = time.monotonic()
         dataset = open_or_create(lake, self.output_names[0], self.declared)
         frame, state = self._call_function(dataset)
-        is_keyed = dataset.strategy.is_keyed
-        commits: list[Commit] = []
+        is_keyed, writes = dataset.strategy.is_keyed, SourceWrites(dataset)
         known, repeated = 0, ""
         if frame is not None:
             data, write_state = self._with_state(frame, state, is_keyed)
             if write_state is None:
-                commits = write_source_rows(dataset, data) or []
+                writes.add(lambda: dataset.write(data))
             else:
                 snapshot = dataset.snapshot()
                 if is_keyed and state is None and has_state(snapshot, self.name, write_state):
@@ -281,8 +280,8 @@ class IngestFrame(Step):
                     known = _count_rows(data)
                     repeated = "" if last_state(snapshot, self.name) == write_state else write_state
                 else:
-                    commits = write_source_rows(dataset, data, source=self.name, state=write_state) or []
-        report = ingest_report(self.name, lake, commits, 1, is_keyed, time.monotonic() - began)
+                    writes.add(lambda: dataset.write(data, source=self.name, state=write_state))
+        report = ingest_report(self.name, lake, writes, 1, time.monotonic() - began)
         facts = {**vars(report), "keys": report.keys + known, "unchanged": report.unchanged + known}
         return FrameReport(**facts, repeated=repeated)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -295,34 +295,42 @@ def open_or_create(lake: Any, name: str, declared: DatasetDeclaration | None) ->
     return lake.create(name, exist_ok=True) if declared is None else declared.make(lake)
 
 
-def write_source_rows(dataset: Any, data: Any, **options: Any) -> list[Commit] | None:
-    """Write data; a list with the commit if it changed anything, None if there are no rows."""
-    before = dataset.snapshot().head
-    try:
-        commit = dataset.write(data, **options)
-    except NothingToWrite:
-        return None
-    if commit.rows == 0 and not dataset.strategy.is_keyed:
-        return None  # without a key, data without rows changes nothing
-    return [commit] if dataset.snapshot().head != before else []
+@dataclass
+class SourceWrites:
+    """The writes of one run of a source: the commits that changed the dataset, and those whose rows it had before."""
+
+    dataset: Any
+    commits: list[Commit] = field(default_factory=list)
+    idle: list[Commit] = field(default_factory=list)
+
+    def add(self, write: Callable[[], Commit]) -> bool:
+        """Write, and count the rows; False if there are none."""
+        before = self.dataset.snapshot().head
+        try:
+            commit = write()
+        except NothingToWrite:
+            return False
+        if commit.rows == 0 and not self.dataset.strategy.is_keyed:
+            return False  # without a key, data without rows changes nothing
+        (self.idle if self.dataset.snapshot().head == before else self.commits).append(commit)
+        return True
 
 
-def ingest_report(
-    step: str, lake: Any, commits: Sequence[Commit], calls: int, is_keyed: bool, seconds: float
-) -> RunReport:
+def ingest_report(step: str, lake: Any, writes: SourceWrites, calls: int, seconds: float) -> RunReport:
     """The report of a source's run; `calls` is the number of files or function calls."""
-    new = sum(commit.new if is_keyed else commit.rows for commit in commits)
+    commits, is_keyed = writes.commits, writes.dataset.strategy.is_keyed
+    batches = [*commits, *writes.idle]
     return RunReport(
         step=step,
         run=lake.runtime.random_bytes(16).hex() if commits else "",
-        keys=sum(_batch_rows(commit) if is_keyed else commit.rows for commit in commits),
+        keys=sum(_batch_rows(commit) if is_keyed else commit.rows for commit in batches),
         called=calls,
         commits=len(commits),
-        new=new,
+        new=sum(commit.new if is_keyed else commit.rows for commit in commits),
         changed=sum(commit.changed for commit in commits),
         retracted=sum(commit.retracted for commit in commits),
-        unchanged=sum(commit.unchanged for commit in commits),
-        duplicates=sum(commit.duplicates for commit in commits),
+        unchanged=sum(commit.unchanged for commit in batches),
+        duplicates=sum(commit.duplicates for commit in batches),
         seconds=seconds,
     )
 
