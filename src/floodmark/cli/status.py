@@ -76,6 +76,7 @@ def status(call: Invocation, names: tuple[str, ...], labels: dict[str, str], fil
     found = [_read_state(partial(node_status, pipeline, node, lake), node) for node in nodes]
     found = [replace(one, new_files=_new_files(pipeline, one.node, lake)) for one in found]
     datasets, damaged = ([], {}) if names or labels else summarise(lake)
+    datasets = [_with_last_result(one, lake) for one in datasets]
     removed = pipeline.removed(lake) if not names and not labels else ()
     if call.as_json:
         described = [one.fields for one in found]
@@ -151,6 +152,18 @@ def _read_state(look: Callable[[], StepStatus], node: PipelineNode) -> _NodeStat
         return _NodeState(node, waits=error.message)
     except FloodmarkError as error:
         return _NodeState(node, error=error)
+
+
+def _with_last_result(one: DatasetSummary, lake: Lake) -> DatasetSummary:
+    """The dataset with what its newest results changed, which its block does not say."""
+    from floodmark.chain.ids import DatasetId, Multihash
+    from floodmark.ledger.create import dataset_objects
+    from floodmark.ledger.log import last_result
+
+    if one.kind != "derivative" or one.last_change:
+        return one
+    objects = dataset_objects(lake.store, DatasetId.parse(one.id))
+    return replace(one, last_change=last_result(objects, Multihash.parse(one.head)))
 
 
 def _dataset_row(one: DatasetSummary, now: datetime) -> TableRow:
