@@ -55,9 +55,7 @@ class Position:
         if found is None:
             hint = "give an offset, or a position as str(dataset.position()) writes it"
             raise BadPosition(f"{text!r} is not a position", hint=hint, since=text)
-        return cls(
-            found["id"], int(found["offset"] or BEFORE_ALL), found["block"] or "", int(found["records"] or 0)
-        )
+        return cls(found["id"], int(found["offset"] or BEFORE_ALL), found["block"] or "", int(found["records"] or 0))
 
     def is_on(self, chain: Snapshot) -> bool:
         """Whether the chain of the dataset has this block at this record."""

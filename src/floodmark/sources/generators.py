@@ -14,7 +14,6 @@ import pyarrow as pa
 from floodmark.derive.run import take_dataset_turn, take_turn
 from floodmark.errors import BadFunction, BadResult, BadStep, CodeLocation, FloodmarkError
 from floodmark.functions.frames import to_table
-from floodmark.ledger.commit import Commit
 from floodmark.ledger.data_input import StreamData, TableData, recognise
 from floodmark.sources.ingest import (
     DatasetDeclaration,
@@ -44,7 +43,6 @@ from floodmark.transforms.step import (
 )
 
 if TYPE_CHECKING:
-    from floodmark.ledger.commit import Commit
     from floodmark.ledger.snapshot import Snapshot
 
 
