@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from floodmark.provenance.tree import ForwardProvenance, Provenance
     from floodmark.rows.erase import EraseReport
     from floodmark.view import View
+    from floodmark.views.definition import RefreshPolicy
 
 
 class Lake:
@@ -154,6 +155,7 @@ class Lake:
         select: Mapping[str, str | Udf | tuple[Udf, Sequence[str]]] | None = None,
         where: str | None = None,
         sql: str | None = None,
+        refresh: RefreshPolicy | None = None,
     ) -> View:
         """Declare a query whose result is stored as a dataset and updated by `refresh`; or open an existing view.
 
@@ -161,13 +163,14 @@ class Lake:
         `select` (default: all) and a `where` condition for its rows. A column is SQL text, a udf, or (udf, [columns
         that it takes]). Declaring analyses the query, which starts Spark, unless the view already has this definition.
         Nothing is computed before `refresh`. Another definition for an existing view is a new version of it. With only
-        a name, the existing view is opened.
+        a name, the existing view is opened. `refresh="incremental"` refuses a query that cannot be maintained in parts.
         """
         from floodmark import view as view_module  # imported here: lakes without views load faster
 
-        if all(given is None for given in (source, select, where, sql)):
+        if all(given is None for given in (source, select, where, sql, refresh)):
             return view_module.open_view(self, name)
-        return view_module.declare_view(self, name, source=source, select=select, where=where, sql=sql)
+        given = {"source": source, "select": select, "where": where, "sql": sql, "refresh": refresh}
+        return view_module.declare_view(self, name, **given)
 
     def views(self) -> list[View]:
         """All views in alphabetical order."""

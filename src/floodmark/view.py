@@ -37,6 +37,7 @@ from floodmark.views.stored_definition import StoredView, require_stored_view
 
 if TYPE_CHECKING:
     from floodmark.functions.udf import Udf
+    from floodmark.views.delta_rules import OperatorRule
     from floodmark.views.plan import RefreshPlan, RefreshReport
 
 P = ParamSpec("P")
@@ -143,7 +144,7 @@ class View(Dataset):
 
     @property
     def refresh_kind(self) -> RefreshKind:
-        """How it is refreshed: by changed input rows, groups or join keys, or as a whole."""
+        """How it is refreshed: by changed input rows, groups or join keys, changes by operator, or as a whole."""
         return self.analysis.kind
 
     @property
@@ -155,6 +156,13 @@ class View(Dataset):
     def refresh_keys(self) -> tuple[str, ...]:
         """The columns of the groups or join keys; empty if the view is refreshed as a whole."""
         return self.analysis.t
+
+    def explain(self) -> OperatorRule | None:
+        """The query as a tree, with the rule by which changes are carried through each operator; `print` it.
+
+        None if the view is refreshed by changed records, groups or join keys as a whole, without a rule per operator.
+        """
+        return self.analysis.rules
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -260,12 +268,15 @@ def list_views(lake: LakeLike) -> list[View]:
     return views
 
 
-def declare_view(lake: LakeLike, name: str, *, source: Any, select: Any, where: Any, sql: Any) -> View:
+def declare_view(
+    lake: LakeLike, name: str, *, source: Any, select: Any, where: Any, sql: Any, refresh: Any = None
+) -> View:
     """The view with this name and definition; created if it does not exist."""
     from floodmark.views.declare import declare
 
     names.check_name(name)
-    declare(lake, name, define(name, sql=sql, source=_resolve_source(lake, name, source), select=select, where=where))
+    given = _resolve_source(lake, name, source)
+    declare(lake, name, define(name, sql=sql, source=given, select=select, where=where, refresh=refresh))
     return open_view(lake, name)
 
 

@@ -31,11 +31,8 @@ JOINS = [
     "select origin, count(*) n, max(temp) t from flights join weather using (origin) group by origin",
     "select f.carrier, f.id, g.id other from flights f join flights g on f.carrier = g.carrier and f.id < g.id",
 ]
-EVERYTHING = [
-    "select * from flights limit 3",
-    "select id, rank() over (order by delay) r from flights",
+CHANGES = [
     "select * from flights where origin in (select origin from weather)",
-    "select id from flights where delay > (select avg(delay) from flights)",
     "select origin from flights union all select origin from weather",
     "select id, explode(split(carrier, '')) c from flights",
     "select carrier, day, count(*) n from flights group by rollup (carrier, day)",
@@ -48,6 +45,11 @@ EVERYTHING = [
     "select carrier, count(*) n from flights join weather using (origin) group by carrier",
     "select f.id, f.origin, l.at from flights f join log l on f.origin = l.at",
     "select f.id a, g.id b from flights f join flights g on f.id = g.day",
+]
+EVERYTHING = [
+    "select * from flights limit 3",
+    "select id, rank() over (order by delay) r from flights",
+    "select id from flights where delay > (select avg(delay) from flights)",
     "select id, rand() r from flights",
     "select id, current_date() d from flights",
 ]
@@ -70,6 +72,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, spark) -> Lake:
         *(("rows", query) for query in RECORDS),
         *(("groups", query) for query in GROUPS),
         *(("join", query) for query in JOINS),
+        *(("changes", query) for query in CHANGES),
         *(("whole", query) for query in EVERYTHING),
     ],
 )

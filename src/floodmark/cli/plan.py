@@ -30,7 +30,7 @@ _KINDS = {
     "keyed": "keyed: the rows of these keys, from every input",
     "cross": "cross: the changes of one side with all rows of the other",
 }
-_NOUNS = {"rows": "row", "groups": "group", "join": "join key", "whole": "row"}
+_NOUNS = {"rows": "row", "groups": "group", "join": "join key", "changes": "row", "whole": "row"}
 _INPUTS = [TableColumn("input"), TableColumn("done up to", is_number=True), TableColumn("head", is_number=True)]
 _INPUTS += [TableColumn("new records", is_number=True), TableColumn("keys", is_number=True), TableColumn("to be read")]
 

@@ -285,6 +285,8 @@ def describe_refresh(view: View) -> str:
     """How a view is refreshed, as the end of a sentence."""
     if view.refresh_kind == "whole":
         return f"a refresh computes everything, because {view.whole_reason}"
+    if view.refresh_kind == "changes":
+        return f"a refresh carries the changes of {', '.join(view.inputs)} through the query"
     unit = refresh_unit(view.refresh_kind, view.refresh_keys)
     return f"a refresh computes changed {unit} of {', '.join(view.inputs)}"
 
@@ -298,5 +300,7 @@ def refresh_unit(kind: RefreshKind, by: Sequence[str]) -> str:
             return f"groups ({', '.join(by)})"
         case "join":
             return f"join keys ({', '.join(by)})"
+        case "changes":
+            return "changes"
         case _:
             return "everything"

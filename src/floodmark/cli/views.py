@@ -178,6 +178,9 @@ def _describe(call: Invocation, lake: Lake, one: View) -> None:
     click.echo(f"{one.name}: {targets.describe_refresh(one)}")
     for line in one.definition.shown_query.strip().splitlines():
         click.echo(f"  {escape_control_characters(line)}")
+    if (rules := one.explain()) is not None:
+        for line in rules.lines():
+            click.echo(escape_control_characters(line))
     behind = f" ({output.format_count(standing.behind, 'new record')})" if standing.behind else ""
     click.echo(f"{standing.state}{behind}")
 
@@ -308,6 +311,8 @@ def _changes(report: RefreshReport) -> str:
             return f"{records} in {output.format_count(report.keys, 'group')}"
         case "join":
             return f"{records} with {output.format_count(report.keys, 'join key')}"
+        case "changes":
+            return f"{records} carried through the query"
         case _:
             return records
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from floodmark.sources.external_table import ExternalTable
     from floodmark.timeline.settings import Settings
     from floodmark.transforms.step import Step
-    from floodmark.views.definition import ViewDefinition
+    from floodmark.views.definition import RefreshPolicy, ViewDefinition
 
 
 Labels = Mapping[str, str]
@@ -266,6 +266,7 @@ class ViewSpec:
     select: Mapping[str, Any] | None = None
     where: str | None = None
     labels: Labels | None = None
+    refresh: RefreshPolicy | None = None
     place: CodeLocation | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -278,7 +279,13 @@ class ViewSpec:
         """The definition of the view."""
         from floodmark.views.definition import define
 
-        return define(self.name, sql=self.sql, source=self.read_from, select=self.select, where=self.where)
+        return define(self.name, **self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """The options of `Lake.view`."""
+        given = {"sql": self.sql, "source": self.read_from, "select": self.select, "where": self.where}
+        return {**given, "refresh": self.refresh}
 
     @property
     def read_from(self) -> str | None:
@@ -294,4 +301,4 @@ class ViewSpec:
 
     def open(self, lake: Any) -> Any:
         """Declare the view in a lake and open it. Starts no Spark if the view already has this definition."""
-        return lake.view(self.name, sql=self.sql, source=self.read_from, select=self.select, where=self.where)
+        return lake.view(self.name, **self._options)

@@ -36,7 +36,8 @@ from floodmark.storage.arrays import I64
 from floodmark.views.analysis import OFFSET_COLUMN, InputUse
 from floodmark.views.changed_rows import LocalRows, SparkRows, read_all_rows, read_rows_at
 from floodmark.views.definition import UdfColumn, resolve_udf
-from floodmark.views.evaluator import Evaluator, IsolatedSession, empty_result
+from floodmark.views.delta_cache import delta_run
+from floodmark.views.evaluator import Evaluator, IsolatedSession, convert_refresh_errors, empty_result
 from floodmark.views.functions import Failures, load_failures
 from floodmark.views.snapshot import ViewNote
 from floodmark.views.sources import ViewInputSnapshot
@@ -56,7 +57,11 @@ class ViewReplay:
     def replay(self, output: OpenedDataset, transaction: Transaction, origin: Origin) -> tuple[int, Comparison]:
         """The number of keys and their comparison; `NotReplayable` when something needed is missing."""
         view, layout = _known(output, transaction, origin)
-        keys = None if view.analysis.kind == "whole" else read_transaction_keys(output, transaction, view.analysis.t)
+        keys = (
+            None
+            if view.analysis.kind in ("whole", "changes")
+            else read_transaction_keys(output, transaction, view.analysis.t)
+        )
         return self._replayed(output, transaction, origin, view, layout, keys)
 
     def replay_others(self, output: OpenedDataset, newest: Transaction, origin: Origin) -> tuple[int, Comparison]:
@@ -140,9 +145,14 @@ class ViewReplay:
         failed: Failures | None,
     ) -> pa.Table:
         columns = view.definition.udfs
+        if view.analysis.kind == "changes" and session.has_plans:
+            evaluator = Evaluator(output.name, view.analysis, frozenset(), session)
+            with convert_refresh_errors(output.name):
+                table: pa.Table = evaluator.complete(delta_run(view.analysis, sources, session).whole()).toArrow()
+            return table
         evaluator = Evaluator(output.name, view.analysis, frozenset(c.name for c in columns), session)
         is_empty = all(isinstance(some, LocalRows) and not some.table.num_rows for some in rows.values())
-        if is_empty and view.analysis.kind != "whole":
+        if is_empty and view.analysis.kind not in ("whole", "changes"):
             answer: TableData | SparkData = empty_result(evaluator.columns, view.analysis.stored)
         else:
             answer = evaluator.evaluate(rows)

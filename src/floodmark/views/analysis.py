@@ -14,8 +14,9 @@ from floodmark.errors import ViewChanged
 from floodmark.ledger.schema import Layout, check_distinct, derive_layout, vocabulary
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import schema_from_text, schema_to_text, strategy_of
+from floodmark.views.delta_rules import OperatorRule
 
-RefreshKind = Literal["rows", "groups", "join", "whole"]
+RefreshKind = Literal["rows", "groups", "join", "changes", "whole"]
 REFRESH_KINDS: tuple[RefreshKind, ...] = get_args(RefreshKind)
 
 OFFSET_COLUMN = "floodmark_offset"
@@ -81,7 +82,8 @@ class Analysis:
     """How a view is refreshed.
 
     T (`t`) is a set of columns with this property: the query over only the input rows with certain values of T gives
-    exactly the view's rows with these values. A view of kind `whole` has no T, and `why` is the reason.
+    exactly the view's rows with these values. A view of kind `whole` has no T, and `why` is the reason. In a view of
+    kind `changes`, T only identifies the view's rows: changes are carried through the operators by `rules`.
     """
 
     kind: RefreshKind
@@ -96,6 +98,7 @@ class Analysis:
     inject: Mapping[str, tuple[tuple[str, str], ...]]  # alias → (name in the query's table, column of the input)
     schemas: str  # `schemas_digest` of the inputs when the query was analysed
     settings: Mapping[str, str] = field(default_factory=dict)  # the Spark settings that affect the meaning of the query
+    rules: OperatorRule | None = None  # how each operator is maintained; None for kinds that need no rules
 
     @property
     def lookup(self) -> tuple[str, ...]:
@@ -125,6 +128,7 @@ class Analysis:
             "inject": {alias: [list(pair) for pair in pairs] for alias, pairs in self.inject.items()},
             "schemas": self.schemas,
             "settings": dict(self.settings),
+            "rules": None if self.rules is None else self.rules.to_json(),
         }
 
     @classmethod
@@ -148,6 +152,7 @@ class Analysis:
             },
             schemas=document["schemas"],
             settings={str(name): str(value) for name, value in document["settings"].items()},
+            rules=None if document["rules"] is None else OperatorRule.from_json(document["rules"]),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +31,16 @@ from floodmark.views.analysis import (
     InputUse,
     schemas_digest,
 )
+from floodmark.views.catalyst import optimize
 from floodmark.views.classification import (
     Classification,
     Query,
+    can_be_key,
     check_resolved,
     check_result_names,
     classify,
     depends_on_order,
+    find_nondeterminism,
     only_passes_through,
     result_columns,
     shown_columns,
@@ -45,7 +48,8 @@ from floodmark.views.classification import (
     udf_field,
 )
 from floodmark.views.definition import UdfColumn, ViewDefinition
-from floodmark.views.query_plan import named_columns, used_columns
+from floodmark.views.delta_rules import Facts, find_rules, key_of
+from floodmark.views.query_plan import UnreadablePlan, named_columns, used_columns
 from floodmark.views.sources import input_schema_of
 from floodmark.views.spark_sql import inject_columns, isolated_session, meaning_settings
 
@@ -215,6 +219,12 @@ class _AnalysedQuery:
             return Classification("whole", "it uses a function whose value may differ in each run")
         return classified
 
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the result is the same in each run, but for what SQL leaves open."""
+        is_current = _CURRENT_TIME.search(self.text) is not None
+        return self.plan.is_deterministic and not is_current and find_nondeterminism(self.query.plan) is None
+
     def is_equivalent_to(self, other: _AnalysedQuery) -> bool:
         """Whether it has the same result columns and classification, and only passes the injected columns through."""
         injected = {name for pairs in self.tables.inject.values() for name, _ in pairs}
@@ -243,7 +253,8 @@ class _Analyser:
             )
         for variant in self._variants(first):
             if variant.is_equivalent_to(first) and (kind != "rows" or variant.classified.t):
-                return self._analysis(variant, variant.classified)
+                analysis = self._analysis(variant, variant.classified)
+                return analysis if kind != "whole" else self._by_rules(variant, analysis)
         if self.definition.udfs:
             raise BadView("the view does not identify the rows of its input", hint="use plain columns in select=")
         return self._analysis(first, Classification("whole", _ROWS_NOT_IDENTIFIED))
@@ -384,6 +395,30 @@ class _Analyser:
             schemas=schemas_digest(variant.tables.sources.values()),
             settings=meaning_settings(self.spark),
         )
+
+    def _by_rules(self, variant: _AnalysedQuery, analysis: Analysis) -> Analysis:
+        """The analysis of a query without T: changes are carried through its operators if each has a rule."""
+        if not variant.is_deterministic or any(use.computed for use in analysis.sources):
+            return analysis
+        query = optimize(self.spark, variant.text, variant.tables.schemas())
+        try:
+            maintained = find_rules(query.tree, {alias: source.key for alias, source in self.sources.items()})
+        except UnreadablePlan:
+            return analysis
+        rules = maintained.rule
+        if rules.reason is not None:
+            return replace(analysis, rules=rules)
+        key = self._natural_key(analysis, maintained.facts)
+        if key is None:
+            return replace(analysis, kind="changes", why=None, t=(ROW_COLUMN,), rules=rules)
+        parts = {"t": key, "key": key, "hidden": pa.schema([]), "identity": False}
+        return replace(analysis, kind="changes", why=None, rules=rules, **parts)
+
+    def _natural_key(self, analysis: Analysis, facts: Facts) -> tuple[str, ...] | None:
+        """Columns of the result that identify a row; None if there are none."""
+        fields = dict(zip(facts.output, analysis.columns, strict=True))
+        key = key_of(facts, frozenset(one for one, field in fields.items() if can_be_key(field.type)))
+        return None if key is None else tuple(fields[one].name for one in facts.output if one in key)
 
     def _use(self, alias: str, variant: _AnalysedQuery, classified: Classification) -> InputUse:
         source = variant.tables.sources[alias]

@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from floodmark.columns.plan import BackfillOptions
 from floodmark.derive.commit import QueryResult
-from floodmark.derive.inputs import LakeLike
+from floodmark.derive.inputs import InputSnapshot, LakeLike
 from floodmark.derive.positions import blocks_at
 from floodmark.engine.progress import Progress
 from floodmark.engine.rounds import TaskRunner
+from floodmark.errors import QueryFailed
 from floodmark.functions.udf import Udf
 from floodmark.ledger.commit import Commit
 from floodmark.ledger.data_input import SparkData, TableData
@@ -77,6 +78,8 @@ class RefreshAttempt:
                 stale, is_whole = self._stale, view_snapshot.analysis.kind == "whole"
                 if stale is not None or (is_whole and (self._records or self.retry_errors)):
                     return self._refresh_whole(publisher, stale)
+                if view_snapshot.analysis.kind == "changes":
+                    return self._carry_changes(publisher)
                 if is_whole:
                     return self._refresh_nothing(publisher)
                 return self._touched(publisher)
@@ -113,17 +116,84 @@ class RefreshAttempt:
     def _refresh_whole(self, publisher: ViewPublisher, stale: str | None) -> RefreshReport:
         view_snapshot = self.view_snapshot
         with _timed("everything"):
-            inputs = {
-                source.alias: read_all_rows(source, view_snapshot.analysis, self._session)
-                for source in view_snapshot.sources
-            }
-            answer = self._answer(inputs)
+            answer = self._whole_answer()
             computed = self._computed(answer, publisher.folder, publisher.progress)
             failed = Failures().joined({} if computed is None else computed.errors)
             note = self._note(failed, keys=0, computed=computed)
             with convert_refresh_errors(view_snapshot.name):
                 commit = publisher.publish_all(answer if computed is None else computed.answer, note, failed)
         return self._report(commit, stale, 0, computed)
+
+    def _whole_answer(self) -> TableData | SparkData:
+        view_snapshot = self.view_snapshot
+        if self._has_plan:
+            from floodmark.views.delta_cache import delta_run
+            from floodmark.views.delta_run import as_data
+
+            with convert_refresh_errors(view_snapshot.name):
+                run = delta_run(view_snapshot.analysis, view_snapshot.sources, self._session)
+                return as_data(self._evaluator.complete(run.whole()))
+        inputs = {
+            source.alias: read_all_rows(source, view_snapshot.analysis, self._session)
+            for source in view_snapshot.sources
+        }
+        return self._answer(inputs)
+
+    # Refresh by changes carried through the query
+
+    def _carry_changes(self, publisher: ViewPublisher) -> RefreshReport:
+        from floodmark.views.bag import apply_changes
+        from floodmark.views.delta_cache import delta_run
+        from floodmark.views.table_changes import WholeInstead
+
+        view_snapshot = self.view_snapshot
+        try:
+            self._check_can_carry()
+            with _timed("changes"), convert_refresh_errors(view_snapshot.name):
+                positions = view_snapshot.positions
+                run = delta_run(view_snapshot.analysis, view_snapshot.sources, self._session, positions)
+                rows, weights = run.changes()
+            view = InputSnapshot(
+                view_snapshot.name, str(view_snapshot.snapshot.state.dataset_id), view_snapshot.snapshot, self.cache
+            )
+            with _timed("rows"):
+                after = apply_changes(view, view_snapshot.analysis, rows, weights)
+        except WholeInstead as reason:
+            return self._refresh_whole(publisher, str(reason))
+        except QueryFailed as error:  # the query itself may fail, too, and then the refresh does
+            _log.warning("view %s: the changes could not be carried through its query: %s", view_snapshot.name, error)
+            return self._refresh_whole(publisher, "the changes could not be carried through the query")
+        if not after.keys.num_rows:
+            return self._refresh_nothing(publisher)
+        note = self._note(self._failures, keys=after.keys.num_rows, computed=None)
+        with _timed("commit"), convert_refresh_errors(view_snapshot.name):
+            commit = publisher.publish_some(TableData(after.rows), after.keys, note, self._failures)
+        return self._report(commit, None, after.keys.num_rows, None)
+
+    @cached_property
+    def _has_plan(self) -> bool:
+        """Whether the query is run by a plan with a rule for each operator."""
+        if self.view_snapshot.analysis.kind != "changes":
+            return False
+        from floodmark.views.delta_cache import plan_of
+        from floodmark.views.table_changes import WholeInstead
+
+        try:
+            plan_of(self.view_snapshot.analysis, self.view_snapshot.sources, self._session)
+        except WholeInstead:
+            return False
+        return True
+
+    def _check_can_carry(self) -> None:
+        """Refuse to carry changes through the query if its inputs as they were cannot be read, or the rows differ."""
+        from floodmark.views.table_changes import WholeInstead
+
+        note = self.view_snapshot.note
+        if note is None or not note.by_plan:
+            raise WholeInstead("it was computed from its SQL text, without a plan")
+        for source in self.view_snapshot.sources:
+            if note.purged.get(source.dataset_id, 0) != source.purged_before:
+                raise WholeInstead(f"records of {source.name!r} were purged")
 
     # Refresh of the changed keys
 
@@ -173,7 +243,7 @@ class RefreshAttempt:
     def _answer(self, inputs: Mapping[str, LocalRows | SparkRows]) -> TableData | SparkData:
         """The result of the query. Spark is not called when there are no rows, except for a whole refresh."""
         is_empty = all(isinstance(rows, LocalRows) and not rows.table.num_rows for rows in inputs.values())
-        if is_empty and self.view_snapshot.analysis.kind != "whole":
+        if is_empty and self.view_snapshot.analysis.kind not in ("whole", "changes"):
             return empty_result(self._evaluator.columns, self.view_snapshot.analysis.stored)
         return self._evaluator.evaluate(inputs)
 
@@ -229,6 +299,7 @@ class RefreshAttempt:
             keys=keys,
             seconds=time.monotonic() - self.began,
             carried=0 if computed is None else computed.carried,
+            by_plan=view_snapshot.analysis.kind == "changes" and self._has_plan,
         )
 
     @property

@@ -137,13 +137,14 @@ def _key(query: Query, flow: Flow, t: Mapping[Trace, SharedColumn]) -> tuple[str
             if attribute.id in key and flow.traces.get(attribute.id) not in t:
                 rest.append(field)
         shown = {attribute.id for attribute in flow.output}
-        if key <= shown and all(_can_be_key(field.type) for field in rest):
+        if key <= shown and all(can_be_key(field.type) for field in rest):
             names = list(dict.fromkeys(field.name for field in rest))
             best = names if best is None or len(names) < len(best) else best
     return None if best is None else (*first, *[name for name in best if name not in first])
 
 
-def _can_be_key(data_type: pa.DataType) -> bool:
+def can_be_key(data_type: pa.DataType) -> bool:
+    """Whether a column of this type can identify rows."""
     return not pa.types.is_nested(data_type) and not pa.types.is_floating(data_type)
 
 

@@ -19,7 +19,7 @@ from floodmark.views.analyzer import analyse_for_lake, named_in_errors
 from floodmark.views.definition import ViewDefinition
 from floodmark.views.replacement import ViewDatasets, find_view, redefine
 from floodmark.views.sources import datasets_of, input_schema_of
-from floodmark.views.stored_definition import StoredView, check_has_sources, read_stored_view
+from floodmark.views.stored_definition import StoredView, check_has_sources, check_refresh_policy, read_stored_view
 
 
 def declare(lake: LakeLike, name: str, definition: ViewDefinition) -> None:
@@ -36,6 +36,7 @@ def declare(lake: LakeLike, name: str, definition: ViewDefinition) -> None:
             definition, analyse_for_lake(lake, definition, view=name, known=before, settings=settings)
         )
         check_has_sources(stored_view)
+        check_refresh_policy(stored_view)
     if known is None:
         try:
             create_view(

@@ -6,9 +6,9 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -19,6 +19,9 @@ from floodmark.ledger.schema import check_column_name, check_distinct, quote_nam
 from floodmark.storage.parquet import Vocabulary
 from floodmark.views import spark_sql
 from floodmark.views.analysis import OFFSET_COLUMN, RESERVED_PREFIX
+
+RefreshPolicy = Literal["incremental"]
+"""`incremental`: refuse a query that cannot be maintained in parts."""
 
 _FORMS = "give sql='select …', or source= with select= and where="
 
@@ -53,6 +56,7 @@ class ViewDefinition:
     select: tuple[tuple[str, str | UdfColumn], ...] = ()
     """The columns of a source in the user's order; empty means all."""
     where: str | None = None
+    refresh: RefreshPolicy | None = None
 
     @property
     def udfs(self) -> tuple[UdfColumn, ...]:
@@ -106,18 +110,25 @@ class ViewDefinition:
             "source": self.source,
             "select": [[name, what if isinstance(what, str) else _udf_to_json(what)] for name, what in self.select],
             "where": self.where,
+            "refresh": self.refresh,
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ViewDefinition:
         select = tuple((name, w if isinstance(w, str) else _udf_from_json(name, w)) for name, w in document["select"])
-        return cls(document["sql"], document["source"], select, document["where"])
+        return cls(document["sql"], document["source"], select, document["where"], document["refresh"])
 
 
-def define(view: str, *, sql: Any = None, source: Any = None, select: Any = None, where: Any = None) -> ViewDefinition:
+def define(
+    view: str, *, sql: Any = None, source: Any = None, select: Any = None, where: Any = None, refresh: Any = None
+) -> ViewDefinition:
     """Check the arguments of `Lake.view` and build a definition; `BadView` if they are missing or invalid."""
     try:
-        return _defined(sql, source, select, where)
+        if refresh is not None and refresh not in get_args(RefreshPolicy):
+            raise BadView(
+                f"refresh={_shortly(refresh)} is not known", hint='give refresh="incremental", or leave it out'
+            )
+        return replace(_defined(sql, source, select, where), refresh=refresh)
     except BadView as error:
         raise BadView(f"view {view!r}: {error.message}", hint=error.hint, view=view) from error.__cause__
 

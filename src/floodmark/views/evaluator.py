@@ -78,11 +78,23 @@ class IsolatedSession(Session):
             check_resolved(resolved_query(frame).plan, names)
         return frame
 
+    @property
+    def has_plans(self) -> bool:
+        """Whether the plans of queries can be reached; not so through Spark Connect."""
+        return hasattr(self.get(), "_jsparkSession")
+
     def use_few_tasks(self) -> None:
         """Use as few tasks as possible from now on."""
         if self.get() is not self._beside.get():  # Spark Connect has one session, whose settings are the user's
             for name, value in _ONE_TASK.items():
                 self.get().conf.set(name, value)
+
+    def use_many_tasks(self) -> None:
+        """Use as many tasks as the lake's session from now on."""
+        if self.get() is not self._beside.get():
+            for name in _ONE_TASK:
+                if (usual := self._beside.get().conf.get(name, None)) is not None:
+                    self.get().conf.set(name, usual)
 
 
 @dataclass(frozen=True)
@@ -122,11 +134,16 @@ class Evaluator:
             return TableData(rows) if rows.num_rows <= MEMORY_ROWS else SparkData(answer)
 
     def _answer(self, frames: Mapping[str, Any]) -> Any:
-        from floodmark.views.spark_sql import register_table, with_identity
+        from floodmark.views.spark_sql import register_table
 
         for alias, frame in frames.items():
             register_table(alias, frame)
-        answer = self.session.query(self.view, self.analysis)
+        return self.complete(self.session.query(self.view, self.analysis))
+
+    def complete(self, answer: Any) -> Any:
+        """The rows of the query with the columns that the view stores, functions' columns excepted."""
+        from floodmark.views.spark_sql import with_identity
+
         chosen = answer.select(*[answer[quote_name(name)] for name in self.columns])
         return with_identity(chosen, self.analysis.t) if self.analysis.identity else chosen
 

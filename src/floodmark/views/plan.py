@@ -95,8 +95,8 @@ def plan_refresh(lake: LakeLike, name: str) -> RefreshPlan:
     )
     if plan.is_whole:
         return replace(plan, keys=None)
-    if not records:
-        return plan
+    if not records or analysis.kind == "changes":
+        return replace(plan, keys=None) if records else plan
     from floodmark.engine.rounds import TaskRunner
     from floodmark.views.changed_rows import find_changes
 

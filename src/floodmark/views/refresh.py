@@ -185,13 +185,15 @@ def _install_replacement(lake: LakeLike, view_snapshot: ViewSnapshot, report: Re
 
 def _reanalyse(lake: LakeLike, outdated: OutdatedView) -> None:
     """Analyse a query again after the columns of its inputs changed, and store the result."""
-    from floodmark.views.analyzer import analyse_for_lake
+    from floodmark.views.analyzer import analyse_for_lake, named_in_errors
     from floodmark.views.replacement import redefine
-    from floodmark.views.stored_definition import StoredView
+    from floodmark.views.stored_definition import StoredView, check_refresh_policy
 
     name, known = outdated.name, outdated.stored
     analysed = analyse_for_lake(
         lake, known.definition, view=name, known=known.analysis, settings=known.analysis.settings
     )
     stored = StoredView(known.definition, analysed)
+    with named_in_errors(name):
+        check_refresh_policy(stored)
     redefine(lake, name, stored, instead_of=known.definition)

@@ -220,6 +220,7 @@ class ViewNote(CommitNote):
     keys: int = 0
     seconds: float = 0.0
     carried: int = 0  # values of functions that input rows took over from the rows that they replaced
+    by_plan: bool = False  # whether Spark's plan of the query was run, which leaves no order of rows open
 
 
 def read_note(name: str, snapshot: Snapshot) -> ViewNote | None:

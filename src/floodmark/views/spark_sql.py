@@ -237,6 +237,15 @@ def register_table(alias: str, frame: DataFrame) -> None:
     frame.createOrReplaceTempView("`" + alias.replace("`", "``") + "`")
 
 
+def with_row_hash(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The rows with one more column: a hash of these columns."""
+    from pyspark.sql import functions as f
+
+    # The isNull flags are needed because the hash skips nulls: (null, 'a') and ('a', null) would have one hash.
+    parts = [part for name in columns for part in (frame[quote_name(name)].isNull(), frame[quote_name(name)])]
+    return frame.withColumn(ROW_COLUMN, f.xxhash64(*parts))
+
+
 def with_identity(frame: DataFrame, t: Sequence[str]) -> DataFrame:
     """The rows with two more columns that, together with T, identify each row.
 
@@ -246,11 +255,9 @@ def with_identity(frame: DataFrame, t: Sequence[str]) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    columns = [frame[quote_name(name)] for name in frame.columns]
-    # The isNull flags are needed because the hash skips nulls: (null, 'a') and ('a', null) would have one hash.
-    parts = [part for column in columns for part in (column.isNull(), column)]
-    hashed = frame.withColumn(ROW_COLUMN, f.xxhash64(*parts))
-    same = Window.partitionBy(*[hashed[quote_name(name)] for name in t], hashed[ROW_COLUMN]).orderBy(hashed[ROW_COLUMN])
+    hashed = with_row_hash(frame, frame.columns)
+    by = dict.fromkeys([*t, ROW_COLUMN])
+    same = Window.partitionBy(*[hashed[quote_name(name)] for name in by]).orderBy(hashed[ROW_COLUMN])
     return hashed.withColumn(COPY_COLUMN, (f.row_number().over(same) - f.lit(1)).cast("int"))
 
 

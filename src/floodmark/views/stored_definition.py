@@ -118,6 +118,19 @@ def _describe_key(strategy: Strategy) -> str:
     )
 
 
+def check_refresh_policy(view: StoredView) -> None:
+    """Refuse a query that is computed whole, if its declaration asks for refreshes in parts."""
+    analysis = view.analysis
+    if view.definition.refresh != "incremental" or analysis.kind != "whole":
+        return
+    reason = analysis.why if analysis.rules is None else analysis.rules.whole_text or analysis.why
+    raise BadView(
+        f"the query cannot be maintained in parts: {reason}",
+        hint='change the query, or leave out refresh="incremental": each refresh then computes everything',
+        reason=reason,
+    )
+
+
 def check_has_sources(view: StoredView) -> None:
     """Refuse a query without inputs, because nothing would ever change it."""
     if not view.analysis.sources:

@@ -1,0 +1,629 @@
+"""The changes of a query as plans: built once per definition, run at each refresh over the tables of that moment.
+
+The changes of an operator are a list of terms. Each term starts from the changes of one table, or from the keys that a
+stage has found, and reads other tables as they are now or as they were before. A table is read only for the rows that a
+term needs, where columns show which these are: its `Read` names columns, and the read whose values they must have. Such
+a read may return more rows than needed; the joins of the plan are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from floodmark.views.catalyst import Catalyst, OptimizedQuery, items
+from floodmark.views.delta_rules import (
+    KEPT,
+    PASSED_OPERATORS,
+    Equality,
+    conjuncts,
+    equality,
+    expression_id,
+    has_row_frame,
+    is_restrictable,
+    join_kind,
+    output_of,
+    plain_column,
+    table_columns,
+    table_of,
+)
+from floodmark.views.query_plan import PlanNode
+
+Version = Literal["now", "before"]
+
+
+@dataclass(frozen=True)
+class Read:
+    """Rows that a plan reads under a name: of a table, or the keys of a stage.
+
+    With `among`, only the rows whose `columns` have values that occur in columns of another read are needed.
+    """
+
+    name: str
+    kind: Literal["now", "before", "changes", "keys"]
+    table: str | None = None
+    columns: tuple[str, ...] = ()
+    among: Values | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is about as small as the changes."""
+        return self.kind in ("changes", "keys") or self.among is not None
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of some columns of a read."""
+
+    read: Read
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Only the rows whose columns `ids` have these values are needed."""
+
+    ids: tuple[int, ...]
+    values: Values
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A plan of rows, the reads that it needs in this order, and where the values of its columns come from."""
+
+    plan: Any
+    reads: tuple[Read, ...]
+    sources: Mapping[int, Values] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Term(Rows):
+    """A plan of changes, with a weight column; it has no rows if its seed has none."""
+
+    seed: Read = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Keys whose rows, groups or partitions changed: the distinct rows of some terms."""
+
+    keys: Read
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class DeltaPlan:
+    """The stages of a query's changes, in order, the terms of the changes, and the whole query."""
+
+    stages: tuple[Stage, ...]
+    changes: tuple[Term, ...]
+    whole: Rows
+    tables: tuple[str, ...]  # every occurrence of a table
+    columns: Mapping[str, tuple[str, ...]]  # by table, the columns that the plans read
+
+
+@dataclass(frozen=True)
+class BuiltPlan:
+    """The plans of a definition, with what combines them."""
+
+    catalyst: Catalyst
+    plan: DeltaPlan
+
+
+def build_delta_plan(catalyst: Catalyst, query: OptimizedQuery) -> DeltaPlan:
+    """Build the plans of a query that has rules for all its operators."""
+    return _Builder(catalyst).build(_Operator.of(query.tree, query.plan))
+
+
+@dataclass(eq=False)
+class _Operator:
+    """An operator of the query: its description, and the node in the JVM."""
+
+    node: PlanNode
+    plan: Any
+    children: tuple[_Operator, ...]
+    output: tuple[int, ...]
+    attributes: dict[int, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, node: PlanNode, plan: Any) -> _Operator:
+        below = plan.children()
+        children = tuple(cls.of(child, below.apply(i)) for i, child in enumerate(node.children))
+        return cls(node, plan, children, output_of(node))
+
+    def column(self, one: int) -> Any:
+        """A column of the operator's rows."""
+        if not self.attributes:
+            self.attributes = dict(zip(self.output, items(self.plan.output()), strict=True))
+        return self.attributes[one]
+
+    @property
+    def columns(self) -> list[Any]:
+        return [self.column(one) for one in self.output]
+
+    def all(self) -> Iterator[_Operator]:
+        """This operator and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.all()
+
+    @property
+    def only(self) -> _Operator:
+        [child] = self.children
+        return child
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """An equality of a join, with the expressions of both sides."""
+
+    equality: Equality
+    left: Any
+    right: Any
+
+
+class _Builder:
+    def __init__(self, catalyst: Catalyst) -> None:
+        self._catalyst = catalyst
+        self._reads: dict[tuple[object, ...], Read] = {}
+        self._stages: list[Stage] = []
+        self._tables: list[str] = []
+        self._leaf_columns: dict[int, list[Any]] = {}
+        self._unused: frozenset[int] = frozenset()
+        self._columns: dict[str, set[str]] = {}
+
+    def build(self, root: _Operator) -> DeltaPlan:
+        self._find_columns(root)
+        rows = self._rows(root, "now", ())
+        whole = replace(rows, plan=self._catalyst.project(root.columns, rows.plan))
+        tables = tuple(self._tables)
+        terms = [replace(term, plan=self._ordered(root, term)) for term in self._changes(root)]
+        columns = {table: tuple(sorted(names)) for table, names in self._columns.items()}
+        return DeltaPlan(tuple(self._stages), tuple(terms), whole, tables, columns)
+
+    def _find_columns(self, root: _Operator) -> None:
+        """Find the columns of tables that the query uses."""
+        used: set[int] = set(root.output)
+        leaves = []
+        for op in root.all():
+            if op.children:
+                used |= {expression_id(p) for p in op.node.own_expressions() if p.name == "AttributeReference"}
+            else:
+                leaves.append(op)
+            if op.node.name == "Union":
+                used |= {one for child in op.children for one in child.output}
+        unused: set[int] = set()
+        for leaf in leaves:
+            if (table := table_of(leaf.node)) is not None:
+                unused |= set(leaf.output) - used if set(leaf.output) & used else set(leaf.output[1:])
+        self._unused = frozenset(unused)
+        for leaf in leaves:
+            if (table := table_of(leaf.node)) is not None:
+                columns = table_columns(leaf.node)
+                names = {str(columns[one]["name"]) for one in leaf.output if one not in unused}
+                self._columns.setdefault(table, set()).update(names)
+
+    def _columns_of(self, op: _Operator) -> list[Any]:
+        """The columns of an operator that are used."""
+        return [op.column(one) for one in op.output if one not in self._unused]
+
+    def _ordered(self, op: _Operator, rows: Rows) -> Any:
+        """The plan with the columns of an operator and the weight, in this order."""
+        return self._catalyst.project([*self._columns_of(op), self._catalyst.weight], rows.plan)
+
+    def _read(self, kind: Any, table: str | None, columns: tuple[str, ...] = (), among: Values | None = None) -> Read:
+        identity = (kind, table, columns, among)
+        if identity not in self._reads:
+            self._reads[identity] = Read(f"floodmark_{kind}_{len(self._reads)}", kind, table, columns, among)
+        return self._reads[identity]
+
+    # Rows of an operator as of a version, where possible only those within limits
+
+    def _rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
+        match op.node.name:
+            case "Project":
+                return self._projected_rows(op, version, limits)
+            case "Join":
+                return self._joined_rows(op, version, limits)
+            case "Aggregate":
+                return self._grouped_rows(op, self._rows(op.only, version, self._group_limits(op, limits)))
+            case "Window":
+                return self._window_rows(op, self._rows(op.only, version, _within(limits, _partition(op))))
+            case "Union":
+                return self._union_rows(op, version, limits)
+            case "Expand":
+                return self._expanded_rows(op, version, limits)
+            case name if name in PASSED_OPERATORS:
+                return self._rows(op.only, version, limits)
+            case _ if op.children:
+                below = self._rows(op.only, version, _within(limits, op.only.output))
+                return replace(below, plan=self._over(op, below.plan))
+            case _:
+                return self._leaf_rows(op, version, limits)
+
+    def _over(self, op: _Operator, *below: Any) -> Any:
+        """The same operator over other inputs."""
+        return op.plan.withNewChildren(self._catalyst.seq(below))
+
+    def _leaf_rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
+        table = table_of(op.node)
+        if table is None:
+            return Rows(op.plan, ())
+        if version == "now" and not limits:
+            self._tables.append(table)
+        read = self._read(version, table, *self._best_limit(op, limits))
+        return self._table_rows(op, read)
+
+    def _table_rows(self, op: _Operator, read: Read) -> Rows:
+        sources = {}
+        if read.is_small:
+            columns = table_columns(op.node)
+            sources = {
+                one: Values(read, (str(column["name"]),))
+                for one, column in columns.items()
+                if is_restrictable(column) and one not in self._unused
+            }
+        return Rows(
+            self._catalyst.project(self._columns_of_leaf(op), self._catalyst.relation(read.name)), (read,), sources
+        )
+
+    def _columns_of_leaf(self, op: _Operator) -> list[Any]:
+        """The columns of a table by name, under the ids that the query has for them."""
+        known = self._leaf_columns.get(id(op))
+        if known is None:
+            known = []
+            for one, column in table_columns(op.node).items():
+                if one in self._unused:
+                    continue
+                name = str(column["name"])
+                quoted = "`" + name.replace("`", "``") + "`"
+                known.append(self._catalyst.alias(self._catalyst.expression(quoted), name, op.column(one).exprId()))
+            self._leaf_columns[id(op)] = known
+        return known
+
+    def _best_limit(self, op: _Operator, limits: Sequence[Limit]) -> tuple[tuple[str, ...], Values | None]:
+        """The limit that leaves the fewest rows: the one with the most columns that the table can be searched by."""
+        columns = table_columns(op.node)
+        best: tuple[tuple[str, ...], Values | None] = ((), None)
+        for limit in limits:
+            pairs = [
+                (str(columns[one]["name"]), name)
+                for one, name in zip(limit.ids, limit.values.columns, strict=True)
+                if one in columns and is_restrictable(columns[one])
+            ]
+            if len(pairs) > len(best[0]) and len({own for own, _ in pairs}) == len(pairs):
+                own, names = zip(*pairs, strict=True)
+                best = (tuple(own), Values(limit.values.read, tuple(names)))
+        return best
+
+    def _projected_rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
+        passed = _passed_columns(op.node.expressions("projectList"))
+        below = self._rows(op.only, version, _renamed(limits, passed))
+        return Rows(self._over(op, below.plan), below.reads, _sources(below.sources, passed))
+
+    def _group_limits(self, op: _Operator, limits: Sequence[Limit]) -> list[Limit]:
+        by = {plain_column(item) for item in op.node.expressions("groupingExpressions")}
+        passed = _passed_columns(op.node.expressions("aggregateExpressions"))
+        return _renamed(limits, {above: below for above, below in passed.items() if below in by})
+
+    def _grouped_rows(self, op: _Operator, below: Rows) -> Rows:
+        passed = _passed_columns(op.node.expressions("aggregateExpressions"))
+        return Rows(self._over(op, below.plan), below.reads, _sources(below.sources, passed))
+
+    def _window_rows(self, op: _Operator, below: Rows) -> Rows:
+        """The window functions, with an order in which no two different rows are equal.
+
+        Otherwise the rows that ORDER BY leaves open would come out one way now and another way later. The order of
+        functions over ranges is not extended, because it defines the ranges.
+        """
+        functions = items(op.plan.windowExpressions())
+        nodes = op.node.expressions("windowExpressions")
+        order = items(op.plan.orderSpec())
+        by_row = [f for f, node in zip(functions, nodes, strict=True) if all(map(has_row_frame, _windows(node)))]
+        by_range = [f for f in functions if f not in by_row]
+        plan = below.plan
+        catalyst, partition = self._catalyst, op.plan.partitionSpec()
+        if by_row:
+            ordered = [*order, *(catalyst.ascending(column) for column in self._columns_of(op.only))]
+            plan = catalyst.window(by_row, partition, catalyst.seq(ordered), plan, op.plan.hint())
+        if by_range:
+            plan = catalyst.window(by_range, partition, op.plan.orderSpec(), plan, op.plan.hint())
+        return replace(below, plan=catalyst.project(self._columns_of(op), plan) if by_row and by_range else plan)
+
+    def _union_rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
+        parts = [self._rows(child, version, _renamed(limits, _positions(op, child))) for child in op.children]
+        reads = tuple(read for part in parts for read in part.reads)
+        return Rows(self._over(op, *(part.plan for part in parts)), reads)
+
+    def _expanded_rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
+        passed = {one: one for one in _unchanged_by_expand(op)}
+        below = self._rows(op.only, version, _renamed(limits, passed))
+        return Rows(self._over(op, below.plan), below.reads, _sources(below.sources, passed))
+
+    def _joined_rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
+        left, right = op.children
+        how = join_kind(op.node)
+        of_left, of_right = _within(limits, left.output), _within(limits, right.output)
+        if how == "FullOuter":
+            of_left, of_right = [], []
+        right_first = how == "RightOuter" or (how in ("Inner", "Cross") and not of_left and bool(of_right))
+        if right_first:
+            second = self._rows(right, version, of_right)
+            more = self._join_limits(op, second.sources, from_left=False)
+            first = self._rows(left, version, [*(of_left if how != "RightOuter" else ()), *more])
+        else:
+            first = self._rows(left, version, of_left)
+            more = [] if how == "FullOuter" else self._join_limits(op, first.sources, from_left=True)
+            second = self._rows(right, version, [*(of_right if how in ("Inner", "Cross") else ()), *more])
+        reads = (*second.reads, *first.reads) if right_first else (*first.reads, *second.reads)
+        return Rows(self._over(op, first.plan, second.plan), reads, _join_sources(how, first, second))
+
+    def _join_limits(self, op: _Operator, sources: Mapping[int, Values], *, from_left: bool) -> list[Limit]:
+        """Limits for one side of a join by the columns that are equal to columns of the other side."""
+        by_read: dict[Read, tuple[list[int], list[str]]] = {}
+        for pair in self._pairs(op):
+            one = pair.equality
+            known, other = (one.left, one.right) if from_left else (one.right, one.left)
+            if known is not None and other is not None and known in sources:
+                ids, names = by_read.setdefault(sources[known].read, ([], []))
+                ids.append(other)
+                names.extend(sources[known].columns)
+        return [Limit(tuple(ids), Values(read, tuple(names))) for read, (ids, names) in by_read.items()]
+
+    def _pairs(self, op: _Operator) -> list[_Pair]:
+        left, right = (frozenset(child.output) for child in op.children)
+        condition = op.node.expression("condition")
+        if condition is None:
+            return []
+        found = []
+        for node, expression in zip(
+            conjuncts(condition), _conjuncts(condition, op.plan.condition().get()), strict=True
+        ):
+            if (known := equality(node, left, right)) is not None:
+                one, is_same_order = known
+                a, b = expression.left(), expression.right()
+                found.append(_Pair(one, a, b) if is_same_order else _Pair(one, b, a))
+        return found
+
+    # Changes of an operator
+
+    def _changes(self, op: _Operator) -> list[Term]:
+        match op.node.name:
+            case "Project":
+                return [self._projected(op, term) for term in self._changes(op.only)]
+            case "Join":
+                return self._join_changes(op)
+            case "Aggregate":
+                by = items(op.plan.groupingExpressions())
+                ids = [plain_column(item) for item in op.node.expressions("groupingExpressions")]
+                return self._regrouped(op, by, ids)
+            case "Window":
+                by = items(op.plan.partitionSpec())
+                ids = [plain_column(item) for item in op.node.expressions("partitionSpec")]
+                return self._regrouped(op, by, ids)
+            case "Union":
+                return [self._renamed_part(op, child, term) for child in op.children for term in self._changes(child)]
+            case "Expand":
+                return [self._expanded(op, term) for term in self._changes(op.only)]
+            case name if name in PASSED_OPERATORS:
+                return self._changes(op.only)
+            case _ if op.children:
+                return [replace(term, plan=self._over(op, term.plan)) for term in self._changes(op.only)]
+            case _:
+                return self._leaf_changes(op)
+
+    def _leaf_changes(self, op: _Operator) -> list[Term]:
+        table = table_of(op.node)
+        if table is None:
+            return []
+        read = self._read("changes", table)
+        rows = self._table_rows(op, read)
+        columns = [*self._columns_of_leaf(op), self._catalyst.table_weight()]
+        plan = self._catalyst.project(columns, self._catalyst.relation(read.name))
+        return [Term(plan, rows.reads, rows.sources, seed=read)]
+
+    def _projected(self, op: _Operator, term: Term) -> Term:
+        plan = self._catalyst.project([*items(op.plan.projectList()), self._catalyst.weight], term.plan)
+        return replace(
+            term, plan=plan, sources=_sources(term.sources, _passed_columns(op.node.expressions("projectList")))
+        )
+
+    def _renamed_part(self, op: _Operator, child: _Operator, term: Term) -> Term:
+        """The changes of a part of a union, under the union's columns."""
+        if child is op.children[0]:
+            return replace(term, plan=self._ordered(child, term))
+        catalyst = self._catalyst
+        named = [
+            catalyst.alias(child.column(own), op.column(one).name(), op.column(one).exprId())
+            for one, own in zip(op.output, child.output, strict=True)
+        ]
+        sources = _sources(term.sources, _positions(op, child))
+        return replace(term, plan=catalyst.project([*named, catalyst.weight], term.plan), sources=sources)
+
+    def _expanded(self, op: _Operator, term: Term) -> Term:
+        weight = self._catalyst.weight
+        projections = [one.appended(weight) for one in items(op.plan.projections())]
+        plan = self._catalyst.expand(projections, op.plan.output().appended(weight), term.plan)
+        passed = {one: one for one in _unchanged_by_expand(op)}
+        return replace(term, plan=plan, sources=_sources(term.sources, passed))
+
+    def _join_changes(self, op: _Operator) -> list[Term]:
+        left, right = op.children
+        how = join_kind(op.node)
+        if how in ("Inner", "Cross"):
+            found = [self._joined(op, term, from_left=True, version="now") for term in self._changes(left)]
+            return found + [self._joined(op, term, from_left=False, version="before") for term in self._changes(right)]
+        if how == "FullOuter":
+            return self._full_join_changes(op)
+        is_left = how != "RightOuter"
+        kept, other = (left, right) if is_left else (right, left)
+        found = [self._joined(op, term, from_left=is_left, version="now") for term in self._changes(kept)]
+        return found + self._partner_changes(op, kept, other, is_left=is_left)
+
+    def _joined(self, op: _Operator, term: Term, *, from_left: bool, version: Version) -> Term:
+        """The changes of one side with the rows of the other side."""
+        limits = self._join_limits(op, term.sources, from_left=from_left)
+        other = self._rows(op.children[1 if from_left else 0], version, limits)
+        first, second = (term, other) if from_left else (other, term)
+        sources = _join_sources(join_kind(op.node), first, second)
+        return Term(self._over(op, first.plan, second.plan), (*term.reads, *other.reads), sources, seed=term.seed)
+
+    def _partner_changes(self, op: _Operator, kept: _Operator, other: _Operator, *, is_left: bool) -> list[Term]:
+        """The changes of a join's kept rows whose partners changed: after minus before."""
+        pairs = self._pairs(op)
+        mine = [pair.left if is_left else pair.right for pair in pairs]
+        theirs = [pair.right if is_left else pair.left for pair in pairs]
+        my_ids = [pair.equality.left if is_left else pair.equality.right for pair in pairs]
+        their_ids = [pair.equality.right if is_left else pair.equality.left for pair in pairs]
+        keys = self._stage([(term, theirs) for term in self._changes(other)])
+        if keys is None:
+            return []
+        rows = self._restricted(kept, "before", keys, mine, my_ids)
+        found = []
+        for version, weight in _AFTER_BEFORE:
+            limits = [*_key_limits(keys, their_ids), *self._join_limits(op, rows.sources, from_left=is_left)]
+            partners = self._rows(other, version, limits)
+            first, second = (rows.plan, partners.plan) if is_left else (partners.plan, rows.plan)
+            reads = (*rows.reads, *partners.reads)
+            sources = _sources(rows.sources, {one: one for one in kept.output})
+            found.append(self._weighed(op, Rows(self._over(op, first, second), reads, sources), weight, keys))
+        return found
+
+    def _full_join_changes(self, op: _Operator) -> list[Term]:
+        left, right = op.children
+        pairs = self._pairs(op)
+        of_left, of_right = [pair.left for pair in pairs], [pair.right for pair in pairs]
+        terms = [(term, of_left) for term in self._changes(left)] + [(term, of_right) for term in self._changes(right)]
+        keys = self._stage(terms)
+        if keys is None:
+            return []
+        found = []
+        for version, weight in _AFTER_BEFORE:
+            first = self._restricted(left, version, keys, of_left, [pair.equality.left for pair in pairs])
+            second = self._restricted(right, version, keys, of_right, [pair.equality.right for pair in pairs])
+            rows = Rows(self._over(op, first.plan, second.plan), (*first.reads, *second.reads))
+            found.append(self._weighed(op, rows, weight, keys))
+        return found
+
+    def _regrouped(self, op: _Operator, by: Sequence[Any], ids: Sequence[int | None]) -> list[Term]:
+        """The changes of groups or partitions: those that changed, after minus before."""
+        keys = self._stage([(term, by) for term in self._changes(op.only)])
+        if keys is None:
+            return []
+        found = []
+        for version, weight in _AFTER_BEFORE:
+            below = self._restricted(op.only, version, keys, by, ids)
+            rows = self._window_rows(op, below) if op.node.name == "Window" else self._grouped_rows(op, below)
+            found.append(self._weighed(op, rows, weight, keys))
+        return found
+
+    def _restricted(
+        self, op: _Operator, version: Version, keys: Read, by: Sequence[Any], ids: Sequence[int | None]
+    ) -> Rows:
+        """The rows whose expressions `by` have values among the keys; `ids` are their columns if they are plain."""
+        rows = self._rows(op, version, _key_limits(keys, ids))
+        if not by:
+            return replace(rows, reads=(keys, *rows.reads))
+        catalyst = self._catalyst
+        conditions = [catalyst.same(one, catalyst.expression(key_column(n))) for n, one in enumerate(by)]
+        plan = catalyst.semi_join(rows.plan, catalyst.relation(keys.name), conditions)
+        return replace(rows, plan=plan, reads=(keys, *rows.reads))
+
+    def _stage(self, terms: Iterable[tuple[Term, Sequence[Any]]]) -> Read | None:
+        """The distinct values of expressions over changes; one row if there are no expressions."""
+        catalyst = self._catalyst
+        found = []
+        for term, expressions in terms:
+            named = list(enumerate(expressions)) or [(0, catalyst.expression("1"))]
+            columns = [catalyst.alias(one, key_column(n), catalyst.new_id()) for n, one in named]
+            found.append(replace(term, plan=catalyst.project(columns, term.plan)))
+        if not found:
+            return None
+        keys = Read(f"floodmark_keys_{len(self._stages)}", "keys")
+        self._stages.append(Stage(keys, tuple(found)))
+        return keys
+
+    def _weighed(self, op: _Operator, rows: Rows, weight: int, seed: Read) -> Term:
+        plan = self._catalyst.project([*self._columns_of(op), self._catalyst.constant_weight(weight)], rows.plan)
+        return Term(plan, rows.reads, rows.sources, seed=seed)
+
+
+def key_column(number: int) -> str:
+    """The name of a column of keys."""
+    return f"floodmark_k{number}"
+
+
+_AFTER_BEFORE: tuple[tuple[Version, int], ...] = (("now", 1), ("before", -1))
+
+
+def _within(limits: Sequence[Limit], ids: Iterable[int]) -> list[Limit]:
+    known = frozenset(ids)
+    return _renamed(limits, {one: one for one in known})
+
+
+def _renamed(limits: Sequence[Limit], below: Mapping[int, int]) -> list[Limit]:
+    """The limits under the ids of an operator's input, without columns that it does not have."""
+    found = []
+    for limit in limits:
+        kept = [(below[one], name) for one, name in zip(limit.ids, limit.values.columns, strict=True) if one in below]
+        if kept:
+            ids, names = zip(*kept, strict=True)
+            found.append(Limit(tuple(ids), Values(limit.values.read, tuple(names))))
+    return found
+
+
+def _key_limits(keys: Read, ids: Sequence[int | None]) -> list[Limit]:
+    known = [(one, key_column(n)) for n, one in enumerate(ids) if one is not None]
+    if not known:
+        return []
+    plain, names = zip(*known, strict=True)
+    return [Limit(tuple(plain), Values(keys, tuple(names)))]
+
+
+def _sources(sources: Mapping[int, Values], below: Mapping[int, int]) -> dict[int, Values]:
+    """The sources under the ids of an operator; `below` has the id of its input for each."""
+    return {above: sources[own] for above, own in below.items() if own in sources}
+
+
+def _join_sources(how: str, left: Rows, right: Rows) -> dict[int, Values]:
+    """Where the values of a join's columns come from. A side that may be filled with nulls is left out."""
+    match how:
+        case "Inner" | "Cross":
+            return {**left.sources, **right.sources}
+        case "RightOuter":
+            return dict(right.sources)
+        case "FullOuter":
+            return {}
+        case _:
+            return dict(left.sources)
+
+
+def _passed_columns(expressions: Iterable[PlanNode]) -> dict[int, int]:
+    """The columns that an operator passes on: the id above, and the id below."""
+    return {expression_id(item): column for item in expressions if (column := plain_column(item)) is not None}
+
+
+def _positions(op: _Operator, child: _Operator) -> dict[int, int]:
+    return dict(zip(op.output, child.output, strict=True))
+
+
+def _partition(op: _Operator) -> list[int]:
+    return [one for item in op.node.expressions("partitionSpec") if (one := plain_column(item)) is not None]
+
+
+def _unchanged_by_expand(op: _Operator) -> list[int]:
+    """The columns that every projection of an Expand passes on unchanged."""
+    return [op.output[at] for at in op.node[KEPT]]
+
+
+def _windows(item: PlanNode) -> list[PlanNode]:
+    return [part for part in item.all() if part.name == "WindowExpression"]
+
+
+def _conjuncts(node: PlanNode, expression: Any) -> list[Any]:
+    """The expressions of `conjuncts`, in the same order."""
+    if node.name != "And":
+        return [expression]
+    left, right = node.children
+    return _conjuncts(left, expression.left()) + _conjuncts(right, expression.right())

@@ -1,0 +1,555 @@
+"""How each operator of a query is maintained: a table of rules over Spark's optimized plan.
+
+`find_rules` is a pure function from a plan to a tree: for each operator the rule by which changes are carried through
+it, or the reason why they cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from floodmark.views.query_plan import MAX_KEYS, PlanNode, UnreadablePlan, is_comparable
+
+TABLE = "floodmark.table"
+"""The field of a leaf of a plan that names its dataset, and the metadata of its columns in Spark."""
+
+DROPPED = "floodmark.dropped"
+"""The field of a Generate that has the numbers of its input's columns that it does not return."""
+
+KEPT = "floodmark.kept"
+"""The field of an Expand that has the numbers of the columns that are the same in all its projections."""
+
+Ids = frozenset[int]
+
+
+@dataclass(frozen=True)
+class OperatorRule:
+    """An operator of a query, how changes are carried through it, and the operators that it reads.
+
+    `why` is the reason why changes cannot be carried through the operator; None if they can.
+    """
+
+    operator: str
+    detail: str
+    rule: str
+    why: str | None = None
+    children: tuple[OperatorRule, ...] = ()
+
+    @property
+    def reason(self) -> str | None:
+        """Why the query cannot be maintained in parts: the operator and its reason; None if it can."""
+        for child in self.children:
+            if (reason := child.reason) is not None:
+                return reason
+        return self.why
+
+    @property
+    def whole_text(self) -> str | None:
+        """The first operator that has no rule, with its reason; None if the query can be maintained in parts."""
+        for child in self.children:
+            if (text := child.whole_text) is not None:
+                return text
+        return None if self.why is None else f"{self.title}: {self.why}"
+
+    @property
+    def title(self) -> str:
+        """The operator and what it works on."""
+        return f"{self.operator} {self.detail}" if self.detail else self.operator
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The tree as text, a line per operator."""
+        said = f"whole, because {self.why}" if self.why is not None else self.rule
+        yield f"{self.title}: {said}"
+        for number, child in enumerate(self.children):
+            is_last = number == len(self.children) - 1
+            first, *rest = child.lines()
+            yield f"{'└─ ' if is_last else '├─ '}{first}"
+            yield from (f"{'   ' if is_last else '│  '}{line}" for line in rest)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "operator": self.operator,
+            "detail": self.detail,
+            "rule": self.rule,
+            "why": self.why,
+            "children": [child.to_json() for child in self.children],
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> OperatorRule:
+        """Read what `to_json` wrote."""
+        children = tuple(map(cls.from_json, document["children"]))
+        why = document["why"]
+        return cls(document["operator"], document["detail"], document["rule"], why, children)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the rows of an operator: its columns, sets of columns that identify a row, and inexact columns.
+
+    The last digits of inexact columns depend on the order in which rows were added up.
+    """
+
+    output: tuple[int, ...]
+    keys: tuple[Ids, ...] = ()
+    inexact: Ids = frozenset()
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """An operator with its rule, and the facts about its rows."""
+
+    rule: OperatorRule
+    facts: Facts
+
+
+TableKeys = Mapping[str, tuple[str, ...]]
+"""By table, the columns of its key; empty without a key."""
+
+
+def find_rules(plan: PlanNode, keys: TableKeys) -> Maintained:
+    """The rules by which the operators of an optimized plan are maintained."""
+    rule = _RULES.get(plan.name)
+    below = [find_rules(child, keys) for child in plan.children]
+    if rule is None:
+        reason = "no rule knows this operator" if plan.children else "it is not a dataset"
+        return _whole(plan, below, reason)
+    found = rule(plan, [one.facts for one in below], keys)
+    subqueries = [part for part in own_parts(plan) if isinstance(part["plan"], PlanNode)]
+    if subqueries and found.rule.why is None:
+        return _whole(plan, below, "it has a subquery whose value may change")
+    return replace(found, rule=replace(found.rule, children=tuple(one.rule for one in below)))
+
+
+def _whole(plan: PlanNode, below: Iterable[Maintained], why: str) -> Maintained:
+    below = list(below)
+    known = below[0].facts.output if below else ()
+    children = tuple(one.rule for one in below)
+    return Maintained(OperatorRule(operator_name(plan), "", "", why, children), Facts(known))
+
+
+def operator_name(plan: PlanNode) -> str:
+    """The name of an operator in texts."""
+    return {"LocalRelation": "Rows", "LogicalRDD": "Rows", "OneRowRelation": "Rows"}.get(plan.name, plan.name)
+
+
+# Reading plans
+
+
+def expression_id(item: PlanNode) -> int:
+    """The id of a column, or of an expression that becomes one."""
+    value = item["exprId"]
+    if not isinstance(value, dict) or "id" not in value:
+        raise UnreadablePlan(f"{item.name} has no id")
+    return int(value["id"])
+
+
+def plain_column(item: PlanNode) -> int | None:
+    """The id of the column that an item passes on, renamed or not; None for an expression."""
+    bare = item.only if item.name == "Alias" else item
+    return expression_id(bare) if bare.name == "AttributeReference" else None
+
+
+def references(expression: PlanNode) -> Ids:
+    """The ids of all columns that an expression uses."""
+    return frozenset(expression_id(part) for part in expression.all() if part.name == "AttributeReference")
+
+
+def own_parts(plan: PlanNode) -> Iterator[PlanNode]:
+    """The parts of the expressions of an operator."""
+    return plan.own_expressions()
+
+
+def output_of(plan: PlanNode) -> tuple[int, ...]:
+    """The ids of the columns that an operator returns."""
+    match plan.name:
+        case "Project":
+            return _ids(plan.expressions("projectList"))
+        case "Aggregate":
+            return _ids(plan.expressions("aggregateExpressions"))
+        case "Window":
+            return (*output_of(plan.only), *_ids(plan.expressions("windowExpressions")))
+        case "Generate":
+            dropped = plan[DROPPED]
+            kept = [column for at, column in enumerate(output_of(plan.only)) if at not in dropped]
+            return (*kept, *_ids(plan.expressions("generatorOutput")))
+        case "Join":
+            left, right = map(output_of, plan.children)
+            how = join_kind(plan)
+            if how in ("LeftSemi", "LeftAnti"):
+                return left
+            return (*left, _exists_id(plan)) if how == "ExistenceJoin" else (*left, *right)
+        case "Union":
+            return output_of(plan.children[0])
+        case _ if "output" in plan.fields:
+            return _ids(plan.expressions("output"))
+        case _:
+            return output_of(plan.only)
+
+
+def _ids(items: Iterable[PlanNode]) -> tuple[int, ...]:
+    return tuple(map(expression_id, items))
+
+
+def _exists_id(plan: PlanNode) -> int:
+    """The id of the column that says whether a row has a partner."""
+    [column] = plan["joinType"]["exists"]
+    return int(column["exprId"]["id"])
+
+
+def join_kind(plan: PlanNode) -> str:
+    """The type of a join: Inner, LeftOuter, …"""
+    value = plan["joinType"]
+    if isinstance(value, dict):
+        value = value.get("object") or value.get("product-class") or ""
+    return str(value).rsplit(".", 1)[-1].rstrip("$")
+
+
+def conjuncts(condition: PlanNode | None) -> Iterator[PlanNode]:
+    """The conditions that must all hold."""
+    if condition is not None and condition.name == "And":
+        for child in condition.children:
+            yield from conjuncts(child)
+    elif condition is not None:
+        yield condition
+
+
+@dataclass(frozen=True)
+class Equality:
+    """Two expressions that a join compares, of its left and its right side; their columns if they are plain ones."""
+
+    left: int | None
+    right: int | None
+    is_null_safe: bool
+
+
+def equality(condition: PlanNode, left: Ids, right: Ids) -> tuple[Equality, bool] | None:
+    """A condition as an equality between both sides, and whether its own left side is the join's left; None if not."""
+    if condition.name not in ("EqualTo", "EqualNullSafe"):
+        return None
+    a, b = condition.children
+    used = references(a), references(b)
+    if not all(used):
+        return None
+    is_null_safe = condition.name == "EqualNullSafe"
+    if used[0] <= left and used[1] <= right:
+        return Equality(_plain(a), _plain(b), is_null_safe), True
+    if used[0] <= right and used[1] <= left:
+        return Equality(_plain(b), _plain(a), is_null_safe), False
+    return None
+
+
+def _plain(expression: PlanNode) -> int | None:
+    return expression_id(expression) if expression.name == "AttributeReference" else None
+
+
+def join_equalities(plan: PlanNode) -> list[Equality]:
+    """The equalities between the two sides of a join."""
+    left, right = (frozenset(output_of(child)) for child in plan.children)
+    found = (equality(one, left, right) for one in conjuncts(plan.expression("condition")))
+    return [pair[0] for pair in found if pair is not None]
+
+
+def table_of(plan: PlanNode) -> str | None:
+    """The name of the table that a leaf of a plan reads; None for constant rows."""
+    table = plan[TABLE]
+    return None if table is None else str(table)
+
+
+def table_columns(plan: PlanNode) -> dict[int, PlanNode]:
+    """The columns of a leaf by id."""
+    return {expression_id(column): column for column in plan.expressions("output")}
+
+
+# The rules
+
+_COMPARES_FLOATS = "it compares sums of floating-point numbers, whose last digits depend on the order of the rows"
+_BY_ROW = "row by row"
+
+
+def _rule(plan: PlanNode, rule: str, facts: Facts, detail: str = "", why: str | None = None) -> Maintained:
+    return Maintained(OperatorRule(operator_name(plan), detail, rule, why), facts)
+
+
+def _leaf(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    table = table_of(plan)
+    if table is None:
+        return _rule(plan, "constant", Facts(output_of(plan)))
+    by_name = {str(column["name"]): one for one, column in table_columns(plan).items()}
+    key = keys.get(table, ())
+    is_keyed = bool(key) and all(name in by_name for name in key)
+    known = (frozenset(by_name[name] for name in key),) if is_keyed else ()
+    facts = Facts(output_of(plan), known)
+    return Maintained(OperatorRule("Table", table, "its changes since the last refresh"), facts)
+
+
+def _project(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    items = plan.expressions("projectList")
+    renamed = {column: expression_id(item) for item in items if (column := plain_column(item)) is not None}
+    return _rule(plan, _BY_ROW, _mapped(below[0], items, renamed))
+
+
+def _mapped(below: Facts, items: tuple[PlanNode, ...], renamed: Mapping[int, int]) -> Facts:
+    keys = tuple(frozenset(renamed[i] for i in key) for key in below.keys if all(i in renamed for i in key))
+    inexact = frozenset(expression_id(item) for item in items if references(item) & below.inexact)
+    return Facts(_ids(items), keys, inexact)
+
+
+def _filter(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    condition = plan.expression("condition")
+    why = _COMPARES_FLOATS if condition is None or references(condition) & below[0].inexact else None
+    return _rule(plan, _BY_ROW, below[0], why=why)
+
+
+def _passed(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    return _rule(plan, "nothing to do: views have no order", below[0])
+
+
+def _generate(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    generator = plan.expression("generator")
+    why = _COMPARES_FLOATS if generator is None or references(generator) & below[0].inexact else None
+    return _rule(plan, _BY_ROW, Facts(output_of(plan), (), below[0].inexact), why=why)
+
+
+def _expand(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    why = _COMPARES_FLOATS if below[0].inexact else None
+    return _rule(plan, _BY_ROW, Facts(output_of(plan)), why=why)
+
+
+def _union(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    output = below[0].output
+    inexact = {
+        column for facts in below for column, own in zip(output, facts.output, strict=True) if own in facts.inexact
+    }
+    return _rule(plan, "the changes of each part", Facts(output, (), frozenset(inexact)))
+
+
+def _join(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    left, right = below
+    how = join_kind(plan)
+    output = output_of(plan)
+    condition = plan.expression("condition")
+    inexact = left.inexact | right.inexact
+    equalities = join_equalities(plan)
+    facts = Facts(output, _join_keys(how, left, right, equalities), inexact & frozenset(output))
+    why = _COMPARES_FLOATS if condition is not None and references(condition) & inexact else None
+    if how in ("Inner", "Cross"):
+        text = "changes of one side joined with the other side"
+        return _rule(plan, text, facts, how.lower(), why)
+    if how == "FullOuter":
+        if not equalities:
+            why = why or "it is a full join without an equality (=) between its sides"
+        return _rule(plan, "the join keys that changed: after minus before", facts, "full outer", why)
+    if how in _KEPT_SIDE:
+        side, other = ("right", "left") if how == "RightOuter" else ("left", "right")
+        if not equalities:
+            text = f"changes of the {side} side row by row; if the {other} side changes, everything"
+        else:
+            text = f"changes of the {side} side row by row; of the {other} side by join key, after minus before"
+        return _rule(plan, text, facts, _KEPT_SIDE[how], why)
+    return _rule(plan, "", facts, how, "no rule knows this type of join")
+
+
+_KEPT_SIDE = {
+    "LeftOuter": "left outer",
+    "RightOuter": "right outer",
+    "LeftSemi": "left semi",
+    "LeftAnti": "left anti",
+    "LeftSingle": "single value",
+    "ExistenceJoin": "existence",
+}
+
+
+def _join_keys(how: str, left: Facts, right: Facts, equalities: Iterable[Equality]) -> tuple[Ids, ...]:
+    """The keys of a join: a key of one side, with what equalities leave open of a key of the other side.
+
+    All matches of a row have its values in the compared columns. A row without a match occurs once.
+    """
+    pairs = list(equalities)
+    of_right = frozenset(one.right for one in pairs if one.left is not None and one.right is not None)
+    of_left = frozenset(one.left for one in pairs if one.left is not None and one.right is not None)
+    by_left = tuple(a | (b - of_right) for a in left.keys for b in right.keys)
+    by_right = tuple(b | (a - of_left) for a in left.keys for b in right.keys)
+    match how:
+        case "Inner" | "Cross":
+            return tuple(dict.fromkeys([*by_left, *by_right]))[:MAX_KEYS]
+        case "LeftOuter":
+            return by_left[:MAX_KEYS]
+        case "RightOuter":
+            return by_right[:MAX_KEYS]
+        case "LeftSemi" | "LeftAnti" | "LeftSingle" | "ExistenceJoin":
+            return left.keys
+        case _:
+            return ()
+
+
+EXACT_AGGREGATES = {
+    "Count", "CountIf", "Sum", "Average", "Min", "Max", "BoolAnd", "BoolOr", "BitAndAgg", "BitOrAgg", "BitXorAgg",
+    "HyperLogLogPlusPlus", "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop", "Skewness", "Kurtosis",
+    "CovSample", "CovPopulation", "Corr", "PearsonCorrelation", "Percentile", "RegrCount",
+}  # fmt: skip
+"""The aggregate functions whose results do not depend on the order of rows, but for last digits of floats."""
+
+_ROUNDED_AGGREGATES = EXACT_AGGREGATES - {
+    "Count", "CountIf", "Min", "Max", "BoolAnd", "BoolOr", "BitAndAgg", "BitOrAgg", "BitXorAgg", "HyperLogLogPlusPlus",
+    "Percentile",
+}  # fmt: skip
+
+
+def _aggregate(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    by = plan.expressions("groupingExpressions")
+    items = plan.expressions("aggregateExpressions")
+    facts = Facts(_ids(items), _group_keys(by, items), _inexact_aggregates(items, below[0]))
+    why = _group_reason(by, items, below[0])
+    if not by:
+        return _rule(plan, "one group: after minus before", facts, "of all rows", why)
+    return _rule(plan, "the groups that changed: after minus before", facts, f"by {_names(by)}", why)
+
+
+def _group_reason(by: tuple[PlanNode, ...], items: tuple[PlanNode, ...], below: Facts) -> str | None:
+    if any(_plain(expression) is None and references(expression) for expression in by):
+        return "it groups by an expression that Spark has not split off"
+    if any(references(expression) & below.inexact for expression in by):
+        return _COMPARES_FLOATS
+    for item in items:
+        for call in aggregate_calls(item):
+            function = call.children[0]
+            if function.name not in EXACT_AGGREGATES and not _is_only_value(call):
+                return f"the result of {function.name.lower()}() may depend on the order of the rows"
+        if any(_has_collation(part) for part in item.all()):
+            return "it groups texts with a collation"
+    return None
+
+
+def aggregate_calls(item: PlanNode) -> Iterator[PlanNode]:
+    """The calls of aggregate functions in an item."""
+    return (part for part in item.all() if part.name == "AggregateExpression")
+
+
+def _is_only_value(call: PlanNode) -> bool:
+    """Whether it is the `first` by which Spark passes on the one value of a group, for several distinct counts."""
+    function, *condition = call.children
+    names = {str(part["name"]) for one in condition for part in one.all() if part.name == "AttributeReference"}
+    return function.name == "First" and names == {"gid"}
+
+
+def _has_collation(part: PlanNode) -> bool:
+    value = part["dataType"]
+    return isinstance(value, str) and value.startswith("string collate")
+
+
+def _group_keys(by: tuple[PlanNode, ...], items: tuple[PlanNode, ...]) -> tuple[Ids, ...]:
+    shown: dict[int, int] = {}
+    for item in items:
+        if (column := plain_column(item)) is not None:
+            shown.setdefault(column, expression_id(item))
+    columns = [column for expression in by if (column := _plain(expression)) is not None]
+    return (frozenset(shown[c] for c in columns),) if all(c in shown for c in columns) else ()
+
+
+def _inexact_aggregates(items: tuple[PlanNode, ...], below: Facts) -> Ids:
+    found = set()
+    for item in items:
+        functions = [call.children[0] for call in aggregate_calls(item)]
+        rounded = [f for f in functions if f.name in _ROUNDED_AGGREGATES and _has_floats(f)]
+        if rounded or references(item) & below.inexact:
+            found.add(expression_id(item))
+    return frozenset(found)
+
+
+def _has_floats(expression: PlanNode) -> bool:
+    return any(part["dataType"] in ("double", "float") for part in expression.all())
+
+
+def _window(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    by = plan.expressions("partitionSpec")
+    facts = Facts(output_of(plan), below[0].keys, below[0].inexact)
+    if not by:
+        return _rule(plan, "", facts, "", "it has a window without PARTITION BY: one row may change every row")
+    why = next((reason for item in plan.expressions("windowExpressions") if (reason := _window_reason(item))), None)
+    if any(references(part) & below[0].inexact for part in own_parts(plan)):
+        why = _COMPARES_FLOATS
+    return _rule(plan, "the partitions that changed: after minus before", facts, f"by {_names(by)}", why)
+
+
+ORDERED_FUNCTIONS = {"RowNumber", "NTile", "Lag", "Lead", "NthValue", "First", "Last"}
+"""Window functions whose results depend on the order of rows that ORDER BY leaves open."""
+
+_RANKS = {"Rank", "DenseRank", "PercentRank", "CumeDist"}
+
+
+def _window_reason(item: PlanNode) -> str | None:
+    for part in item.all():
+        if part.name == "WindowExpression":
+            function = part.children[0]
+            bare = function.children[0] if function.name == "AggregateExpression" else function
+            known = EXACT_AGGREGATES | ORDERED_FUNCTIONS | _RANKS
+            if bare.name not in known:
+                return f"the result of {bare.name.lower()}() may depend on the order of the rows"
+            if bare.name in ORDERED_FUNCTIONS and not has_row_frame(part):
+                return f"the result of {bare.name.lower()}() over a range depends on the order of equal rows"
+    return None
+
+
+def has_row_frame(window_expression: PlanNode) -> bool:
+    """Whether a window function looks at rows by number, so that more columns to order by do not change its meaning."""
+    for part in window_expression.all():
+        if part.name == "SpecifiedWindowFrame":
+            return "RowFrame" in str(part["frameType"])
+    return False
+
+
+def _names(items: Iterable[PlanNode]) -> str:
+    return ", ".join(str(item["name"]) if item.name == "AttributeReference" else "…" for item in items)
+
+
+def _limit(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    return _rule(plan, "", below[0], "", "it has LIMIT or OFFSET: one row may move every row")
+
+
+def _sample(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    return _rule(plan, "", below[0], "", "it has TABLESAMPLE")
+
+
+_RULES: Mapping[str, Callable[[PlanNode, list[Facts], TableKeys], Maintained]] = {
+    "LocalRelation": _leaf,
+    "LogicalRDD": _leaf,
+    "OneRowRelation": _leaf,
+    "Range": _leaf,
+    "Project": _project,
+    "Filter": _filter,
+    "Sort": _passed,
+    "Repartition": _passed,
+    "RepartitionByExpression": _passed,
+    "RebalancePartitions": _passed,
+    "ResolvedHint": _passed,
+    "Generate": _generate,
+    "Expand": _expand,
+    "Union": _union,
+    "Join": _join,
+    "Aggregate": _aggregate,
+    "Window": _window,
+    "GlobalLimit": _limit,
+    "LocalLimit": _limit,
+    "Offset": _limit,
+    "Tail": _limit,
+    "Sample": _sample,
+}
+
+PASSED_OPERATORS = frozenset(name for name, rule in _RULES.items() if rule is _passed)
+
+
+def key_of(facts: Facts, allowed: Ids) -> Ids | None:
+    """The smallest set of these columns that identifies a row; None if there is none."""
+    found = [key for key in facts.keys if key and key <= allowed and not key & facts.inexact]
+    return min(found, key=len, default=None)
+
+
+def is_restrictable(column: PlanNode) -> bool:
+    """Whether rows of a table can be looked up by a column: equal values must have equal bytes."""
+    return isinstance(column["dataType"], str) and is_comparable(column["dataType"])
