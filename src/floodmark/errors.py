@@ -353,6 +353,10 @@ class UnreadableSlice(LedgerError):
     """A file of the dataset is missing or damaged."""
 
 
+class PurgedWhileRead(UnreadableSlice, RecordsPurged):
+    """A purge removed records while they were read. Another read shows what is left."""
+
+
 DAMAGED_HINT = "a file of the dataset is missing or damaged: call verify() to find out which"
 
 

@@ -13,6 +13,7 @@ from floodmark.chain.events import SetTransform
 from floodmark.chain.ids import Multihash
 from floodmark.dataset import Dataset
 from floodmark.engine.session import Runtime, Session
+from floodmark.engine.spark_launch import explain_dead_jvm
 from floodmark.errors import BadName, CommitConflict, DatasetExists, DatasetInUse, UnknownDataset
 from floodmark.ledger import names
 from floodmark.ledger.create import create, create_derived, dataset_objects, remove
@@ -354,7 +355,8 @@ class Lake:
 
     def sql_spark(self, query: str) -> DataFrame:
         """Run a SQL query over the datasets with Spark."""
-        frame: DataFrame = query_spark(self, query, self._runtime.session.get())
+        with explain_dead_jvm():
+            frame: DataFrame = query_spark(self, query, self._runtime.session.get())
         return frame
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from floodmark.engine.spark_launch import Machine, Profile, driver_memory, launch_environment, session_settings
 
-MACHINE = Machine(cores=4, memory=16 << 30, tmpdir="/tmp/t", python="/venv/bin/python")
+MACHINE = Machine(cores=4, memory=16 << 30, tmpdir="/tmp/t", private_dir="/tmp/t/own", python="/venv/bin/python")
 
 
 def settings(overrides=(), profile=Profile.FULL, archive=None, machine=MACHINE):
@@ -55,7 +55,7 @@ def test_session_on_a_cluster_is_not_bound_to_loopback():
 
 
 def test_unix_sockets_are_left_off_when_the_temporary_folder_has_a_long_path():
-    long = Machine(cores=1, memory=1 << 30, tmpdir="/tmp/" + "x" * 90, python="python")
+    long = Machine(cores=1, memory=1 << 30, tmpdir="/tmp/" + "x" * 90, private_dir="/tmp/" + "x" * 99, python="python")
     assert "spark.python.unix.domain.socket.enabled" in settings()
     assert "spark.python.unix.domain.socket.enabled" not in settings(machine=long)
 

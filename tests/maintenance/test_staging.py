@@ -123,3 +123,36 @@ def test_a_new_writer_removes_the_folder_of_one_that_was_killed_while_it_removed
     (folder / "part").write_bytes(b"123")  # its lock file is gone already
     with staging_area(lake.store):
         assert not folder.exists()
+
+
+def test_drop_leaves_nothing_in_the_folder_of_its_dataset(lake: Lake):
+    folder = lake.store.local_path("datasets")
+    assert folder is not None
+    lake.create("gone", key="id").write(pa.table({"id": [1, 2], "v": [1, 2]}))
+    before = {path.name for path in folder.iterdir()}
+    lake.drop("gone")
+    assert len({path.name for path in folder.iterdir()}) == len(before) - 1
+    assert lake["kept"].count() == 1
+
+
+def test_folders_that_an_interrupted_drop_left_go_after_a_day(lake: Lake):
+    folder = lake.store.local_path("datasets/f00d")
+    assert folder is not None
+    for name in ("blocks", "data", "refs"):
+        (folder / name).mkdir(parents=True)
+    (folder / "refs" / ".head.turn").touch()
+    assert collected(lake) == {}
+    aged(folder, 1.1)
+    assert collected(lake)[None, "staging"] == 1
+    assert not folder.exists()
+    assert lake["kept"].count() == 1
+
+
+def test_folder_of_a_dataset_with_any_object_stays(lake: Lake):
+    folder = lake.store.local_path("datasets/f00d")
+    assert folder is not None
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "slice").touch()
+    aged(folder, 2)
+    assert collected(lake) == {}
+    assert (folder / "data" / "slice").exists()

@@ -68,6 +68,39 @@ def test_process_that_is_killed_leaves_no_lock(tmp_path: Path):
         pass
 
 
+@pytest.mark.parametrize("call", ["ftruncate", "close"])
+def test_run_that_ended_is_not_reported_as_failed_when_its_lock_cannot_be_released(call, tmp_path, monkeypatch):
+    real, failures = getattr(os, call), []
+
+    def fail(*arguments):
+        real(*arguments)
+        failures.append(call)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken, hold_run_lock(open_store(tmp_path), clock):
+        broken.setattr(run_lock.os, call, fail)
+    assert failures
+    with hold_run_lock(open_store(tmp_path), clock):
+        pass
+
+
+def test_lock_that_fails_is_an_error_of_ours(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(run_lock.fcntl, "flock", fail)
+    with pytest.raises(StorageError, match="cannot be opened and locked"), hold_run_lock(open_store(tmp_path), clock):
+        pass
+
+
+def test_lock_that_is_a_link_is_refused(tmp_path):
+    (tmp_path / "lake" / "runs").mkdir(parents=True)
+    (tmp_path / "lake" / "runs" / "lock").symlink_to(tmp_path / "outside")
+    with pytest.raises(StorageError, match="symbolic link"), hold_run_lock(open_store(tmp_path / "lake"), clock):
+        pass
+    assert not (tmp_path / "outside").exists()
+
+
 def test_lease_that_ran_out_may_be_taken():
     store, now = MemoryStore(), [NOW]
     held = hold_run_lock(store, lambda: now[0])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -79,7 +80,9 @@ class StoreSuite:
     def test_content_may_be_any_bytes(self, store, form):
         assert store.put_if_absent("once", form(b"12345678"))
         store.put_derived("derived", form(b"12345678"))
-        assert (store.get("once"), store.get("derived")) == (b"12345678", b"12345678")
+        assert store.compare_and_swap("pointer", None, form(b"87654321"))
+        assert store.compare_and_swap("pointer", b"87654321", form(b"12345678"))
+        assert {store.get(key) for key in ("once", "derived", "pointer")} == {b"12345678"}
 
     def test_empty_object_is_an_object(self, store):
         assert store.put_if_absent("empty", b"")
@@ -123,6 +126,7 @@ class StoreSuite:
     def test_range_is_half_open_and_cut_at_the_end(self, store, start, end, expected):
         store.put_if_absent("digits", b"0123456789")
         assert store.get_range("digits", start, end) == expected
+        assert store.get_range("digits", np.int64(start), np.int64(end)) == expected
 
     def test_stat_knows_size_and_age(self, store):
         began = time.time()

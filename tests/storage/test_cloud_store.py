@@ -14,6 +14,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 
 from floodmark.errors import BadStoreUrl, ObjectNotFound, StorageError, SwapUnknown
+from floodmark.storage import cloud
 from floodmark.storage.cloud import CloudStore
 from limits import set_limit
 from loopback_s3 import running_s3
@@ -39,6 +40,7 @@ def bucket(endpoint, request):
         region_name="us-east-1",
     )
     bucket = s3.create_bucket(Bucket=f"bucket-{time.time_ns()}")
+    cloud._CHECKED_BUCKETS.add(("s3", bucket.name, endpoint))  # the check is tested in test_conditional_puts
     yield bucket
     bucket.objects.delete()
     bucket.delete()
@@ -181,7 +183,9 @@ def test_swap_is_sent_once_only():
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
         Thread(target=server.serve_forever).start()
-        store = CloudStore("s3://bucket/x", endpoint=f"http://127.0.0.1:{server.server_port}", **CREDENTIALS)
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        cloud._CHECKED_BUCKETS.add(("s3", "bucket", endpoint))
+        store = CloudStore("s3://bucket/x", endpoint=endpoint, **CREDENTIALS)
         with pytest.raises(SwapUnknown):
             store.compare_and_swap("refs/head", None, b"a")
         server.shutdown()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.storage.cloud import RangeFile
+from floodmark.storage.range_file import RangeFile
 from limits import set_limit
 
 DATA = bytes(range(256)) * 4

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from floodmark.cli import output
 from floodmark.cli.command import TOML, Invocation, lake_in_toml, marker_folder, verb
 from floodmark.cli.exit_codes import BadToml, CommandError, NoLake
+
+if TYPE_CHECKING:
+    from floodmark.storage.store import Store
+
+_BUCKET_MARK = "runs/init"
+"""An object by which `init` finds that a bucket without datasets is a lake already."""
 
 
 @verb("init")
@@ -29,11 +36,10 @@ def init(call: Invocation, toml: bool) -> None:
     path = Path.cwd() / TOML
     if toml:
         _check_toml(path, lake.store.url)
-    created = mark is not None and not mark.is_dir()
     if mark is None:
-        # A bucket has no folders to create, but it must exist.
-        next(iter(lake.store.list("names")), None)
+        created = _create_in_bucket(lake.store)
     else:
+        created = not mark.is_dir()
         _create_marker(mark)
     if toml and not path.exists():
         path.write_text(f"lake = {json.dumps(_relative(lake.store.url), ensure_ascii=False)}\n", "utf-8")
@@ -43,6 +49,12 @@ def init(call: Invocation, toml: bool) -> None:
     click.echo(f"created an empty lake at {lake.store.url}" if created else f"{lake.store.url} is already a lake")
     if toml:
         click.echo(f"{path} names it")
+
+
+def _create_in_bucket(store: Store) -> bool:
+    """Mark a bucket as a lake; False if it was one. The first write also checks that the bucket is usable."""
+    is_new = store.put_if_absent(_BUCKET_MARK, b"A lake of Floodmark\n")
+    return is_new and next(iter(store.list("names")), None) is None
 
 
 def _create_marker(mark: Path) -> None:

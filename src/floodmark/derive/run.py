@@ -10,9 +10,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import ClassVar, Generic, TypeVar
 
 from floodmark.engine.progress import Progress
+from floodmark.engine.spark_launch import explain_dead_jvm
 from floodmark.errors import LostRace, StorageError, Unreadable
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.pointer import attempt_numbers
+from floodmark.storage.scratch import explain_disk_errors
 from floodmark.storage.store import Store
 
 TRIES = 20
@@ -98,7 +100,8 @@ def run_derivation(thing: Derivation[S, R], tries: int = TRIES) -> R:
                 if report is not None:
                     return report
             try:
-                return thing.attempt(state)
+                with explain_dead_jvm(), explain_disk_errors():
+                    return thing.attempt(state)
             except LostRace as error:
                 problem = error
             except Unreadable as error:

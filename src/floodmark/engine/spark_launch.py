@@ -14,11 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from floodmark.errors import EngineError
+from floodmark.storage.scratch import TemporaryFolder
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 _environment_lock = threading.RLock()
+_END_SECONDS = 2.0
+"""A killed JVM may take a moment to end."""
 _CONNECT_PARALLELISM = 16
 """For Spark Connect, which does not report how many tasks a cluster runs at once. A larger number does no harm."""
 
@@ -156,6 +161,33 @@ def _jvm_answers() -> bool:
         return False  # see is_alive
 
 
+@contextlib.contextmanager
+def explain_dead_jvm() -> Iterator[None]:
+    """Raise `EngineError` instead of the errors of Py4J that mean that the JVM of this process has ended."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_of_dead_jvm(error):
+            raise
+        raise EngineError(
+            "The JVM of Spark has ended, so this call was not finished.",
+            hint="Call it again: that starts a new JVM. If it ends again, the machine may be out of memory: look into "
+            "the log of the system, or set spark.driver.memory.",
+        ) from error
+
+
+def _is_of_dead_jvm(error: Exception) -> bool:
+    module, name = type(error).__module__, type(error).__name__
+    is_lost = isinstance(error, ConnectionError | EOFError) or (
+        module.startswith("py4j") and name in ("Py4JError", "Py4JNetworkError")
+    )
+    if not is_lost or "pyspark" not in sys.modules or (process := jvm_process()) is None:
+        return False
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)
+    return process.poll() is not None
+
+
 def end_jvm(timeout: float) -> int | None:
     """Let the JVM of this process end normally; returns its exit code, or None if there is no JVM."""
     from pyspark import SparkContext
@@ -221,12 +253,13 @@ class Machine:
     cores: int
     memory: int
     tmpdir: str
+    private_dir: str  # a temporary folder that only this user can read
     python: str
 
     @classmethod
     def this(cls) -> Machine:
         """This machine, within the limits of its container."""
-        return cls(_cores(), _memory(), tempfile.gettempdir(), sys.executable)
+        return cls(_cores(), _memory(), tempfile.gettempdir(), str(_private_folder()), sys.executable)
 
 
 def is_local(settings: Mapping[str, str]) -> bool:
@@ -286,12 +319,17 @@ def session_settings(
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.local.dir": machine.tmpdir,
+            "spark.local.dir": machine.private_dir,  # Spark lets every user read its files
             "spark.sql.shuffle.partitions": str(max(2 * machine.cores, 4)),
         }
-        if len(os.fsencode(machine.tmpdir)) <= _LONGEST_SOCKET_FOLDER:
+        sockets = [
+            folder
+            for folder in (machine.private_dir, machine.tmpdir)
+            if len(os.fsencode(folder)) <= _LONGEST_SOCKET_FOLDER
+        ]
+        if sockets:
             settings["spark.python.unix.domain.socket.enabled"] = "true"
-            settings["spark.python.unix.domain.socket.dir"] = machine.tmpdir
+            settings["spark.python.unix.domain.socket.dir"] = sockets[0]
     settings |= overrides
     flags = [_quoted(option) for option in java_options(machine, profile, archive)]
     if user_flags := overrides.get("spark.driver.extraJavaOptions"):
@@ -324,6 +362,18 @@ def launch_environment(
         # On a cluster the interpreter may have another path, so a variable of the user wins.
         variables["PYSPARK_PYTHON"] = environ.get("PYSPARK_PYTHON", machine.python)
     return variables
+
+
+_private: tuple[int, TemporaryFolder] | None = None
+
+
+def _private_folder() -> Path:
+    """The folder for the temporary files of Spark. It ends with this process, because its JVM may outlive sessions."""
+    global _private
+    with _environment_lock:
+        if _private is None or _private[0] != os.getpid() or not _private[1].path.is_dir():
+            _private = os.getpid(), TemporaryFolder()
+        return _private[1].path
 
 
 def _quoted(option: str) -> str:

@@ -37,6 +37,7 @@ from floodmark.ledger.schema import Layout, check_column_name, declare_vocab, de
 from floodmark.ledger.selection import parse_time
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import Strategy, to_attachments, to_derived_attachments, to_merge
+from floodmark.storage.local import remove_empty_folders
 from floodmark.storage.parquet import Vocabulary
 from floodmark.storage.pointer import MAX_RACES, attempt_numbers
 from floodmark.storage.store import Store
@@ -197,6 +198,8 @@ def remove(objects: DatasetObjects) -> None:
     store.delete(objects.head_key)
     for info in list(store.list(objects.folder)):
         store.delete(info.key)
+    if (folder := store.local_path(objects.folder)) is not None:
+        remove_empty_folders(folder)
 
 
 EventBuilder = Callable[[Snapshot], Sequence[MetadataEvent]]

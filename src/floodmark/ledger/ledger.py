@@ -13,6 +13,7 @@ from floodmark.chain.events import SourceState
 from floodmark.chain.ids import Multihash
 from floodmark.engine.progress import Progress
 from floodmark.engine.session import Runtime
+from floodmark.engine.spark_launch import explain_dead_jvm
 from floodmark.errors import ObjectNotFound, UnknownDataset
 from floodmark.ledger import log as logs
 from floodmark.ledger import snapshot as snapshots
@@ -81,7 +82,8 @@ class Ledger:
         progress = self.runtime.progress()
         progress.start(f"writing {self.name}", None)
         try:
-            written = begin(progress).run(snapshot)
+            with explain_dead_jvm():
+                written = begin(progress).run(snapshot)
         finally:
             progress.finish()
         self.latest = written.snapshot

@@ -29,7 +29,12 @@ class DatasetObjects:
         return f"{self.folder}/refs/head"
 
     def data_key(self, physical_hash: Multihash) -> str:
-        return f"{self.folder}/data/{physical_hash.text}"
+        return self.data_prefix + physical_hash.text
+
+    @property
+    def data_prefix(self) -> str:
+        """The start of a slice's key; its hash follows."""
+        return f"{self.folder}/data/"
 
     def checkpoint_key(self, physical_hash: Multihash) -> str:
         return self.checkpoint_prefix + physical_hash.text

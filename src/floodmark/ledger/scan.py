@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.errors import DAMAGED_HINT, BadQuery, UnreadableSlice
+from floodmark.errors import BadQuery, StorageError, UnreadableSlice
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.selection import Selection
@@ -27,6 +27,7 @@ from floodmark.ledger.side_columns import (
     is_dense,
     with_side_columns,
 )
+from floodmark.ledger.unreadable import unreadable_records
 from floodmark.storage.arrays import I64
 from floodmark.storage.parquet import arrow_filesystem, check_size
 
@@ -338,11 +339,13 @@ class Scan:
             yield
         except pa.ArrowCancelled:
             raise
-        except (pa.ArrowException, OSError) as error:
-            raise UnreadableSlice(
-                f"some of the records {self.selection.start} to {self.selection.end - 1} cannot be read: {error}",
-                hint=DAMAGED_HINT,
-            ) from error
+        except (pa.ArrowException, OSError, StorageError) as error:
+            raise self.unreadable(error) from error
+
+    def unreadable(self, error: Exception) -> UnreadableSlice:
+        """The error for records that could not be read."""
+        keys = [file.key for file in self.selection.files]
+        return unreadable_records(self.objects, self.selection.start, self.selection.end, error, keys)
 
 
 def live_mask(offsets: I64, dead: I64) -> npt.NDArray[np.bool_] | None:

@@ -10,15 +10,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -26,6 +23,7 @@ from uuid import uuid4
 
 from floodmark.engine.java import OLDEST, Java, find_java
 from floodmark.errors import FloodmarkError, JavaNotFound, StorageError
+from floodmark.storage.conditional import CONDITIONAL_HINT, WRITERS, race_writers
 from floodmark.storage.file_cache import user_cache
 from floodmark.storage.file_system import FileSystem, OsFileSystem
 from floodmark.storage.store import Store
@@ -388,48 +386,17 @@ def _check_lock(fs: FileSystem, path: Path, is_held: Callable[[Path], bool]) -> 
 
 # Conditional puts of a bucket
 
-WRITERS = 4
 ROUNDS = 3
-
-_BEFORE = b"before"
-_REMEDY = "use a bucket that honours conditional puts (If-None-Match, If-Match); without them commits could be lost"
 
 
 def check_conditional(store: Store) -> Finding:
     """Let several threads create an object, then replace it, at the same moment; the objects are removed afterwards."""
     what = "conditional puts"
-    keys = [f"runs/doctor-{uuid4().hex}" for _ in range(ROUNDS)]
     try:
-        for key in keys:
-            created = _winners(partial(_put, store, key))
-            replaced = _winners(partial(_replace, store, key))
-            if (created, replaced) != (1, 1):
-                detail = f"{created} of {WRITERS} writers created an object and {replaced} replaced it; expected 1 each"
-                return Finding(what, "bad", detail, _REMEDY)
+        for _ in range(ROUNDS):
+            race = race_writers(store, f"runs/doctor-{uuid4().hex}")
+            if not race.is_fair:
+                return Finding(what, "bad", str(race), CONDITIONAL_HINT)
     except StorageError as error:
-        return Finding(what, "bad", error.message, error.hint or _REMEDY)
-    finally:
-        for key in keys:
-            with suppress(StorageError):  # the finding already has the error
-                store.delete(key)
+        return Finding(what, "bad", error.message, error.hint or CONDITIONAL_HINT)
     return Finding(what, "ok", f"of {WRITERS} concurrent writers, one won each time")
-
-
-def _put(store: Store, key: str, _: int) -> bool:
-    return store.put_if_absent(key, _BEFORE)
-
-
-def _replace(store: Store, key: str, me: int) -> bool:
-    return store.compare_and_swap(key, _BEFORE, b"moved by %d" % me)
-
-
-def _winners(act: Callable[[int], bool]) -> int:
-    """How many of several concurrent calls return True."""
-    start = threading.Barrier(WRITERS)
-
-    def one(me: int) -> bool:
-        start.wait()
-        return act(me)
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        return sum(pool.map(one, range(WRITERS)))

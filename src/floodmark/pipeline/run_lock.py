@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,29 +68,41 @@ def hold_run_lock(store: Store, clock: Clock, lease_seconds: float = LEASE_SECON
 
 @contextmanager
 def _hold_file_lock(path: Path, clock: Clock, url: str) -> Iterator[None]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise StorageError(
-            f"pipelines cannot run in {url}: {path} cannot be opened for writing: {error.strerror}",
-            hint="check the disk, the owner of the folder, and that this user may write there",
-        ) from error
-    try:
+    with ExitStack() as opening:
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            opening.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _busy_error(LockHolder.parse(os.pread(descriptor, 4096, 0)), url) from None
-        try:
-            with suppress(OSError):  # the lock is held anyway; on a full disk it does not name its holder
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, LockHolder.this(clock).to_bytes(), 0)
-            yield
+            raise _busy_error(LockHolder.parse(_content(descriptor)), url) from None
+        except OSError as error:
+            raise StorageError(
+                f"pipelines cannot run in {url}: {path} cannot be opened and locked: {error.strerror}",
+                hint="check the disk, the owner of the folder, and that this user may write there",
+            ) from error
+        opening.pop_all()
+    try:
+        with suppress(OSError):  # the lock is held anyway; on a full disk it does not name its holder
             os.ftruncate(descriptor, 0)
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.pwrite(descriptor, LockHolder.this(clock).to_bytes(), 0)
+        yield
     finally:
-        os.close(descriptor)
+        # The run is done: a failure here must not report it as failed. Closing ends the lock at the latest.
+        for release in (
+            lambda: os.ftruncate(descriptor, 0),
+            lambda: fcntl.flock(descriptor, fcntl.LOCK_UN),
+            lambda: os.close(descriptor),
+        ):
+            with suppress(OSError):
+                release()
+
+
+def _content(descriptor: int) -> bytes:
+    try:
+        return os.pread(descriptor, 4096, 0)
+    except OSError:
+        return b""
 
 
 @contextmanager

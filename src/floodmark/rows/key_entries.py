@@ -16,6 +16,7 @@ from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage import document
 from floodmark.storage.arrays import I64, U64, Hashes, Mask, is_group_start, stable_order
 from floodmark.storage.document import DamagedDocument, Document
+from floodmark.storage.memory_folder import Folder
 from floodmark.storage.sorted_runs import Columns, RunFile, RunSpec, write_run
 
 _KEY = ("key_high", "key_low")
@@ -179,7 +180,7 @@ def kills_of(records: IndexRecords, order: I64, first: npt.NDArray[np.bool_]) ->
     return _sorted(ended, ended_by)
 
 
-def write_kills(folder: Path, start: int, end: int, kills: Kills) -> KillsFile:
+def write_kills(folder: Folder, start: int, end: int, kills: Kills) -> KillsFile:
     """Write the kills (at least one) of the records [start, end) into a folder."""
     sections = {"bitmap": bitmap_of(kills).serialize(), "offset": kills.offset, "killed_by": kills.killed_by}
     data = document.encode(_KIND, 1, {"kills": len(kills)}, sections)
@@ -237,14 +238,14 @@ class IndexDelta:
     end: int
     run: RunFile | None
     dead: KillsFile | None
-    folder: Path | None
+    folder: Folder | None
 
     @property
     def names(self) -> list[str]:
         return [file.name for file in (self.run, self.dead) if file is not None]
 
 
-def write_delta(folder: Path, records: IndexRecords) -> IndexDelta:
+def write_delta(folder: Folder, records: IndexRecords) -> IndexDelta:
     """Write the entries and the kills of these records into a folder."""
     if len(records) == 0:
         return IndexDelta(records.start, records.end, None, None, folder)
@@ -261,7 +262,7 @@ def write_delta(folder: Path, records: IndexRecords) -> IndexDelta:
 
 def store_delta(objects: DatasetObjects, addition: IndexDelta) -> IndexDelta:
     """Put the files of an addition into the store. For tasks whose folder the driver cannot read."""
-    if addition.folder is not None:
+    if isinstance(addition.folder, Path):
         for name in addition.names:
             objects.store.put_derived_file(objects.key_file_key(name), addition.folder / name)
     return replace(addition, folder=None)

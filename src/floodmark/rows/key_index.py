@@ -211,7 +211,11 @@ class KeyIndex:
     def with_records(self, records: IndexRecords) -> KeyIndex:
         """The index after these records, not stored yet."""
         with self.files.staging_folder() as folder:
-            return self.with_deltas(records.end, [write_delta(folder, records)])
+            try:
+                delta = write_delta(folder, records)
+            except OSError as error:
+                delta = write_delta(self.files.use_memory(error), records)
+            return self.with_deltas(records.end, [delta])
 
     def with_deltas(self, end: int, deltas: Sequence[IndexDelta]) -> KeyIndex:
         """The index after the records of these deltas, not stored yet. A broken index raises on its next use."""

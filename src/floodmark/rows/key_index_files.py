@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +17,8 @@ from floodmark.rows.key_entries import KillsFile, OpenKills, open_kills
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
 from floodmark.storage.file_cache import map_file
-from floodmark.storage.scratch import staging_area
+from floodmark.storage.memory_folder import Folder, MemoryFolder
+from floodmark.storage.scratch import TemporaryFolder, staging_area
 from floodmark.storage.sorted_runs import RunFile, RunFiles, SortedRun
 from floodmark.storage.tiers import RetiredFiles
 
@@ -158,13 +157,15 @@ _log = logging.getLogger(__name__)
 class KeyIndexFiles(RunFiles):
     """The files of one dataset's key index.
 
-    If the store refuses files, they are kept in a temporary folder as long as this object exists.
+    If the store refuses files, they are kept in a temporary folder as long as this object exists; if no disk has space
+    for them, in memory.
     """
 
-    def __init__(self, objects: DatasetObjects, cache: RunCache | None, aside: Path | None = None) -> None:
+    def __init__(self, objects: DatasetObjects, cache: RunCache | None, aside: tuple[Folder, ...] = ()) -> None:
         super().__init__(objects.store, objects.key_file_key(""), "keys", bad_index, cache)
         self.objects = objects
-        self._aside = aside
+        self._aside = aside  # folders outside the store; new files go to the last one
+        self._temporary: TemporaryFolder | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeyIndexFiles, (self.objects, None, self._aside)
@@ -172,7 +173,7 @@ class KeyIndexFiles(RunFiles):
     @property
     def store_accepts(self) -> bool:
         """Whether the store has accepted every file so far."""
-        return self._aside is None
+        return not self._aside
 
     def dead(self, file: KillsFile) -> OpenKills:
         """Open a file of kills. Raises `BadIndex` if the file is missing or damaged."""
@@ -183,29 +184,36 @@ class KeyIndexFiles(RunFiles):
         return open_kills(file, data)
 
     @contextmanager
-    def staging_folder(self) -> Iterator[Path]:
+    def staging_folder(self) -> Iterator[Folder]:
         """A folder for new files. On exit, files that were not stored with `put` are removed."""
         with ExitStack() as stack:
-            folder = self._aside
-            if folder is None:
+            if self._aside:
+                folder = self._aside[-1]
+            else:
                 try:
                     folder = stack.enter_context(staging_area(self.store))
                 except (OSError, StorageError) as error:
                     folder = self._use_temporary_folder(error)
             yield folder
 
-    def put(self, folder: Path, names: Iterable[str]) -> None:
-        """Move files from a folder into the store, or into the temporary folder if the store refuses them."""
+    def put(self, folder: Folder, names: Iterable[str]) -> None:
+        """Move files from a folder into the store, or aside if the store refuses them."""
         for name in names:
-            aside = self._aside
-            if aside is None:
+            if not self._aside and isinstance(folder, Path):
                 try:
                     self.store.put_derived_file(self.key(name), folder / name)
                     continue
                 except (OSError, StorageError) as error:
-                    aside = self._use_temporary_folder(error)
-            if folder != aside:
-                shutil.move(folder / name, aside / name)
+                    self._use_temporary_folder(error)
+            if folder not in self._aside:
+                self._set_aside(folder, name)
+
+    def use_memory(self, error: Exception) -> MemoryFolder:
+        """Keep new files in memory: a disk is full."""
+        self._warn(error)
+        folder = MemoryFolder()
+        self._aside = (*self._aside, folder)
+        return folder
 
     def forget_all_but(self, names: set[str]) -> None:
         """Remove all opened runs from the cache except these."""
@@ -213,13 +221,30 @@ class KeyIndexFiles(RunFiles):
         self.forget([name for name in runs if name not in names])
 
     def _read(self, name: str, size: int, check: Callable[[memoryview], None]) -> memoryview:
-        if self._aside is not None and (self._aside / name).exists():
-            return map_file(self._aside / name)
+        for folder in self._aside:
+            if (file := folder / name).exists():
+                return map_file(file) if isinstance(file, Path) else memoryview(file.read_bytes())
         return super()._read(name, size, check)
 
-    def _use_temporary_folder(self, error: Exception) -> Path:
+    def _set_aside(self, folder: Folder, name: str) -> None:
+        source, target = folder / name, self._aside[-1] / name
+        try:
+            if isinstance(source, Path) and isinstance(target, Path):
+                shutil.move(source, target)
+            else:
+                target.write_bytes(source.read_bytes())
+        except OSError as error:
+            (self.use_memory(error) / name).write_bytes(source.read_bytes())
+
+    def _use_temporary_folder(self, error: Exception) -> Folder:
+        try:
+            self._temporary = TemporaryFolder()
+        except StorageError:
+            return self.use_memory(error)
+        self._warn(error)
+        self._aside = (*self._aside, self._temporary.path)
+        return self._temporary.path
+
+    def _warn(self, error: Exception) -> None:
         folder = self.objects.folder
         _log.warning("the key index of %s was not stored (%s); it will be rebuilt later", folder, error)
-        self._aside = Path(tempfile.mkdtemp(prefix="floodmark-keys-"))
-        weakref.finalize(self, shutil.rmtree, self._aside, ignore_errors=True)
-        return self._aside

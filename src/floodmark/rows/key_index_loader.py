@@ -7,11 +7,9 @@ trusted: it can always be rebuilt from the records.
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,6 +39,7 @@ from floodmark.rows.key_index_files import (
 from floodmark.rows.row_hash import hash_rows
 from floodmark.storage.arrays import I64, Hashes
 from floodmark.storage.local import LocalStore
+from floodmark.storage.scratch import TemporaryFolder
 from floodmark.storage.sorted_runs import END_OF_HASHES
 from floodmark.storage.store import ObjectInfo
 
@@ -366,8 +365,8 @@ def index_problems(snapshot: Snapshot) -> Iterator[VerifyProblem]:
     try:
         index = load(snapshot, {})
         index.check()
-        with tempfile.TemporaryDirectory(prefix="floodmark-verify-") as folder:
-            objects = DatasetObjects(LocalStore(Path(folder)), snapshot.objects.folder)
+        with TemporaryFolder() as folder:
+            objects = DatasetObjects(LocalStore(folder), snapshot.objects.folder)
             right = build(snapshot, KeyIndexFiles(objects, {}), index.manifest.shape)
             for difference in _differences(index, right, snapshot.purged_before):
                 yield VerifyProblem("keys", key, f"the key index {difference}; {_REMEDY}")

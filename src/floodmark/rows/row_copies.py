@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.chain.ids import SHA3_256, Multihash
-from floodmark.errors import DAMAGED_HINT, BadIndex, StorageError, UnreadableSlice
+from floodmark.errors import BadIndex, StorageError, UnreadableSlice
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
+from floodmark.ledger.unreadable import unreadable_records
 from floodmark.rows import row_hash
 from floodmark.storage.arrays import I64, Hashes
 from floodmark.storage.parquet import check_size
@@ -158,8 +159,8 @@ class RowReader:
 
     def _unreadable(self, number: int, error: Exception) -> UnreadableSlice:
         start = self.slices.column("start")[number].as_py()
-        end = start + self._length(number) - 1
-        return UnreadableSlice(f"records {start} to {end} cannot be read: {error}", hint=DAMAGED_HINT)
+        key = self.objects.data_key(self._physical(number))
+        return unreadable_records(self.objects, start, start + self._length(number), error, [key])
 
     def _check_slice(self, number: int) -> None:
         """Refuse the copy of a local slice that is missing or has another size, as a read of the slice does."""

@@ -1,18 +1,19 @@
-"""A store in a bucket of S3, Google Cloud or Azure, with conditional puts; a file that reads ranges of an object."""
+"""A store in a bucket of S3, Google Cloud or Azure, with conditional puts."""
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import tempfile
+import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 import obstore
 import pyarrow as pa
@@ -26,6 +27,9 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from floodmark.errors import BadStoreUrl, ObjectNotFound, StorageError, SwapUnknown
+from floodmark.storage.conditional import CONDITIONAL_HINT, race_writers
+from floodmark.storage.range_file import TAIL_BYTES, RangeFile
+from floodmark.storage.scratch import TemporaryFolder
 from floodmark.storage.store import BytesLike, ObjectInfo, check_key, check_prefix, is_segment
 
 if TYPE_CHECKING:
@@ -54,6 +58,7 @@ class CloudStore:
       same moment may both get True. This is harmless because large objects are named by their content.
     - An existing object is renewed only if it is older than `RENEW_AFTER`, by a put of the same bytes.
     - A swap is sent only once. The bucket would refuse a second request because of the first one.
+    - The first write of a process to a bucket checks that the bucket honours conditional puts.
     """
 
     def __init__(self, url: str, **options: Any) -> None:
@@ -61,10 +66,11 @@ class CloudStore:
         self._options = options
         self._store = _connect(url, options, _RETRIES)
         self._store_without_retries = _connect(url, options, _NO_RETRIES)
-        self._staging: tempfile.TemporaryDirectory[str] | None = None
+        self._bucket = (urlsplit(url).scheme, urlsplit(url).netloc, str(_endpoint(options)))
+        self._staging: TemporaryFolder | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._url, self._options)
+        return _reopen, (self._url, self._options, self._bucket in _CHECKED_BUCKETS)
 
     def __repr__(self) -> str:
         return f"CloudStore({self._url!r})"  # options may hold secrets
@@ -128,11 +134,13 @@ class CloudStore:
 
     def put_if_absent(self, key: str, data: BytesLike) -> bool:
         check_key(key)
+        self._check_bucket()
         with self._explain_errors("write", key):
             return self._create(key, _content(data))
 
     def put_file(self, key: str, path: Path) -> bool:
         check_key(key)
+        self._check_bucket()
         with self._explain_errors("write", key):
             created = self._upload(key, path) if path.stat().st_size > LARGE_BYTES else self._create(key, path)
         path.unlink()
@@ -149,8 +157,10 @@ class CloudStore:
             obstore.put(self._store, key, path)
         path.unlink()
 
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+    def compare_and_swap(self, key: str, expected: bytes | None, new: BytesLike) -> bool:
         check_key(key)
+        self._check_bucket()
+        new = bytes(new)
         for attempt in range(_SWAP_ATTEMPTS):
             current, version = self._get_with_version(key)
             if current != expected:
@@ -158,13 +168,8 @@ class CloudStore:
             if expected == new or self._swap(key, version, new):
                 return True
             # Refused: the value has changed, which the next read shows, or S3 got two swaps at the same moment.
-            time.sleep(random.uniform(0, 0.01 * 2**attempt))
-        raise StorageError(
-            f"Could not swap {key!r} in {self.url}: refused {_SWAP_ATTEMPTS} times although it did not change.",
-            hint="Use a bucket with conditional puts (If-Match, If-None-Match). The swap did not happen.",
-            key=key,
-            url=self.url,
-        )
+            _pause(attempt)
+        raise self._refused("swap", key, "although it did not change")
 
     def turn(self, key: str) -> AbstractContextManager[None]:
         check_key(key)
@@ -181,10 +186,8 @@ class CloudStore:
 
     def staging(self) -> Path:
         if self._staging is None:
-            self._staging = tempfile.TemporaryDirectory(prefix="floodmark-")
-            # Removes the folder without the warning of a TemporaryDirectory that is garbage collected.
-            weakref.finalize(self, self._staging.cleanup)
-        return Path(self._staging.name)
+            self._staging = TemporaryFolder()
+        return self._staging.path
 
     # Steps
 
@@ -207,15 +210,33 @@ class CloudStore:
                 raise
             return obstore.head(self._store, key)["size"], b""  # the object is empty
 
+    def _check_bucket(self) -> None:
+        """Refuse a bucket that does not honour conditional puts. Each process checks a bucket once."""
+        if self._bucket in _CHECKED_BUCKETS:
+            return
+        with _checking:
+            if self._bucket in _CHECKED_BUCKETS:
+                return
+            race = race_writers(_UncheckedStore(self._url, **self._options), f"runs/probe-{uuid.uuid4().hex}")
+            if not race.is_fair:
+                raise StorageError(
+                    f"{self.url} does not honour conditional puts, so nothing was written: {race}.",
+                    hint=CONDITIONAL_HINT,
+                    url=self.url,
+                )
+            _CHECKED_BUCKETS.add(self._bucket)
+
     def _create(self, key: str, data: bytes | memoryview | Path) -> bool:
-        while True:
+        for attempt in range(_SWAP_ATTEMPTS):
             try:
                 obstore.put(self._store, key, data, mode="create")
             except AlreadyExistsError:
                 if self._renew(key):
                     return False
+                _pause(attempt)  # the object was deleted meanwhile
             else:
                 return True
+        raise self._refused("create", key, "although it does not exist")
 
     def _upload(self, key: str, path: Path) -> bool:
         if self._renew(key):
@@ -308,11 +329,31 @@ class CloudStore:
         message = f"Could not {action} {key!r} in {self.url}: {_first_line(error)}"
         return StorageError(message, hint=hint, key=key, url=self.url)
 
+    def _refused(self, action: str, key: str, although: str) -> StorageError:
+        return StorageError(
+            f"Could not {action} {key!r} in {self.url}: refused {_SWAP_ATTEMPTS} times {although}.",
+            hint="Nothing was changed. Try again, and check with `floodmark doctor` that the bucket honours "
+            "conditional puts (If-Match, If-None-Match).",
+            key=key,
+            url=self.url,
+        )
+
+
+class _UncheckedStore(CloudStore):
+    """The store that the check of a bucket uses."""
+
+    def _check_bucket(self) -> None:
+        return None
+
+
+_CHECKED_BUCKETS: set[tuple[str, str, str]] = set()
+"""Buckets that honour conditional puts: scheme, name and endpoint."""
+_checking = threading.Lock()
+
 
 def _connect(url: str, options: dict[str, Any], retries: dict[str, Any]) -> Any:
     settings = {"retry_config": retries, **options}
-    endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
-    if str(endpoint).startswith("http://"):
+    if str(_endpoint(options)).startswith("http://"):
         # The user chose plain http, so allow it.
         settings["client_options"] = {"allow_http": True, **options.get("client_options", {})}
     if retries is _NO_RETRIES:
@@ -327,8 +368,19 @@ def _connect(url: str, options: dict[str, Any], retries: dict[str, Any]) -> Any:
         ) from error
 
 
-def _reopen(url: str, options: dict[str, Any]) -> CloudStore:
-    return CloudStore(url, **options)
+def _endpoint(options: dict[str, Any]) -> str | None:
+    return options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
+
+
+def _reopen(url: str, options: dict[str, Any], is_checked: bool) -> CloudStore:
+    store = CloudStore(url, **options)
+    if is_checked:
+        _CHECKED_BUCKETS.add(store._bucket)
+    return store
+
+
+def _pause(attempt: int) -> None:
+    time.sleep(random.uniform(0, 0.01 * 2**attempt))
 
 
 def _content(data: BytesLike) -> bytes | memoryview:
@@ -356,65 +408,3 @@ def _bucket_is_missing(error: Exception) -> bool:
 
 def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0]
-
-
-# Ranged reads
-
-TAIL_BYTES = 64 * 1024  # read when a file is opened; it nearly always contains the Parquet footer
-_FIRST_AHEAD = 256 * 1024
-_MOST_AHEAD = 8 * 1024 * 1024
-
-
-class RangeFile(io.RawIOBase):
-    """A seekable, read-only file over `fetch(start, end)`, which returns the bytes [start, end).
-
-    It keeps the tail from its opening and the last range that it fetched. A sequential read doubles the size of the
-    next range. A jump resets it.
-    """
-
-    def __init__(self, fetch: Callable[[int, int], bytes], size: int, tail: bytes) -> None:
-        super().__init__()
-        self._fetch = fetch
-        self._size = size
-        self._tail = tail
-        self._tail_start = size - len(tail)
-        self._ahead = _FIRST_AHEAD
-        self._start = 0
-        self._fetched = b""
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise ValueError(f"cannot seek to {base + offset}, before the start of the file")
-        self._position = base + offset
-        return self._position
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        count = self._size if size is None or size < 0 else size
-        start = min(self._position, self._size)
-        end = min(start + count, self._size)
-        self._position = end
-        if start >= self._tail_start:
-            return self._tail[start - self._tail_start : end - self._tail_start]
-        if not self._start <= start <= end <= self._start + len(self._fetched):
-            self._fetch_from(start, end)
-        return self._fetched[start - self._start : end - self._start]
-
-    def readall(self) -> bytes:
-        return self.read()
-
-    def _fetch_from(self, start: int, end: int) -> None:
-        reads_on = self._fetched and self._start <= start <= self._start + len(self._fetched)
-        self._ahead = min(self._ahead * 2, _MOST_AHEAD) if reads_on else _FIRST_AHEAD
-        self._fetched = self._fetch(start, min(max(end, start + self._ahead), self._size))
-        self._start = start

@@ -19,6 +19,7 @@ from floodmark.storage.store import BytesLike, ObjectInfo, check_key, check_pref
 
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _STAGING = ".staging"
+_INSTALL_ATTEMPTS = 20
 
 
 class LocalStore:
@@ -145,8 +146,8 @@ class LocalStore:
                     self._fs.rename(staged, target)
                 self._fs.unlink(path)
 
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
-        path = self._path(key)
+    def compare_and_swap(self, key: str, expected: bytes | None, new: BytesLike) -> bool:
+        path, new = self._path(key), bytes(new)
         with self._explain_errors("swap", key, needed=len(new)):
             self._make_durable_folder(path.parent)
             with self._locked(_lock_path(path, "lock")):
@@ -217,7 +218,7 @@ class LocalStore:
 
     def _install(self, staged: Path, path: Path) -> bool:
         """Give a durable file its name, durably; False if another writer created the object first."""
-        while True:
+        for _ in range(_INSTALL_ATTEMPTS):
             try:
                 self._fs.link(staged, path)
             except FileExistsError:
@@ -226,6 +227,7 @@ class LocalStore:
                 continue  # the object was deleted meanwhile
             self._fs.fsync_dir(path.parent)
             return True
+        raise FileExistsError(errno.EEXIST, "other writers create and delete it again and again", str(path))
 
     def _install_file(self, source: Path, target: Path) -> bool:
         with self._staging_path() as staged:
@@ -368,6 +370,25 @@ class LocalStore:
         while not folder.exists():
             folder = folder.parent
         return self._fs.free_bytes(folder)
+
+
+def remove_empty_folders(folder: Path) -> None:
+    """Remove a folder of a store if it and the folders in it have no objects, only locks.
+
+    Its objects must never be written again: another writer may hold a lock that is removed here.
+    """
+    with suppress(OSError):  # what is left is only untidy
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                remove_empty_folders(path)
+            elif is_lock(path.name):
+                path.unlink()
+        folder.rmdir()
+
+
+def is_lock(name: str) -> bool:
+    """Whether a file of a store's folder is a lock, which has no content."""
+    return name.startswith(".") and name.endswith((".lock", ".turn"))
 
 
 def _lock_path(path: Path, purpose: str) -> Path:

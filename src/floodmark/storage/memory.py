@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import tempfile
 import threading
 import time
 import weakref
@@ -18,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.errors import BadStoreUrl, ObjectNotFound
+from floodmark.storage.scratch import TemporaryFolder
 from floodmark.storage.store import BytesLike, ObjectInfo, Store, check_key, check_prefix
 
 
@@ -35,7 +35,7 @@ class MemoryStore:
         self._objects: dict[str, _Object] = {}
         self._lock = threading.Lock()
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._staging: tempfile.TemporaryDirectory[str] | None = None
+        self._staging: TemporaryFolder | None = None
         _open_stores[self._number] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,14 +91,14 @@ class MemoryStore:
         self.put_derived(key, path.read_bytes())
         path.unlink()
 
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+    def compare_and_swap(self, key: str, expected: bytes | None, new: BytesLike) -> bool:
         check_key(key)
         with self._lock:
             current = self._objects.get(key)
             if (current.data if current else None) != expected:
                 return False
-            if expected != new:
-                self._objects[key] = _Object(bytes(new), time.time())
+            if expected != (content := bytes(new)):
+                self._objects[key] = _Object(content, time.time())
             return True
 
     @contextmanager
@@ -124,10 +124,8 @@ class MemoryStore:
     def staging(self) -> Path:
         with self._lock:
             if self._staging is None:
-                self._staging = tempfile.TemporaryDirectory(prefix="floodmark-")
-                # Removes the folder without the warning of a TemporaryDirectory that is garbage collected.
-                weakref.finalize(self, self._staging.cleanup)
-            return Path(self._staging.name)
+                self._staging = TemporaryFolder()
+            return self._staging.path
 
 
 _numbers = itertools.count(1)
@@ -233,7 +231,7 @@ class CountingStore:
         self._add(puts=1, bytes_put=path.stat().st_size)
         self.inner.put_derived_file(key, path)
 
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+    def compare_and_swap(self, key: str, expected: bytes | None, new: BytesLike) -> bool:
         self._add(swaps=1)
         return self.inner.compare_and_swap(key, expected, new)
 

@@ -1,15 +1,20 @@
 """Staging areas: a folder for the unfinished files of one write, and the removal of folders that a crash left.
 
-Also the files in which a run keeps rows sorted by part.
+Also private folders in the temporary folder of the machine, and the files in which a run keeps rows sorted by part.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
 import shutil
+import stat
+import tempfile
 import time
 import uuid
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +30,7 @@ _UNLOCKED = "new-"
 _LOCK = ".owner"
 _LOCK_GRACE_SECONDS = 60  # a writer locks its folder immediately after creating it
 _FILE_GRACE_SECONDS = 24 * 3600
+_DISK_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ESTALE)
 
 
 @contextmanager
@@ -34,9 +40,11 @@ def staging_area(store: Store) -> Iterator[Path]:
     _sweep(root)
     folder, owner = _new_area(root)
     try:
-        yield folder
+        with explain_disk_errors(root):
+            yield folder
     finally:
-        os.close(owner)
+        with suppress(OSError):  # the write is done
+            os.close(owner)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -48,8 +56,41 @@ def explain_write_errors(what: str, folder: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"Could not write {what} to {folder}: {error.strerror or error}.",
-            hint="Free disk space or check the permissions of the folder, then write again. Nothing was committed.",
+            hint=f"Free disk space in {folder} or check the permissions of the folder, then try again. Nothing was "
+            "committed.",
+            errno=error.errno,
         ) from error
+
+
+@contextmanager
+def explain_disk_errors(place: Path | None = None) -> Iterator[None]:
+    """Raise the failure of a disk as `StorageError` with a hint. `place` is where this code writes, if not only in the
+    temporary folder.
+
+    Other errors stay as they are: they may come from the code or the data of the user.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_FAILURES or isinstance(error, ConnectionError):
+            raise
+        folders = [str(folder) for folder in (place, _temporary_root()) if folder is not None]
+        path = error.filename if isinstance(error.filename, str) else " or ".join(folders)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise StorageError(
+            f"The disk failed at {path}: {error.strerror or error}.",
+            hint=f"Free disk space in {' and '.join(folders)}, then try again."
+            if is_full
+            else "Check the disk and the limits of this process, then try again.",
+            errno=error.errno,
+        ) from error
+
+
+def _temporary_root() -> Path | None:
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:  # no folder is usable
+        return None
 
 
 def _new_area(root: Path) -> tuple[Path, int]:
@@ -92,16 +133,73 @@ def _remove_abandoned(entry: Path) -> None:
 
 def _is_abandoned(folder: Path) -> bool:
     try:
-        owner = os.open(folder / _LOCK, os.O_RDWR)
+        return not _is_locked(folder / _LOCK, os.O_RDWR)
     except FileNotFoundError:
         return True  # it is being removed, or its writer was killed during the removal
+
+
+def _is_locked(path: Path, flags: int) -> bool:
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        return True
     finally:
+        os.close(descriptor)
+    return False
+
+
+# Temporary folders of this machine
+
+_TEMPORARY = "floodmark-tmp-"
+_TEMPORARY_NAME = re.compile(_TEMPORARY + "[a-z0-9_]{8}")
+
+
+class TemporaryFolder:
+    """A private folder in the temporary folder of this machine.
+
+    It is removed by `remove`, with this object, or when the process ends. A killed process leaves its folders; the next
+    new folder of this user removes them.
+    """
+
+    def __init__(self) -> None:
+        with explain_write_errors("temporary files", Path(os.environ.get("TMPDIR", "the temporary folder"))):
+            root = Path(tempfile.gettempdir())
+        with explain_write_errors("temporary files", root):
+            _sweep_temporary(root)
+            self.path = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=root))
+            owner = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._end = weakref.finalize(self, _remove_temporary, self.path, owner, os.getpid())
+            fcntl.flock(owner, fcntl.LOCK_EX)
+
+    def remove(self) -> None:
+        """Remove the folder and all files in it."""
+        self._end()
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def _remove_temporary(path: Path, owner: int, process: int) -> None:
+    if os.getpid() == process:  # a forked process has a copy of the object
         os.close(owner)
-    return True
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _sweep_temporary(root: Path) -> None:
+    """Remove the temporary folders of this user whose processes were killed."""
+    youngest = time.time() - _LOCK_GRACE_SECONDS
+    with suppress(OSError):
+        entries = [Path(entry) for entry in os.scandir(root) if _TEMPORARY_NAME.fullmatch(entry.name)]
+        for entry in entries:
+            with suppress(OSError):  # another process may remove it at the same time
+                status = entry.lstat()
+                is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+                if is_ours and status.st_mtime < youngest and not _is_locked(entry, os.O_RDONLY | os.O_DIRECTORY):
+                    shutil.rmtree(entry, ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -44,6 +43,7 @@ from floodmark.storage.arrays import (
 )
 from floodmark.storage.document import DamagedDocument
 from floodmark.storage.file_cache import drop_copy, read_object
+from floodmark.storage.memory_folder import Folder, rename_in
 from floodmark.storage.store import Store
 
 PAGE_ROWS = 64
@@ -109,7 +109,7 @@ class LookupCounts:
 # Writing
 
 
-def write_run(folder: Path, spec: RunSpec, stem: str, columns: Columns, salt: str = "") -> RunFile:
+def write_run(folder: Folder, spec: RunSpec, stem: str, columns: Columns, salt: str = "") -> RunFile:
     """Write sorted entries (at least one) to a file in a folder. Its name starts with `stem`.
 
     Equal entries with equal salts have equal names. A value column with a single value is stored as one value.
@@ -120,9 +120,9 @@ def write_run(folder: Path, spec: RunSpec, stem: str, columns: Columns, salt: st
     sections: dict[str, npt.NDArray[Any]] = {}
     for name in spec.order:
         sections[f"fence.{name}"] = np.ascontiguousarray(columns[name][::PAGE_ROWS])
-    temporary = folder / f".run-{uuid.uuid4().hex}"
+    temporary = f".run-{uuid.uuid4().hex}"
     is_sealed, digest = spec.digest == "data", hashlib.sha3_256()
-    with temporary.open("wb") as file, ThreadPoolExecutor(1) as hashing:
+    with (folder / temporary).open("wb") as file, ThreadPoolExecutor(1) as hashing:
         for name, kind in stored.items():
             positions[name] = file.tell()
             pages = _to_pages(np.ascontiguousarray(columns[name], kind))
@@ -146,7 +146,7 @@ def write_run(folder: Path, spec: RunSpec, stem: str, columns: Columns, salt: st
     seal = document.header_digest(footer)
     digest.update(footer)
     name = Multihash(SHA3_256, digest.digest()).text if is_sealed else f"{stem}-{seal}.run"
-    temporary.rename(folder / name)
+    rename_in(folder, temporary, name)
     first, last = (tuple(int(columns[c][at]) for c in spec.order) for at in (0, -1))
     return RunFile(name, entries, size, len(footer), first, last, seal if is_sealed else "")
 

@@ -136,7 +136,7 @@ class Store(Protocol):
         """Like `put_derived`, from a local file. The call removes the file."""
         ...
 
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
+    def compare_and_swap(self, key: str, expected: bytes | None, new: BytesLike) -> bool:
         """Replace `expected` (None: no object) by `new`, durably and atomically; False if the content differs.
 
         Raises `SwapUnknown` if the result is unknown. With `expected == new` nothing changes, and the call makes the

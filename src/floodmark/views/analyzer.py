@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from floodmark.derive.inputs import LakeLike
+from floodmark.engine.spark_launch import explain_dead_jvm
 from floodmark.errors import BadData, BadName, BadQuery, BadView, UnknownDataset
 from floodmark.ledger.names import find_input_name
 from floodmark.ledger.spark_query import parse_query, parse_select
@@ -107,7 +108,8 @@ def _analyse(
         sources[alias] = input_schema_of(dataset)
     _check_distinct_inputs(sources)
     try:
-        return analyse(spark, definition, sources)
+        with explain_dead_jvm():
+            return analyse(spark, definition, sources)
     except BadQuery as error:
         meant = [column.name for column in definition.udfs if f"`{column.name}`" in error.message]
         if not meant:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.engine.session import Session
+from floodmark.engine.spark_launch import explain_dead_jvm
 from floodmark.errors import InputMoved, QueryFailed
 from floodmark.ledger.data_input import SparkData, TableData
 from floodmark.ledger.schema import quote_name
@@ -167,7 +168,7 @@ _MISSING_FILE_TEXTS = ("FILE_NOT_EXIST", "PATH_NOT_FOUND", "FileNotFound", "Obje
 def convert_refresh_errors(view: str) -> Iterator[None]:
     """Raise `QueryFailed` if Spark fails, and `InputMoved` if an input was replaced while Spark read it."""
     try:
-        with _silence_query_log():
+        with _silence_query_log(), explain_dead_jvm():
             yield
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):  # by name: neither is imported
