@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 from floodmark.storage.cloud import CloudStore
 
@@ -145,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(500)
         return self._answer(status, content, headers, is_cut=fault == CUT)
 
-    do_GET = do_PUT = do_HEAD = do_DELETE = _serve  # noqa: N815 (the names that http.server calls)
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _serve  # noqa: N815 (the names that http.server calls)
 
     def _done(self, key: str, query: dict[str, list[str]], body: bytes) -> tuple[int, dict[str, str], bytes]:
         current = self.s3.objects.get(key)
@@ -154,6 +155,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "DELETE":
             self.s3.objects.pop(key, None)
             return 204, {}, b""
+        if self.command == "POST":  # a deletion of several objects
+            keys = [unescape(found) for found in re.findall("<Key>(.*?)</Key>", body.decode())]
+            for one in keys:
+                self.s3.objects.pop(one, None)
+            done = "".join(f"<Deleted><Key>{escape(one)}</Key></Deleted>" for one in keys)
+            return 200, {}, f"<DeleteResult>{done}</DeleteResult>".encode()
         if not key:
             return 200, {}, self._listed(query)
         if current is None:

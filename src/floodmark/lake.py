@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from floodmark.chain.events import SetTransform
-from floodmark.chain.ids import Multihash
+from floodmark.chain.ids import DatasetId, Multihash
 from floodmark.dataset import Dataset
 from floodmark.engine.session import Runtime, Session
 from floodmark.engine.spark_launch import explain_dead_jvm
-from floodmark.errors import BadName, CommitConflict, DatasetExists, DatasetInUse, UnknownDataset
+from floodmark.errors import BadName, CommitConflict, DatasetExists, DatasetInUse, StorageError, UnknownDataset
 from floodmark.ledger import names
 from floodmark.ledger.create import create, create_derived, dataset_objects, remove
 from floodmark.ledger.ledger import Ledger
@@ -310,9 +310,18 @@ class Lake:
                     known = {i for other in names.entries(self._store) for i in (other.id, other.pending)}
                     for dataset_id in (entry.id, entry.pending):
                         if dataset_id is not None and dataset_id not in known:  # an interrupted rename leaves two names
-                            remove(dataset_objects(self._store, dataset_id))
+                            self._remove_objects(name, dataset_id)
                     return
         raise CommitConflict(f"dataset {name!r} has a newer head and was not dropped", hint="check its log first")
+
+    def _remove_objects(self, name: str, dataset_id: DatasetId) -> None:
+        try:
+            remove(dataset_objects(self._store, dataset_id))
+        except StorageError as error:
+            raise StorageError(
+                f"dataset {name!r} was dropped, but some of its objects are left: {error.message}",
+                hint=f"remove them with `floodmark gc {dataset_id}`, in a week at the earliest",
+            ) from error
 
     def rename(self, old: str, new: str) -> Dataset:
         """Rename a dataset. No data moves, and objects that have it open keep working."""

@@ -15,6 +15,7 @@ from columns.counting import Calls, Plan
 from floodmark.columns.catalog import ColumnObjects
 from floodmark.columns.checkpoint_store import CheckpointStore, path_of_checkpoint
 from floodmark.dataset import Dataset
+from floodmark.storage.cloud import CloudStore
 from floodmark.storage.local import LocalStore
 
 FRAGMENT_ROWS = 8
@@ -89,8 +90,8 @@ class Crash(BaseException):
     """The driver ends here."""
 
 
-class CrashingStore(LocalStore):
-    """A folder in which the driver can crash at a write; worker processes get an ordinary one."""
+class _Crashing:
+    """A part of a store in which the driver can crash at a write; worker processes get an ordinary store."""
 
     _crash_at: str | None = None
 
@@ -105,19 +106,27 @@ class CrashingStore(LocalStore):
 
     def put_file(self, key: str, path: Path) -> bool:
         self._check(key)
-        return super().put_file(key, path)
+        return bool(super().put_file(key, path))  # type: ignore[misc]
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
         self._check(key)
-        return super().compare_and_swap(key, expected, new)
+        return bool(super().compare_and_swap(key, expected, new))  # type: ignore[misc]
 
     def delete(self, key: str) -> None:
         self._check(key)
-        super().delete(key)
+        super().delete(key)  # type: ignore[misc]
 
     def _check(self, key: str) -> None:
         if self._crash_at is not None and self._crash_at in key:
             raise Crash
+
+
+class CrashingStore(_Crashing, LocalStore):
+    """Such a folder."""
+
+
+class CrashingBucket(_Crashing, CloudStore):
+    """Such a bucket."""
 
 
 def checkpoint_path(checkpoints: CheckpointStore, key: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import floodmark as fm
@@ -27,20 +28,20 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> fm.Lake:
 READS: dict[str, Callable[[Scan], Any]] = {
     "table": Scan.to_table,
     "stream": lambda scan: scan.to_reader(None).read_all(),
-    "sql": lambda scan: scan.to_reader("id >= 0").read_all(),
+    "filter": lambda scan: scan.to_reader(pc.field("id") >= 0).read_all(),
 }
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_purge_is_named(read: Any, lake: fm.Lake) -> None:
     scan = lake["k"].scan()
-    lake["k"].purge(before=4)
+    purged = lake["k"].purge(before=4).before
     with pytest.raises(PurgedWhileRead, match="were purged while they were read") as caught:
         read(scan)
     assert "read again" in caught.value.hint
-    assert caught.value.purged_before == 4
+    assert caught.value.purged_before == purged > 0
     assert isinstance(caught.value, RecordsPurged)
-    assert read(lake["k"].scan()).num_rows == 4
+    assert read(lake["k"].scan()).num_rows >= 4
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)

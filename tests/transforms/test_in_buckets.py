@@ -1,4 +1,4 @@
-"""What a stopped run has stored in a bucket is used by the next run."""
+"""What a stopped run has stored in a bucket is used by the next run, and by one at the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import floodmark as fm
 from floodmark.storage.cloud import CloudStore
 from ledger.s3_server import s3_bucket
 from transforms.crashing import Crash
-from transforms.racing import RacedBucket, crash_before
+from transforms.oracle import assert_right
+from transforms.racing import RacedBucket, crash_before, store_of
 from transforms.worlds import MAP, MOVING_GROUPS, TWO_OUTPUTS, Calls, Case, World, in_this_process
 
 pytestmark = pytest.mark.slow
@@ -46,6 +47,26 @@ def test_run_uses_the_stored_results_of_a_run_that_was_killed(case: Case, bucket
 
     assert world.calls.keys() == []
     assert report.reused == report.keys > 0
+    assert all(dataset.verify().ok for dataset in lake.datasets())
+
+
+@pytest.mark.parametrize("case", [MAP, MOVING_GROUPS, TWO_OUTPUTS], ids=str)
+def test_two_runs_at_once_both_end_and_the_output_is_right(case: Case, bucket: Any, tmp_path: Path) -> None:
+    url, options = bucket
+    lake = fm.Lake(RacedBucket(f"{url}/two-{case}", **options))
+    case.create(lake)
+    world = World(case, lake, Calls(tmp_path), {})
+    columns = len(case.sources[0].columns)
+    world.write("a", *[(n, n, n)[:columns] for n in range(1, 4)])
+    other = World(case, fm.Lake(CloudStore(f"{url}/two-{case}", **options)), world.calls, {})
+
+    with store_of(world).before_next_move(lambda: other.step().run(other.lake)):
+        report = world.run()
+
+    assert not report.problem
+    assert_right(world)
+    assert set(world.calls.count().values()) <= {1, 2}
+    assert world.run().nothing
     assert all(dataset.verify().ok for dataset in lake.datasets())
 
 

@@ -100,10 +100,16 @@ class _Stream:
 _STREAM_FAILURE = re.compile(r"reading the stream registered as '[^']*' failed: (.*)", re.DOTALL)
 
 
+def stream_failure(error: Exception) -> str | None:
+    """Why DuckDB could not read a file; None for other errors. It raises the same class for values that do not fit."""
+    found = _STREAM_FAILURE.search(str(error))
+    return None if found is None else found[1].partition("\n")[0]
+
+
 def raise_unreadable(records: str, error: Exception) -> None:
-    """Raise an error for files that DuckDB could not read; it raises the same class for values that do not fit."""
-    if found := _STREAM_FAILURE.search(str(error)):
-        raise UnreadableSlice(f"some of {records} cannot be read: {found[1]}", hint=DAMAGED_HINT) from error
+    """Raise an error for files that DuckDB could not read."""
+    if (reason := stream_failure(error)) is not None:
+        raise UnreadableSlice(f"some of {records} cannot be read: {reason}", hint=DAMAGED_HINT) from error
 
 
 def raise_failure(table: pa_ds.Dataset, cause: Exception) -> None:

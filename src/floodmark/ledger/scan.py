@@ -279,7 +279,7 @@ class Scan:
     def _sql_batches(self, where: str) -> Iterable[pa.RecordBatch]:
         import duckdb
 
-        from floodmark.ledger.duckdb_table import connect, raise_failure, raise_unreadable
+        from floodmark.ledger.duckdb_table import connect, raise_failure, stream_failure
 
         connection = connect()
         records = self.filtered()
@@ -290,7 +290,8 @@ class Scan:
             reader = connection.sql(f"select {names} from records where ({where}\n)").to_arrow_reader()
         except duckdb.Error as error:
             raise_failure(records, error)
-            raise_unreadable(f"the records {self.selection.start} to {self.selection.end - 1}", error)
+            if (reason := stream_failure(error)) is not None:
+                raise self.unreadable(OSError(reason)) from error
             raise BadQuery(
                 f"the filter {where!r} does not work: {error}", hint="give the condition of a SQL WHERE clause"
             ) from error

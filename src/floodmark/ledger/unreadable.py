@@ -39,7 +39,7 @@ def unreadable_records(
         present = {objects.data_key(Multihash(SHA3_256, one)) for one in snapshot.slices.column("physical").to_pylist()}
         if any(key.startswith(objects.data_prefix) and key not in present for key in keys):
             return UnreadableSlice(f"{records} were erased while they were read", hint=_READ_AGAIN)
-    message = error.message if isinstance(error, FloodmarkError) else error
+    message = error.message if isinstance(error, FloodmarkError) else str(error).partition("\n")[0]
     is_passing = isinstance(error, StorageError) and not isinstance(error, ObjectNotFound)
     hint = error.hint if isinstance(error, StorageError) and is_passing else DAMAGED_HINT
     return UnreadableSlice(f"{records} cannot be read: {message}", hint=hint)

@@ -89,13 +89,12 @@ def _hold_file_lock(path: Path, clock: Clock, url: str) -> Iterator[None]:
         yield
     finally:
         # The run is done: a failure here must not report it as failed. Closing ends the lock at the latest.
-        for release in (
-            lambda: os.ftruncate(descriptor, 0),
-            lambda: fcntl.flock(descriptor, fcntl.LOCK_UN),
-            lambda: os.close(descriptor),
-        ):
-            with suppress(OSError):
-                release()
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 def _content(descriptor: int) -> bytes:

@@ -84,7 +84,7 @@ class MergedSlice:
     def discard(self) -> None:
         """Remove the files of a slice that is not needed."""
         paths = [self.file.path, self.copy]
-        if self.delta.folder is not None:
+        if isinstance(self.delta.folder, Path):
             paths += [self.delta.folder / name for name in self.delta.names]
         for path in paths:
             if path is not None:
