@@ -1,4 +1,4 @@
-"""An input that was replaced by an older copy and written again is noticed by what was made of it."""
+"""What was made of an input that was replaced by an older copy, and perhaps written again, becomes what it has."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.derive.positions import InputDiverged
 from floodmark.ledger.position import Position
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import CountingStore
-from views.refresh_worlds import Answers, lake_without_spark, orders, view_of, write
+from views.refresh_worlds import Answers, delete, lake_without_spark, orders, view_of, write
 
 
 def same(rows: pd.DataFrame) -> pd.DataFrame:
@@ -96,6 +95,11 @@ def reopened(lake: fm.Lake) -> fm.Lake:
     return lake_without_spark(Path(lake.store.url))
 
 
+def told(report: Any) -> str:
+    """What a report says besides its counts."""
+    return str([getattr(report, name, None) for name in ("stale", "restored")])
+
+
 def chain_of(lake: fm.Lake) -> Path:
     return Path(lake.store.url) / lake["orders"].snapshot().objects.folder
 
@@ -109,41 +113,47 @@ def with_older_head(lake: fm.Lake, act: Callable[[], Any]) -> fm.Lake:
     return reopened(lake)
 
 
-def test_an_input_brought_back_from_a_copy_and_written_again_is_an_error(lake: fm.Lake, thing: Thing) -> None:
+def test_an_input_brought_back_from_a_copy_and_written_again_gives_what_it_has(lake: fm.Lake, thing: Thing) -> None:
+    thing.run(lake)
+
     def go_on() -> None:
         write(lake["orders"], {13: 13})
         thing.run(lake)
 
     restored = with_older_head(lake, go_on)
     write(restored["orders"], {14: 14, 15: 15})
+    thing.plan(restored)
+    report = thing.run(restored)
 
-    for act in (thing.run, thing.plan):
-        with pytest.raises(
-            InputDiverged, match="has read 'orders' up to record 2, which is a different record now"
-        ) as error:
-            act(restored)
-    assert "reset" in error.value.hint
+    assert thing.held(restored) == {n: thing.factor * n for n in (11, 12, 14, 15)}
+    assert "'orders' was replaced by another copy of it" in told(report)
+    assert thing.is_idle(thing.run(reopened(restored)))
 
 
-def test_an_input_brought_back_with_fewer_records_is_an_error(lake: fm.Lake, thing: Thing) -> None:
+def test_rows_that_were_taken_back_with_the_lost_records_are_there_again(lake: fm.Lake, thing: Thing) -> None:
+    thing.run(lake)
+
     def go_on() -> None:
-        write(lake["orders"], {13: 13})
+        delete(lake["orders"], [11])
+        write(lake["orders"], {12: 99, 13: 13})
         thing.run(lake)
 
     restored = with_older_head(lake, go_on)
+    thing.run(restored)
 
-    with pytest.raises(InputDiverged, match="record 2, which does not exist: there are 2 records"):
-        thing.run(restored)
+    assert thing.held(restored) == {n: thing.factor * n for n in (11, 12)}
+    write(restored["orders"], {16: 16})
+    thing.run(restored)
+    assert thing.held(restored) == {n: thing.factor * n for n in (11, 12, 16)}
 
 
-def test_a_reset_makes_it_right(lake: fm.Lake, thing: Thing) -> None:
+def test_an_input_without_any_common_record_gives_what_it_has(lake: fm.Lake, thing: Thing) -> None:
     def go_on() -> None:
         write(lake["orders"], {13: 13})
-        thing.run(lake)
+        thing.run(lake)  # the first run: no earlier position is known
 
     restored = with_older_head(lake, go_on)
     write(restored["orders"], {14: 14, 15: 15})
-    thing.reset(restored)
     thing.run(restored)
 
     assert thing.held(restored) == {n: thing.factor * n for n in (11, 12, 14, 15)}
@@ -203,8 +213,8 @@ def test_a_limited_run_is_bound_to_what_it_could_see_beyond_its_position(tmp_pat
     restored = with_older_head(lake, go_on)
     write(restored["orders"], {12: 14})
 
-    with pytest.raises(InputDiverged, match="is a different record now"):
-        STEP.run(restored)
+    STEP.run(restored)
+    assert THINGS["step"].held(restored) == {11: 11, 12: 14}
 
 
 def test_a_dataset_restored_whole_with_all_that_was_made_of_it_is_fine(lake: fm.Lake, thing: Thing) -> None:

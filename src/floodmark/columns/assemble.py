@@ -132,7 +132,7 @@ def _note(work: ColumnJob, fragment: int, segment: ColumnSegment, done: BitMap, 
         done=done,
         errors=errors,
     )
-    work.objects.checkpoints.put(key, batch)
+    work.checkpoints.put(key, batch)
 
 
 def _unchanged_rows(work: ColumnJob, task: AssembleTask, base: int) -> tuple[BitMap, pa.Table]:
@@ -151,12 +151,12 @@ def _segment(data: DataCheckpoint) -> ColumnSegment:
 def _finished_files(work: ColumnJob, task: AssembleTask) -> list[DataCheckpoint]:
     """The finished files that have rows of the task. Every byte is checked, since their content will be committed."""
     found = []
-    for data in find_data(work.objects.checkpoints, work.prefix, task.fragment):
+    for data in find_data(work.checkpoints, work.prefix, task.fragment):
         if data.done & task.rows:
             if has_valid_hash(work.objects, _segment(data)):
                 found.append(data)
             elif _segment(data) in task.target.replaced:  # it is committed, and other values of it may be readable
-                work.objects.checkpoints.delete(data.key)
+                work.checkpoints.delete(data.key)
             else:
                 discard(work.objects, data, "it is missing, changed or damaged")
     return found
@@ -182,7 +182,7 @@ def _open_sources(
 ) -> list[ValueSource]:
     """The rows of the task from checkpoints and from finished files. A row may be in several of them."""
     start, end = task.target.start - base, task.target.end - base
-    store = work.objects.checkpoints
+    store = work.checkpoints
     files = [(data, data.done & task.rows) for data in finished]
     ranges = [
         (c, c.rows & task.rows) for c in find_ranges(store, work.prefix, task.fragment, work.column, (start, end))

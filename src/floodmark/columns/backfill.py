@@ -21,7 +21,8 @@ from floodmark.columns.assemble import AssembledFile, AssembleTask, assemble
 from floodmark.columns.carried_values import CarryTask, carry_values
 from floodmark.columns.catalog import ColumnDefinition
 from floodmark.columns.checkpoints import RepairingFinder
-from floodmark.columns.commit import commit_fragments
+from floodmark.columns.commit import commit_fragments, drop_lost_values
+from floodmark.columns.lost_values import find_lost_values
 from floodmark.columns.manifest import ColumnManifest, Fragment
 from floodmark.columns.plan import BackfillOptions, FragmentPlan
 from floodmark.columns.purge import drop_purged, find_carried
@@ -29,6 +30,7 @@ from floodmark.columns.rounds import compute_missing
 from floodmark.columns.snapshot import ColumnSnapshot
 from floodmark.columns.survey import BackfillPlan, column_prefix, plan_backfill
 from floodmark.columns.work import ColumnJob, RangeResult
+from floodmark.derive.lost_records import report_lost_records
 from floodmark.derive.run import Derivation, run_derivation, take_turn
 from floodmark.engine.progress import Progress
 from floodmark.engine.rounds import TaskRunner
@@ -46,7 +48,8 @@ class BackfillReport:
     `computed` rows got a value from the function, `failed` rows were skipped and read as null, `reused` rows came from
     checkpoints, `carried` rows took over the value of the record that they replaced, because their inputs are the same,
     and `done` rows had a value before. `called` counts rows passed to the function, including repeated
-    calls. `waiting` rows need a value of another computed column that is not computed yet.
+    calls. `waiting` rows need a value of another computed column that is not computed yet. `restored` says so if the
+    dataset was replaced by another copy of it, so that values of lost records were dropped.
     """
 
     column: str
@@ -59,6 +62,12 @@ class BackfillReport:
     checkpoints_reused: int = 0
     commits: int = 0
     carried: int = 0
+    restored: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the counts do not show, in sentences."""
+        return self.restored
 
 
 def backfill(
@@ -88,7 +97,7 @@ def take_column_turn(column_snapshot: ColumnSnapshot, column: ColumnDefinition, 
     objects = column_snapshot.objects
     with take_turn(objects.store, objects.turn_key(column.field_id), f"another backfill of {column.name}", progress):
         if column_snapshot.start > column_snapshot.catalog.purged_before:  # a purge was killed before it did this
-            carried = find_carried(column_snapshot.snapshot)
+            carried = find_carried(column_snapshot.snapshot, column_snapshot.name)
             drop_purged(objects, column_snapshot.start, column_snapshot.dataset_id, carried)
         try:
             yield
@@ -111,6 +120,7 @@ class _Counts:
 
     total: dict[str, int] = field(default_factory=dict)
     first: BackfillPlan | None = None
+    restored: tuple[str, ...] = ()
 
     def see(self, plan: BackfillPlan) -> None:
         self.first = self.first or plan
@@ -125,7 +135,7 @@ class _Counts:
         counts = {"computed": 0, "failed": 0, "carried": 0, "stored": 0, **self.total}
         others = counts["computed"] + counts["failed"] + counts["carried"]
         counts["reused"] = max(0, counts.pop("stored") - others)
-        return BackfillReport(column, done=first.done, waiting=first.waiting, **counts)
+        return BackfillReport(column, done=first.done, waiting=first.waiting, restored=self.restored, **counts)
 
 
 @dataclass
@@ -151,9 +161,10 @@ class _Run(Derivation[_State, BackfillReport]):
         column_snapshot = self.take_column_snapshot()
         column = _current_column(self.column, column_snapshot)
         # Before it has the turn, it only checks whether there is anything to do. Then it plans again.
-        finder = (
-            RepairingFinder(column_snapshot.objects.checkpoints, column_snapshot.dataset_id) if self.has_turn else None
-        )
+        checkpoints = column_snapshot.checkpoints_in(column_snapshot.objects)
+        finder = RepairingFinder(checkpoints, column_snapshot.dataset_id) if self.has_turn else None
+        if (lost := find_lost_values(column, column_snapshot)) is not None and not self.counts.restored:
+            self.counts.restored = report_lost_records(f"column {column.name}", [lost], "their values are dropped")
         return _State(
             column_snapshot,
             column,
@@ -162,11 +173,16 @@ class _Run(Derivation[_State, BackfillReport]):
 
     def idle(self, state: _State) -> BackfillReport | None:
         is_purged = state.column_snapshot.start <= state.column_snapshot.catalog.purged_before
-        return self.counts.result(state.column.name, state.plan) if state.plan.nothing_to_do and is_purged else None
+        is_whole = find_lost_values(state.column, state.column_snapshot) is None
+        if not (state.plan.nothing_to_do and is_purged and is_whole):
+            return None
+        return self.counts.result(state.column.name, state.plan)
 
     @contextmanager
     def turn(self, state: _State) -> Iterator[None]:
         with take_column_turn(state.column_snapshot, state.column, self.progress()):
+            if find_lost_values(state.column, state.column_snapshot) is not None:
+                drop_lost_values(state.column_snapshot.objects, state.column.name, state.column_snapshot)
             self.has_turn = True
             yield
 
@@ -258,6 +274,7 @@ def build_column_job(
         run=options.run,
         sources=prefix.srcfiles,
         udf=udf,
+        newest=column_snapshot.read,
     )
 
 
@@ -309,10 +326,11 @@ def _commit(
         column_snapshot.objects,
         column_snapshot.dataset_id,
         column,
-        replace(base, read=column_snapshot.read),
+        base,
         fragments,
         {number: rows for number, rows in changed.items() if rows},
         column_snapshot.identity(column),
+        column_snapshot.read,
     )
     return manifest.load(column_snapshot.objects, catalog.column(column.name))
 

@@ -302,7 +302,7 @@ class _CarriedWriter:
         order = np.argsort(at)
         at = at[order]
         values, errors = (pa.concat_arrays([part[i] for part in held]).take(pa.array(order)) for i in (1, 2))
-        column, store = self.work.column, self.work.objects.checkpoints
+        column, store = self.work.column, self.work.checkpoints
         schema = pa.schema([(ROWADDR, pa.int64()), (column.name, column.type), (ERROR, ERROR_TYPE)])
         batch = pa.RecordBatch.from_arrays([pa.array(at), values, errors], schema=schema)
         key = free_range_key(store, self.work.prefix, self.fragment, int(at[0]), int(at[-1]) + 1)
@@ -364,7 +364,7 @@ def _committed(work: ColumnJob, stored: StoredResults, wanted: BitMap, base: int
 def _uncommitted(work: ColumnJob, stored: StoredResults, wanted: BitMap, base: int) -> Iterator[ValueSource]:
     if not wanted:
         return
-    store = work.objects.checkpoints
+    store = work.checkpoints
     for data in stored.data:
         if rows := data.done & wanted:
             made = read_stored_time(store, data.key)

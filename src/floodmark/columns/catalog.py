@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.columns.checkpoint_store import CheckpointStore
+from floodmark.derive.lost_records import Trail, parse_trail
 from floodmark.errors import CommitConflict, CommitUnknown, SwapUnknown, UnknownColumn, UnreadableColumn, close_matches
 from floodmark.ledger.objects import DerivedObjects
 from floodmark.storage import document
@@ -63,6 +64,7 @@ class ColumnDefinition:
     manifest: str | None = None
     origin: str = ""  # hash of what its values depended on when it was added
     altered: bool = False  # whether its function or inputs changed since
+    reads: Trail = ()  # positions up to which the dataset was read for its values, the newest last
 
     @property
     def field(self) -> pa.Field:
@@ -277,9 +279,8 @@ def _decode(data: bytes, key: str) -> _StoredCatalog:
 
 def _column(entry: dict[str, Any]) -> ColumnDefinition:
     function = FunctionRef(**entry["function"])
-    return ColumnDefinition(
-        **{**entry, "type": _parsed_type(entry["type"]), "inputs": tuple(entry["inputs"]), "function": function}
-    )
+    facts = {"type": _parsed_type(entry["type"]), "inputs": tuple(entry["inputs"]), "function": function}
+    return ColumnDefinition(**{**entry, **facts, "reads": parse_trail(entry["reads"])})
 
 
 def _type_text(data_type: pa.DataType) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,12 @@ import pyarrow as pa
 from floodmark.derive.checkpoint_key import parse_key
 from floodmark.derive.result_cache import ResultCache
 from floodmark.errors import BadCheckpoint, ObjectNotFound
+from floodmark.ledger.position import Position
 from floodmark.storage.document import DamagedDocument
 from floodmark.storage.store import ObjectInfo, Store
+
+_READ = "read"
+"""The fact that has the newest record that a checkpoint was computed from."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,11 @@ class CheckpointStore:
     damage the last ones. Lost rows are computed again.
     """
 
-    def __init__(self, store: Store, folder: str) -> None:
+    def __init__(self, store: Store, folder: str, read: Position | None = None) -> None:
         self.store = store
         self.folder = folder
+        self._read = read
+        self._has_records: Callable[[Position], bool] = lambda _: True
         self._results = ResultCache(store, f"{folder}/batches")
         self._named: set[str] = set()  # groups whose text is known to be stored
         self._groups: dict[
@@ -43,23 +49,43 @@ class CheckpointStore:
         ] = {}  # by the names of their folders; the meaning of a name never changes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CheckpointStore, (self.store, self.folder)
+        return CheckpointStore, (self.store, self.folder, self._read)
 
     def __repr__(self) -> str:
         return f"CheckpointStore({self.store!r}, {self.folder!r})"
 
+    def bound_to(
+        self, read: Position | None, has_records: Callable[[Position], bool] = lambda _: True
+    ) -> CheckpointStore:
+        """The same checkpoints. New ones name the newest record that they are computed from.
+
+        `has_records` says whether the dataset still has the records up to a position. If not, a checkpoint counts as
+        damaged, because other records have its offsets.
+        """
+        bound = CheckpointStore(self.store, self.folder, read)
+        bound._has_records = has_records
+        return bound
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        return {} if self._read is None else {_READ: str(self._read)}
+
     def put(self, key: str, batch: pa.RecordBatch) -> None:
         """Store a batch. It replaces the batch that the key had."""
-        self._results.put(self._path_in_named_group(key), key, batch)
+        self._results.put(self._path_in_named_group(key), key, batch, self._facts)
 
     def keep(self, key: str, batch: pa.RecordBatch) -> bool:
         """Durably store a batch that replaces other checkpoints; False when the key already has a batch."""
-        return self._results.keep(self._path_in_named_group(key), key, batch)
+        return self._results.keep(self._path_in_named_group(key), key, batch, self._facts)
 
     def get(self, key: str) -> pa.RecordBatch:
         """The batch of a key; `ObjectNotFound` when it does not exist, `BadCheckpoint` when it is damaged."""
         try:
-            return self._results.get(path_of_checkpoint(key).path, key).batch
+            found = self._results.get(path_of_checkpoint(key).path, key)
+            read = found.facts.get(_READ)
+            if read is not None and not self._has_records(Position.parse(read)):
+                raise DamagedDocument(key, "the dataset does not have the records that it was computed from any more")
+            return found.batch
         except DamagedDocument as error:
             raise BadCheckpoint(
                 f"The checkpoint {key!r} cannot be used: {error.problem}.",

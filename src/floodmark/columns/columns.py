@@ -233,7 +233,8 @@ class ComputedColumns:
         from floodmark.columns.survey import plan_backfill
 
         column_snapshot = self.snapshot()
-        finder = CheckpointFinder(column_snapshot.objects.checkpoints, column_snapshot.dataset_id)
+        checkpoints = column_snapshot.checkpoints_in(column_snapshot.objects)
+        finder = CheckpointFinder(checkpoints, column_snapshot.dataset_id)
         return plan_backfill(column_snapshot, column_snapshot.catalog.column(name), finder, where, retry_errors)
 
     def backfill(self, name: str, udf: Udf | None, options: BackfillOptions) -> BackfillReport:
@@ -263,7 +264,8 @@ class ComputedColumns:
         from floodmark.columns.purge import drop_purged, find_carried
 
         dataset_id = str(snapshot.state.dataset_id)
-        drop_purged(self.objects, snapshot.purged_before, dataset_id, find_carried(snapshot))
+        carried = find_carried(snapshot, self._ledger.name)
+        drop_purged(self.objects, snapshot.purged_before, dataset_id, carried)
 
     def drop_erased(self, snapshot: Snapshot) -> None:
         """Remove the values that were computed from erased records."""
@@ -291,11 +293,9 @@ class ComputedColumns:
         snapshot = self._ledger.snapshot()
         dataset_id, dead = str(snapshot.state.dataset_id), self._rows.dead(snapshot)
         known = (ColumnObjects(snapshot.objects), dataset_id, dead, self._ledger.runtime.clock())
+        carried = find_carried(snapshot, self._ledger.name)
         return garbage.find_garbage(
-            *known,
-            purged_before=snapshot.purged_before,
-            used=used(snapshot, self._ledger.name),
-            carried_to=find_carried(snapshot),
+            *known, purged_before=snapshot.purged_before, used=used(snapshot, self._ledger.name), carried_to=carried
         )
 
     def collect_garbage(self, used: CheckpointUses) -> ColumnGarbage:

@@ -15,9 +15,14 @@ from floodmark.columns import catalog as catalogs
 from floodmark.columns import manifest as manifests
 from floodmark.columns import row_errors
 from floodmark.columns.catalog import Catalog, ColumnDefinition, ColumnObjects
+from floodmark.columns.clip import clip_fragment
+from floodmark.columns.lost_values import find_lost_values
 from floodmark.columns.manifest import ColumnManifest, Fragment
 from floodmark.derive.checkpoint_key import CheckpointPrefix
+from floodmark.derive.lost_records import cut_trail, extend_trail
+from floodmark.derive.positions import PositionInput
 from floodmark.errors import DerivationError, LostRace, UnreadableColumn
+from floodmark.ledger.position import Position
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +38,11 @@ def commit_fragments(
     fragments: Sequence[Fragment],
     changed: ChangedAddresses,
     identity: str,
+    read: Position | None = None,
 ) -> Catalog:
     """Commit fragments that were computed under an identity. All other fragments stay as in the manifest `base`.
 
+    `read` is the newest record of the dataset when they were computed.
     `DerivationError` when the column was dropped or its function changed. `LostRace` when another commit came first:
     plan again.
     """
@@ -49,7 +56,8 @@ def commit_fragments(
             raise _lost_race(column, "another process changed it or its inputs")
         if first is not None and first < before.purged_before:
             raise _lost_race(column, "records were purged")
-        filled = before.with_column(replace(present, manifest=stored.digest))
+        reads = present.reads if read is None else extend_trail(present.reads, read)
+        filled = before.with_column(replace(present, manifest=stored.digest, reads=reads))
         return hide_dependent_values(objects, dataset_id, filled, filled.column(column.name), changed)
 
     return catalogs.change(objects, swapped)
@@ -125,6 +133,23 @@ def _lost_race(column: ColumnDefinition, why: str) -> LostRace:
         hint="run the backfill again: what was computed is in checkpoints",
         column=column.name,
     )
+
+
+def drop_lost_values(objects: ColumnObjects, name: str, given: PositionInput) -> None:
+    """Remove the values of records that the dataset lost from a column, in one swap of the catalog."""
+
+    def dropped(before: Catalog) -> Catalog:
+        column = before.column(name)
+        lost = find_lost_values(column, given)
+        if lost is None:
+            return before
+        manifest, end = manifests.load(objects, column), lost.kept.offset + 1
+        clipped = [clip_fragment(objects, column, f, before.fragment_rows, 0, end) for f in manifest.fragments]
+        stored = manifests.put(objects, replace(manifest, fragments=tuple(f for f in clipped if f.segments)))
+        reads = cut_trail(column.reads, lost.kept)
+        return before.with_column(replace(column, manifest=stored.digest, reads=reads))
+
+    catalogs.change(objects, dropped)
 
 
 _NO_IDENTITY = ""

@@ -95,6 +95,7 @@ def compute_function_values(
         run=options.run,
         sources=prefix.srcfiles,
         udf=udf,
+        newest=source.read,
     )
     wanted = {
         number: row_sets.from_array(part - number * fragment_rows)
@@ -200,6 +201,10 @@ class _ValueRequest:
     applied: list[RangeResult] = field(default_factory=list)
     carried: int = 0
 
+    @cached_property
+    def _checkpoints(self) -> CheckpointStore:
+        return self.source.checkpoints_in(self.work.objects)
+
     @property
     def incomplete(self) -> list[int]:
         """The fragments that have rows to compute."""
@@ -207,7 +212,7 @@ class _ValueRequest:
 
     def look(self, numbers: Iterable[int]) -> None:
         """Find the checkpoints of some fragments. Damaged ones are deleted."""
-        finder = RepairingFinder(self.work.objects.checkpoints)
+        finder = RepairingFinder(self._checkpoints)
         chosen = list(numbers)
         for number, infos in self._listed(chosen):
             wanted = self.wanted[number]
@@ -218,7 +223,7 @@ class _ValueRequest:
             self.plans[number] = self._plan(number, ranges)
 
     def _listed(self, numbers: Sequence[int]) -> Iterator[tuple[int, list[CheckpointInfo]]]:
-        store, prefix = self.work.objects.checkpoints, self.work.prefix.text
+        store, prefix = self.work.checkpoints, self.work.prefix.text
         if len(numbers) <= _FEW_FRAGMENTS:
             yield from ((number, store.fragment_infos(prefix, number)) for number in numbers)
             return
@@ -262,7 +267,7 @@ class _ValueRequest:
         ]
         self.carried += sum(map(len, self.runner.run_light(tasks, partial(carry_values, self.work))))
         for task in tasks:
-            merge_small_checkpoints(self.work.objects.checkpoints, self.work.prefix, task.fragment, self.work.column)
+            merge_small_checkpoints(self._checkpoints, self.work.prefix, task.fragment, self.work.column)
         self.look([task.fragment for task in tasks])
 
     def _may_have(self, number: int) -> BitMap:
@@ -274,7 +279,7 @@ class _ValueRequest:
     def _range_keys(self) -> dict[int, dict[str, CheckpointKey]]:
         """The keys of all range checkpoints when this is first asked, by fragment."""
         found: dict[int, dict[str, CheckpointKey]] = {}
-        for number, info in self.work.objects.checkpoints.computation_infos(self.work.prefix.text):
+        for number, info in self.work.checkpoints.computation_infos(self.work.prefix.text):
             if (key := parse_key(info.key)) is not None and key.kind == RANGE:
                 found.setdefault(number, {})[info.key] = key
         return found
@@ -287,7 +292,7 @@ class _ValueRequest:
             for text, key in self._range_keys[number].items()
             if np.searchsorted(at, key.start) < np.searchsorted(at, key.end)
         ]
-        ranges = RepairingFinder(self.work.objects.checkpoints).among(keys, self.work.column)
+        ranges = RepairingFinder(self._checkpoints).among(keys, self.work.column)
         if self.options.retry_errors:
             ranges = [replace(found, rows=found.rows - found.failed) for found in ranges]
         return StoredResults(Fragment(number), (), tuple(ranges))
@@ -308,7 +313,7 @@ class _ValueRequest:
                 self.progress.finish()
             self.again = {}
             for plan in missing:
-                merge_small_checkpoints(self.work.objects.checkpoints, self.work.prefix, plan.number, self.work.column)
+                merge_small_checkpoints(self._checkpoints, self.work.prefix, plan.number, self.work.column)
             self.look([plan.number for plan in missing])
         number = self.incomplete[0]
         raise lost_rows_error(self.work.column, self.plans[number].to_compute, number * self.work.fragment_rows)
@@ -318,7 +323,7 @@ class _ValueRequest:
         wanted = sum(len(rows) for rows in self.wanted.values())
         return FunctionValues(
             column=self.work.column,
-            checkpoints=self.work.objects.checkpoints,
+            checkpoints=self.work.checkpoints,
             fragment_rows=self.work.fragment_rows,
             fragments={
                 number: CheckpointedFragment(self.wanted[number], plan.ranges) for number, plan in self.plans.items()

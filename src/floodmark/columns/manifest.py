@@ -12,10 +12,9 @@ from pyroaring import BitMap
 
 from floodmark.columns.catalog import ColumnDefinition, ColumnObjects
 from floodmark.errors import ObjectNotFound, UnreadableColumn
-from floodmark.ledger.position import Position
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
-from floodmark.storage.row_sets import pack, unpack
+from floodmark.storage.row_sets import pack, span, unpack
 
 _KIND = "column manifest"
 _BITMAPS = ("done", "kept", "hidden", "carried")
@@ -81,6 +80,12 @@ class Fragment:
         return replace(self, done=self.done - gone, kept=self.kept - gone, hidden=self.hidden | gone) if gone else self
 
 
+def clip_sets(fragment: Fragment, end: int) -> Fragment:
+    """A fragment without the addresses from `end` on in its sets."""
+    inside = span(0, end)
+    return replace(fragment, **{name: getattr(fragment, name) & inside for name in _BITMAPS})
+
+
 @dataclass(frozen=True)
 class ColumnManifest:
     """One version of a column's values: all of its fragments."""
@@ -88,7 +93,6 @@ class ColumnManifest:
     field_id: int
     identity: str
     fragments: tuple[Fragment, ...] = ()
-    read: Position | None = None  # the newest record when values were last computed
     digest: str | None = field(default=None, compare=False)  # of the stored manifest that this is, or is derived from
 
     def fragment(self, number: int) -> Fragment:
@@ -122,8 +126,7 @@ def encode(manifest: ColumnManifest) -> bytes:
         for name in _BITMAPS
     }
     fragments = [[f.number, [list(vars(s).values()) for s in f.segments], f.errors] for f in manifest.fragments]
-    read = manifest.read and list(vars(manifest.read).values())
-    facts = {"field_id": manifest.field_id, "identity": manifest.identity, "fragments": fragments, "read": read}
+    facts = {"field_id": manifest.field_id, "identity": manifest.identity, "fragments": fragments}
     return document.encode(_KIND, 1, facts, sections)
 
 
@@ -134,8 +137,7 @@ def decode(data: bytes, key: str = "") -> ColumnManifest:
     for number, segments, errors in found.facts["fragments"]:
         sets = {name: unpack(found.section(f"{number}.{name}")) for name in _BITMAPS}
         fragments.append(Fragment(number, tuple(ColumnSegment(*s) for s in segments), errors=errors, **sets))
-    read = found.facts["read"] and Position(*found.facts["read"])
-    return ColumnManifest(found.facts["field_id"], found.facts["identity"], tuple(fragments), read, digest_of(data))
+    return ColumnManifest(found.facts["field_id"], found.facts["identity"], tuple(fragments), digest_of(data))
 
 
 def digest_of(data: bytes) -> str:

@@ -7,7 +7,6 @@ at their new offsets, so no function is called for them. Then the files and chec
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,24 +14,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyroaring import BitMap
 
 from floodmark.columns import catalog as catalogs
 from floodmark.columns import manifest as manifests
 from floodmark.columns import row_errors
 from floodmark.columns.catalog import FIRST_FIELD_ID, Catalog, ColumnDefinition, ColumnObjects
-from floodmark.columns.column_file import START_KEY, read_values, write_segment
+from floodmark.columns.clip import NO_END, clip_fragment
+from floodmark.columns.column_file import START_KEY, write_segment
 from floodmark.columns.commit import ChangedAddresses, hide_dependent_values
-from floodmark.columns.manifest import ColumnManifest, ColumnSegment, Fragment
+from floodmark.columns.lost_values import find_lost_values, keep_valid
+from floodmark.columns.manifest import ColumnManifest, Fragment
 from floodmark.columns.snapshot import ColumnValues
 from floodmark.derive.checkpoint_key import CheckpointPrefix, hash_text, parse_key
 from floodmark.derive.inputs import follow_carried
+from floodmark.derive.lost_records import cut_trail, extend_trail, report_lost_records
 from floodmark.errors import (
     CommitConflict,
     CommitUnknown,
     StorageError,
     UnreadableColumn,
 )
+from floodmark.ledger.position import Position, position_at
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import strategy_of
 from floodmark.rows import key_index_loader
@@ -42,19 +44,33 @@ from floodmark.storage.arrays import I64, Mask
 _log = logging.getLogger(__name__)
 
 
-CarriedTo = Callable[[I64], I64]
-"""The offsets to which purges carried records; the same offset for a record that was not carried."""
+@dataclass(frozen=True)
+class CarriedTo:
+    """Looks up where purges carried records of a dataset; the same offset for a record that was not carried."""
+
+    name: str
+    snapshot: Snapshot
+
+    @property
+    def dataset_id(self) -> str:
+        return str(self.snapshot.state.dataset_id)
+
+    @property
+    def read(self) -> Position:
+        """The newest record. Values move to records up to it."""
+        return position_at(self.snapshot, self.name, None)
+
+    def __call__(self, offsets: I64) -> I64:
+        return key_index_loader.with_repair(
+            self.snapshot, {}, lambda index: follow_carried(index, self.snapshot, offsets)
+        )
 
 
-def find_carried(snapshot: Snapshot) -> CarriedTo | None:
+def find_carried(snapshot: Snapshot, name: str = "") -> CarriedTo | None:
     """Looks up where purges carried records of a dataset; None if they carried none."""
     if not snapshot.ever_carried or not strategy_of(snapshot.state).is_keyed:
         return None
-
-    def carried_to(offsets: I64) -> I64:
-        return key_index_loader.with_repair(snapshot, {}, lambda index: follow_carried(index, snapshot, offsets))
-
-    return carried_to
+    return CarriedTo(name, snapshot)
 
 
 def drop_purged(objects: ColumnObjects, before: int, dataset_id: str = "", carried_to: CarriedTo | None = None) -> None:
@@ -135,21 +151,26 @@ def _column(
     except UnreadableColumn as error:  # without a manifest, no value can be kept
         _log.warning("%s; the purge drops all values of the column", error.message)
         return _PurgedColumn(replace(column, manifest=None), _all_rows(objects, column, catalog))
-    trimmed = [_fragment(objects, column, f, catalog.fragment_rows, before) for f in manifest.fragments]
+    end, reads, rows = NO_END, column.reads, catalog.fragment_rows
+    if carried_to is not None and (lost := find_lost_values(column, carried_to)) is not None:
+        report_lost_records(f"column {column.name}", [lost], "the purge drops their values")
+        end, reads = lost.kept.offset + 1, cut_trail(reads, lost.kept)
+    trimmed = [clip_fragment(objects, column, f, rows, before, end) for f in manifest.fragments]
     after = replace(manifest, fragments=tuple(f for f in trimmed if f.segments))
     if carried_to is not None:
-        after = _carry(objects, column, catalog, manifest, after, before, carried_to)
+        after = _carry(objects, column, catalog, keep_valid(manifest, end, rows), after, before, carried_to)
+        reads = extend_trail(reads, carried_to.read)
     if after == manifest:
         return _PurgedColumn(column, {})
     gone = {
         f.number: row_sets.span(max(0, before - f.number * catalog.fragment_rows), catalog.fragment_rows)
         for f in manifest.fragments
     }
-    lost = {
+    unreadable = {
         old.number: (old.visible - new.visible) & gone[old.number]
         for old, new in zip(manifest.fragments, trimmed, strict=True)
     }
-    return _PurgedColumn(replace(column, manifest=manifests.put(objects, after).digest), lost)
+    return _PurgedColumn(replace(column, manifest=manifests.put(objects, after).digest, reads=reads), unreadable)
 
 
 @dataclass(frozen=True)
@@ -248,48 +269,6 @@ def _all_rows(objects: ColumnObjects, column: ColumnDefinition, catalog: Catalog
     whole = row_sets.span(0, catalog.fragment_rows)
     found = [manifests.find(objects, c.manifest) for c in catalog.dependents(column.name) if c.manifest is not None]
     return {f.number: whole for manifest in found if manifest is not None for f in manifest.fragments}
-
-
-def _fragment(objects: ColumnObjects, column: ColumnDefinition, fragment: Fragment, rows: int, before: int) -> Fragment:
-    base = fragment.number * rows
-    if base >= before:
-        return fragment
-    segments = tuple(s for s in (_segment(objects, column, s, before) for s in fragment.segments) if s is not None)
-    there = BitMap.union(BitMap(), BitMap(), *[row_sets.span(s.start - base, s.end - base) for s in segments])
-    return Fragment(
-        number=fragment.number,
-        segments=segments,
-        done=fragment.done & there,
-        kept=fragment.kept & there,
-        hidden=fragment.hidden & there,
-        errors=_errors(objects, fragment.errors, before),
-        carried=fragment.carried & there,
-    )
-
-
-def _segment(
-    objects: ColumnObjects, column: ColumnDefinition, segment: ColumnSegment, before: int
-) -> ColumnSegment | None:
-    """A segment without the purged rows: unchanged, None, or a new file."""
-    if segment.start >= before:
-        return segment
-    if segment.end <= before:
-        return None
-    try:
-        values = read_values(objects, segment, column.field, before, segment.end)
-    except UnreadableColumn as error:
-        _log.warning("%s; the purge drops it, and the next backfill computes its other rows again", error.message)
-        return None
-    return write_segment(objects, column.field, before, [values])
-
-
-def _errors(objects: ColumnObjects, digest: str | None, before: int) -> str | None:
-    try:
-        errors = row_errors.load(objects, digest)
-    except UnreadableColumn as error:
-        _log.warning("%s; the purge drops it", error.message)
-        return None
-    return row_errors.put(objects, errors.filter(pc.field("offset") >= before))
 
 
 def _first_of_file(objects: ColumnObjects, key: str) -> int:

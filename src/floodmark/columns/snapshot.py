@@ -6,7 +6,7 @@ A backfill takes its snapshot before it reads anything.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,14 +16,14 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from floodmark.columns import catalog as catalogs
-from floodmark.columns import manifest
-from floodmark.columns import manifest as manifests
 from floodmark.columns.catalog import Catalog, ColumnDefinition, ColumnObjects, identity
+from floodmark.columns.checkpoint_store import CheckpointStore
 from floodmark.columns.column_file import SegmentFile, open_segment
+from floodmark.columns.lost_values import find_lost_values, find_valid_ends, keep_valid
 from floodmark.columns.manifest import ColumnManifest, ColumnSegment, load
 from floodmark.columns.plan import FragmentWindow
 from floodmark.derive.inputs import InputSnapshot
-from floodmark.derive.positions import check_on_chain
+from floodmark.derive.positions import PositionInput
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.position import Position
 from floodmark.ledger.scan import Scan, Where
@@ -54,13 +54,6 @@ class ColumnSnapshot:
     endings: Callable[[int, int], Kills] = field(repr=False, compare=False)
     """The records that other records, with offsets in an interval, ended, in the order of the latter."""
 
-    def check_position(self, column: ColumnDefinition) -> None:
-        """`InputDiverged` if the dataset no longer has the records that values were computed from."""
-        found = self.manifest(column)
-        if found.read is not None and found.identity == self.identity(column):
-            remedy = f"call reset_column({column.name!r}): the next backfill computes every row again"
-            check_on_chain(f"column {column.name!r}", [found.read], [self], remedy)
-
     @property
     def read(self) -> Position | None:
         """The position of the newest record, None when there are no records."""
@@ -71,10 +64,14 @@ class ColumnSnapshot:
         return identity(self.catalog, self.dataset_id, column)
 
     def manifest(self, column: ColumnDefinition) -> ColumnManifest:
-        """The committed manifest of a column."""
+        """The committed manifest of a column, without the values of records that the dataset lost."""
         if column.field_id not in self._manifests:
-            self._manifests[column.field_id] = manifest.load(self.objects, column)
+            self._manifests[column.field_id] = load_valid_manifest(self.objects, self.catalog, column, self)
         return self._manifests[column.field_id]
+
+    def checkpoints_in(self, objects: ColumnObjects) -> CheckpointStore:
+        """Checkpoints of values of these records. Those of records that the dataset lost are not valid."""
+        return objects.checkpoints.bound_to(self.read, lambda position: position.is_on(self.snapshot))
 
     @cached_property
     def _manifests(self) -> dict[int, ColumnManifest]:
@@ -108,7 +105,7 @@ class ColumnSnapshot:
 
     @cached_property
     def beside(self) -> SideColumnSet | None:
-        return make_column_values(self.objects.dataset, self.catalog)
+        return make_column_values(self.objects.dataset, self.catalog, self)
 
     def _filtered_addresses(self, where: Where) -> dict[int, BitMap]:
         """The addresses of the current rows that a filter keeps, by fragment."""
@@ -145,6 +142,7 @@ class ColumnValues:
     objects: ColumnObjects
     fragment_rows: int
     columns: tuple[ColumnDefinition, ...]
+    ends: Mapping[str, int] = field(default_factory=dict)  # by column, the end of valid values if the dataset lost some
 
     @property
     def schema(self) -> pa.Schema:
@@ -153,20 +151,38 @@ class ColumnValues:
     def open(self, names: Sequence[str]) -> OpenColumns:
         """Some of the columns, to be read by one thread at a time."""
         known = {column.name: column for column in self.columns}
-        wanted = [known[name] for name in names]
-        return OpenColumns([_OpenColumn(self.objects, c, load(self.objects, c), self.fragment_rows) for c in wanted])
+        wanted = [(known[name], self.ends.get(name)) for name in names]
+        return OpenColumns(
+            [_OpenColumn(self.objects, c, load(self.objects, c), self.fragment_rows, end) for c, end in wanted]
+        )
 
 
-def make_column_values(objects: DatasetObjects, catalog: Catalog) -> ColumnValues | None:
-    """The values of the computed columns of a catalog, None when it has no columns."""
+def make_column_values(
+    objects: DatasetObjects, catalog: Catalog, given: PositionInput | None = None
+) -> ColumnValues | None:
+    """The values of the computed columns of a catalog, None when it has no columns.
+
+    With the dataset, values of records that it lost are null.
+    """
     if not catalog.columns:
         return None
-    return ColumnValues(ColumnObjects(objects), catalog.fragment_rows, catalog.columns)
+    ends = {} if given is None else find_valid_ends(catalog.columns, given)
+    return ColumnValues(ColumnObjects(objects), catalog.fragment_rows, catalog.columns, ends)
 
 
 def load_column_values(snapshot: Snapshot) -> ColumnValues | None:
-    """The values of a dataset's computed columns as of now. Values belong to offsets, not to heads."""
-    return make_column_values(snapshot.objects, catalogs.load(ColumnObjects(snapshot.objects)))
+    """The values of a dataset's computed columns as of now. Values belong to records, not to heads."""
+    given = InputSnapshot("", str(snapshot.state.dataset_id), snapshot)
+    return make_column_values(snapshot.objects, catalogs.load(ColumnObjects(snapshot.objects)), given)
+
+
+def load_valid_manifest(
+    objects: ColumnObjects, catalog: Catalog, column: ColumnDefinition, given: PositionInput
+) -> ColumnManifest:
+    """The committed manifest of a column, without the values of records that the dataset lost."""
+    found = load(objects, column)
+    lost = find_lost_values(column, given)
+    return found if lost is None else keep_valid(found, lost.kept.offset + 1, catalog.fragment_rows)
 
 
 class OpenColumns:
@@ -193,9 +209,15 @@ class _OpenColumn:
     """One column, read in offset order. Each row group is decoded once, and only the newest one stays in memory."""
 
     def __init__(
-        self, objects: ColumnObjects, column: ColumnDefinition, manifest: ColumnManifest, fragment_rows: int
+        self,
+        objects: ColumnObjects,
+        column: ColumnDefinition,
+        manifest: ColumnManifest,
+        fragment_rows: int,
+        end: int | None = None,
     ) -> None:
         self._objects = objects
+        self._end = end  # records from here on have no values
         self._field = column.field
         self._fragment_rows = fragment_rows
         self._segments = [segment for fragment in manifest.fragments for segment in fragment.segments]
@@ -216,6 +238,10 @@ class _OpenColumn:
     def _piece(self, offsets: Offsets) -> pa.Array:
         """The values of the first of these offsets, up to the end of a row group or of a gap without values."""
         first = int(offsets[0])
+        if self._end is not None:
+            if first >= self._end:
+                return pa.nulls(len(offsets), self._field.type)
+            offsets = offsets[: _count_below(offsets, self._end)]
         index = bisect_right(self._starts, first) - 1
         if index < 0 or self._segments[index].end <= first:
             after = self._starts[index + 1 : index + 2]
@@ -279,13 +305,11 @@ class ColumnCoverage:
     manifests: tuple[ColumnManifest, ...]
 
     @staticmethod
-    def of(
-        objects: ColumnObjects, catalog: Catalog, dataset_id: str, columns: Sequence[ColumnDefinition]
-    ) -> ColumnCoverage:
+    def of(given: InputSnapshot, catalog: Catalog, columns: Sequence[ColumnDefinition]) -> ColumnCoverage:
         found = []
         for column in columns:
-            present = identity(catalog, dataset_id, column)
-            manifest = manifests.load(objects, column)
+            present = identity(catalog, given.dataset_id, column)
+            manifest = load_valid_manifest(ColumnObjects(given.snapshot.objects), catalog, column, given)
             # Readers see values of an older function until they are replaced, but views must not use them.
             found.append(manifest if manifest.identity == present else ColumnManifest(column.field_id, present))
         return ColumnCoverage(catalog.fragment_rows, tuple(found))

@@ -102,7 +102,6 @@ def plan_backfill(
     footers are read, and only `nothing_to_do` of the plan is meaningful. A `runner` of a cluster compares the
     records there.
     """
-    column_snapshot.check_position(column)
     base = column_snapshot.manifest(column).with_identity(column_snapshot.identity(column))
     prefix = column_prefix(column_snapshot, column, where)
     there = _StoredFiles(column_snapshot.objects, max((s.end for f in base.fragments for s in f.segments), default=0))

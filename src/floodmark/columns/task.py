@@ -46,7 +46,7 @@ def compute_share(work: ColumnJob, task: RangeTask, clock: Callable[[], float] =
     """Compute the missing rows of a share. Rows that an earlier attempt stored are counted, not computed again."""
     share = task.share
     within = (share.start, share.end)
-    found = find_ranges(work.objects.checkpoints, work.prefix, share.fragment, work.column, within)
+    found = find_ranges(work.checkpoints, work.prefix, share.fragment, work.column, within)
     stored = (BitMap.union(*[c.rows for c in found], BitMap(), BitMap()) & share.rows) - task.again
     run = _TaskRun(work, task, share.rows - stored, {c.key for c in found}, clock)
     run.compute()
@@ -56,7 +56,7 @@ def compute_share(work: ColumnJob, task: RangeTask, clock: Callable[[], float] =
 
 def _with_earlier(work: ColumnJob, done: RangeResult, found: list[RangeCheckpoint], rows: BitMap) -> RangeResult:
     """The result with the rows that an earlier attempt of the same run stored: this run computed them, too."""
-    batches = [work.objects.checkpoints.get(checkpoint.key) for checkpoint in found]
+    batches = [work.checkpoints.get(checkpoint.key) for checkpoint in found]
     ours = [OffsetValues.of(batch, 0).only(rows, 0) for batch in batches if read_run(batch) == work.run]
     if not ours:
         return done
@@ -181,8 +181,8 @@ class _TaskRun:
         key = range_key(self._work.prefix.text, share.fragment, self._cursor, end)
         batch = encode_checkpoint(self._work.column, held.addresses, held.batches)
         if key in self._found:
-            batch = _completed(batch, self._work.objects.checkpoints.get(key))
-        self._work.objects.checkpoints.put(key, mark_run(batch, self._work.run))
+            batch = _completed(batch, self._work.checkpoints.get(key))
+        self._work.checkpoints.put(key, mark_run(batch, self._work.run))
         stored = MapBatchCheckpoint(key, self._cursor, batch.num_rows, end - self._cursor, batch.num_rows)
         self._checkpoints.append(stored)
         self._cursor = end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from floodmark.columns.catalog import ColumnObjects
+from floodmark.columns.checkpoint_store import CheckpointStore
 from floodmark.columns.manifest import ColumnSegment
 from floodmark.columns.plan import Share
 from floodmark.derive.checkpoint_key import CheckpointPrefix
@@ -18,6 +20,7 @@ from floodmark.engine.call_size import CallTimes
 from floodmark.functions.column_call import ColumnCaller
 from floodmark.functions.udf import Udf
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.position import Position
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.selection import Selection
@@ -54,6 +57,12 @@ class ColumnJob:
     run: str  # the id of this backfill, by which it recognizes its own checkpoints
     sources: str  # the hash of the inputs, stored in data checkpoints
     udf: Udf
+    newest: Position | None = None  # the newest record of the dataset
+
+    @cached_property
+    def checkpoints(self) -> CheckpointStore:
+        """The checkpoints, for tasks: the driver has removed those of records that the dataset lost."""
+        return self.objects.checkpoints.bound_to(self.newest)
 
     @property
     def offset_name(self) -> str:

@@ -1,8 +1,8 @@
-"""Positions in inputs: how far a run may move them, and whether an input still has the records that were read.
+"""Positions in inputs: how far a run may move them, and the blocks that they are bound to.
 
 A position is the offset of a record: everything up to and including it is processed; -1 means nothing is. Stored
 positions name the block that contains this record. If that block is on the input's chain, so are all records before
-it. If not, the input was replaced, for example by an older copy, and the offsets belong to other records.
+it. If not, the input was replaced, for example by an older copy: see `lost_records.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import pyarrow as pa
 from floodmark.chain.events import Nanos
 from floodmark.chain.ids import SHA3_256, DatasetId, Multihash
 from floodmark.chain.state import InputPosition
-from floodmark.errors import FloodmarkError
 from floodmark.ledger.position import Position
 
 if TYPE_CHECKING:
@@ -25,14 +24,6 @@ if TYPE_CHECKING:
 
 NO_POSITION = -1
 """The position before the first record, and the head of an input without records."""
-
-
-class InputDiverged(FloodmarkError):
-    """An input no longer has the records that were read from it: other records have their offsets."""
-
-    input: str
-    dataset_id: str
-    offset: int
 
 
 class PositionInput(Protocol):
@@ -55,24 +46,6 @@ def blocks_at(offsets: Mapping[str, int], inputs: Iterable[PositionInput]) -> di
 def bind_blocks(offsets: Mapping[str, int], blocks: Mapping[str, str]) -> list[Position]:
     """Combine offsets and blocks to positions; offsets without a block are left out."""
     return [Position(name, offset, blocks[name]) for name, offset in offsets.items() if name in blocks]
-
-
-def check_on_chain(reader: str, positions: Iterable[Position], inputs: Iterable[PositionInput], remedy: str) -> None:
-    """Raise `InputDiverged` if an input no longer has the records that `reader` has read."""
-    chains = {one.dataset_id: one for one in inputs}
-    for position in positions:
-        given = chains.get(position.dataset_id)
-        if given is None or position.is_on(given.snapshot):
-            continue
-        count = given.snapshot.next_offset
-        now = "is a different record now" if position.offset < count else f"does not exist: there are {count} records"
-        raise InputDiverged(
-            f"{reader} has read {given.name!r} up to record {position.offset}, which {now}",
-            hint=f"{given.name!r} was probably replaced by an older copy; {remedy}",
-            input=given.name,
-            dataset_id=position.dataset_id,
-            offset=position.offset,
-        )
 
 
 @dataclass(frozen=True)

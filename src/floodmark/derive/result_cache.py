@@ -58,9 +58,9 @@ class ResultCache:
         known = {file: (size, self._sum(file)) for file, size in (files or {}).items()}
         self.store.put_derived(self.object_key(name), encode_result(key, batch, facts, known))
 
-    def keep(self, name: str, key: str, batch: pa.RecordBatch) -> bool:
+    def keep(self, name: str, key: str, batch: pa.RecordBatch, facts: Mapping[str, Any] | None = None) -> bool:
         """Store a result durably, unless the name already has one; returns whether it was stored."""
-        return self.store.put_if_absent(self.object_key(name), encode_result(key, batch))
+        return self.store.put_if_absent(self.object_key(name), encode_result(key, batch, facts))
 
     def get(self, name: str, key: str) -> StoredResult:
         """Read a result; `ObjectNotFound` if it does not exist, `DamagedDocument` if it is torn or of another key."""

@@ -7,7 +7,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from floodmark.errors import BadPosition
+from floodmark.chain.events import AddData, ExecuteTransform
+from floodmark.chain.ids import Multihash
+from floodmark.chain.walk import walk_back
+from floodmark.errors import BadPosition, ChainError, ObjectNotFound
 
 if TYPE_CHECKING:
     from floodmark.ledger.snapshot import Snapshot
@@ -60,6 +63,20 @@ class Position:
     def is_on(self, chain: Snapshot) -> bool:
         """Whether the chain of the dataset has this block at this record."""
         return self.offset == BEFORE_ALL or chain.block_of(self.offset) == self.block
+
+
+def has_records_of(snapshot: Snapshot, block: Multihash) -> bool:
+    """Whether a dataset has all records up to a block that was once on its chain."""
+    if block == snapshot.head:
+        return True
+    try:
+        for found, _, content in walk_back(snapshot.objects.get_block, block):
+            data = content.event.new_data if isinstance(content.event, AddData | ExecuteTransform) else None
+            if data is not None:
+                return snapshot.block_of(data.offset_interval.end) == found.digest.hex()
+    except (ObjectNotFound, ChainError):
+        return False
+    return True  # there were no records
 
 
 def position_at(snapshot: Snapshot, name: str, offset: int | None) -> Position:

@@ -163,7 +163,7 @@ def is_computed(column: ColumnSpec, dataset: Any) -> bool:
         return False
     if (present.function.name, present.function.version) != (column.udf.name, column.udf.version):
         return False
-    return find_readable_end(given, ColumnCoverage.of(objects, catalog, given.dataset_id, (present,))) == given.end
+    return find_readable_end(given, ColumnCoverage.of(given, catalog, (present,))) == given.end
 
 
 def _refresh_view(view: ViewSpec, lake: Any) -> NodeResult:

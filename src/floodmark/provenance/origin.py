@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.chain.events import DatasetKind, ExecuteTransform, SetAttachments, SetTransform
+from floodmark.chain.ids import SHA3_256, Multihash
 from floodmark.chain.state import ChainState
 from floodmark.derive import notes
 from floodmark.derive.inputs import InputSnapshot
@@ -118,7 +119,8 @@ def _of_checkpoint(output: OpenedDataset, transaction: Transaction, known: Origi
     if (note := facts.read_as(SecondaryNote)) is not None:
         return replace(_of_step(output, known, note.step, note.version, note.asked, note), primary=note.primary)
     if (table := facts.read_as(whole_inputs.DatatableNote)) is not None:
-        return replace(known, kind="datatable", name=table.step, way="whole", run=table.run, doubts=())
+        links = tuple(_as_noted(link, table.positions, table.blocks) for link in known.links)
+        return replace(known, kind="datatable", name=table.step, way="whole", run=table.run, links=links, doubts=())
     view = facts.read_as(snapshot.ViewNote)
     return known if view is None else _of_view(output, transaction, known, view)
 
@@ -155,8 +157,19 @@ def _with_position(link: InputLink, noted: RunProvenance | SecondaryNote | None)
     if isinstance(noted, RunProvenance):
         return replace(link, position=noted.last_offsets[at], block=noted.blocks[at], purged=noted.purged[at])
     if noted is not None and noted.last_offsets is not None:
-        return replace(link, position=noted.last_offsets[at], block=None)
+        return _as_noted(link, noted.last_offsets, noted.blocks)
     return link
+
+
+def _as_noted(link: InputLink, positions: Mapping[str, int], blocks: Mapping[str, str]) -> InputLink:
+    """The input at a recorded position. The chain's positions name whole blocks, and they never move back."""
+    position = positions.get(link.dataset_id, link.position)
+    return replace(link, position=position, block=_block_text(blocks.get(link.dataset_id)))
+
+
+def _block_text(digest: str | None) -> str | None:
+    """A block as text, from the form in which positions store it."""
+    return None if digest is None else Multihash(SHA3_256, bytes.fromhex(digest)).text
 
 
 def _as_declared(link: InputLink, declared: Mapping[str, Any]) -> InputLink:
@@ -179,6 +192,7 @@ def _of_view(output: OpenedDataset, transaction: Transaction, known: Origin, not
             link,
             alias=uses[link.dataset_id].alias,
             position=note.positions[link.dataset_id],
+            block=_block_text(note.blocks.get(link.dataset_id)),
             by=uses[link.dataset_id].keys or None,
             purged=note.purged.get(link.dataset_id, 0),
         )
@@ -326,6 +340,8 @@ def _is_key(input_snapshot: InputSnapshot, by: ColumnPairs) -> bool:
 def explain_missing(given: OpenedDataset, link: InputLink) -> str | None:
     """Why rows of an input that existed then may be missing now; None when all are still readable."""
     input_snapshot = given.as_of(link.position)
+    if was_replaced(given, link):
+        return f"it was replaced by another copy of it, without the records up to {link.position} that were read"
     if link.position >= given.snapshot.next_offset:
         return f"it does not have record {link.position}: it is not the dataset that was read"
     if input_snapshot.purged_before > link.purged and link.position >= 0:
@@ -333,6 +349,11 @@ def explain_missing(given: OpenedDataset, link: InputLink) -> str | None:
     if given.snapshot.erasures and _were_erased(given, link):
         return f"some of its records up to offset {link.position} were erased"
     return None
+
+
+def was_replaced(given: OpenedDataset, link: InputLink) -> bool:
+    """Whether an input no longer has all records that were read."""
+    return link.block is not None and not given.has_records_of(link.block)
 
 
 def _were_erased(given: OpenedDataset, link: InputLink) -> bool:

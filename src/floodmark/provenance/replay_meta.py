@@ -24,7 +24,7 @@ from floodmark.derive.positions import NO_POSITION
 from floodmark.engine.rounds import TaskRunner
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.provenance.comparison import Comparison, MetaContradiction, NotReplayable
-from floodmark.provenance.origin import NO_POSITIONS, InputLink, Origin, explain_missing, origin_of
+from floodmark.provenance.origin import NO_POSITIONS, InputLink, Origin, explain_missing, origin_of, was_replaced
 from floodmark.provenance.replay_steps import KeysReplay, StepReplay, find_input_layout
 from floodmark.provenance.transactions import OpenedDataset, Transaction
 from floodmark.rows import row_hash
@@ -154,6 +154,8 @@ class _Claims:
         if not self.is_ahead and (message := self._contradiction(inputs)) is not None:
             raise MetaContradiction(message)
         for commit in self.commits:
+            if self._has_lost(commit, inputs):
+                continue  # the keys that it processed were processed again
             for given, link in zip(inputs, commit.links(self.links), strict=True):
                 if (missing := explain_missing(given, link)) is not None:
                     raise NotReplayable(f"input {given.name!r}: {missing}")
@@ -176,6 +178,10 @@ class _Claims:
         """The position of each input that each commit's run read."""
         return np.array([_positions_of(commit.links(self.links)) for commit in self.commits], np.int64)
 
+    def _has_lost(self, commit: CommittedRun, inputs: Sequence[OpenedDataset]) -> bool:
+        """Whether an input has lost records that the run of a commit read."""
+        return any(was_replaced(given, link) for given, link in zip(inputs, commit.links(self.links), strict=True))
+
     def _as_of(self, number: int) -> KeysReplay:
         commit = self.commits[number]
         origin = replace(self.replay.origin, links=commit.links(self.links))
@@ -185,7 +191,8 @@ class _Claims:
 
     def _existing_keys(self, shape: KeyShape, inputs: Sequence[OpenedDataset]) -> KeySet:
         """All keys that the inputs had at the positions, and at the later positions that runs read."""
-        ahead = self.pins[(self.pins > np.array(self.positions)).any(axis=1)]
+        known = np.array([not self._has_lost(commit, inputs) for commit in self.commits], np.bool_)
+        ahead = self.pins[known & (self.pins > np.array(self.positions)).any(axis=1)]
         moments = {self.positions, _positions_of(self.links), *map(tuple, ahead.tolist())}
         found = [find_existing_keys(shape, _inputs_at(inputs, moment), self.runner) for moment in sorted(moments)]
         return KeySet.joined(found, shape.keys)
@@ -268,6 +275,8 @@ class _Claims:
         origin = origin_of(self.replay.output, self._output_transactions[number])
         if origin.doubts or origin.noted_version != self.replay.origin.noted_version:
             return False
+        if any(was_replaced(given, link) for given, link in zip(inputs, origin.links, strict=True)):
+            return False
         mine, theirs = self.commits[state].links(self.links), origin.links
         if _positions_of(mine) != _positions_of(theirs):
             return any(a.position < b.position for a, b in zip(mine, theirs, strict=True))
@@ -284,6 +293,8 @@ class _Claims:
         items = {str(item.dataset_id): item for item in event.query_inputs}
         for given, link, position in zip(inputs, self.links, self.positions, strict=True):
             item = items[link.dataset_id]
+            if item.last_block_hash is not None and not given.has_records_of(item.last_block_hash.text):
+                continue  # an input lost these records, and the positions of a chain cannot move back
             on_chain = NO_POSITION if item.last_offset is None else item.last_offset
             done = _whole_blocks(given, min(position, link.position), link.position)
             if on_chain > done and not self.is_first:

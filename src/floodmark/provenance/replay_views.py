@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from floodmark.columns import catalog as catalogs
 from floodmark.columns.catalog import ColumnObjects, FunctionRef
+from floodmark.columns.lost_values import find_valid_ends
 from floodmark.columns.snapshot import ColumnValues
 from floodmark.derive import notes
 from floodmark.derive.commit import complete_columns
@@ -116,7 +117,8 @@ class ViewReplay:
             if column is None or then.get(name) != f"{column.origin}.{column.generation}":
                 raise NotReplayable(f"the computed column {name!r} of {given.name!r} has other values now")
         used = tuple(catalog.column(name) for name in use.computed)
-        return ViewInputSnapshot(use, input_snapshot, ColumnValues(objects, catalog.fragment_rows, used), then, catalog)
+        values = ColumnValues(objects, catalog.fragment_rows, used, find_valid_ends(used, input_snapshot))
+        return ViewInputSnapshot(use, input_snapshot, values, then, catalog)
 
     def _rows(
         self,

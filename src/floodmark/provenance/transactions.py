@@ -30,6 +30,7 @@ from floodmark.ledger.block_attributes import ERASE_SOURCE, PURGE_SOURCE, commit
 from floodmark.ledger.commit import ends_transaction
 from floodmark.ledger.create import dataset_objects
 from floodmark.ledger.ledger import Ledger
+from floodmark.ledger.position import has_records_of
 from floodmark.ledger.schema import Layout, layout_from_odf, vocabulary
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage.arrays import I64
@@ -176,6 +177,16 @@ class OpenedDataset:
     @cached_property
     def _definitions(self) -> list[Any]:
         return list(self.snapshot.non_routine())
+
+    def has_records_of(self, block: str) -> bool:
+        """Whether it has all records up to a block that was once on its chain."""
+        if block not in self._known_blocks:
+            self._known_blocks[block] = has_records_of(self.snapshot, Multihash.parse(block))
+        return self._known_blocks[block]
+
+    @cached_property
+    def _known_blocks(self) -> dict[str, bool]:
+        return {}
 
     def sequence_number_of(self, block: str) -> int:
         """The number of a block of this chain, by its hash."""

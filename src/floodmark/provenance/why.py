@@ -166,7 +166,7 @@ def _one_or_all(column: pa.ChunkedArray) -> Any:
 def read_computed_values(given: OpenedDataset, record: Record) -> tuple[ComputedValue, ...]:
     """The computed columns of a record."""
     catalog = given.dataset.catalog
-    beside = make_column_values(given.snapshot.objects, catalog)
+    beside = make_column_values(given.snapshot.objects, catalog, given.as_of(given.snapshot.next_offset - 1))
     if beside is None or record.op in _TAKES_BACK:
         return ()
     names = [column.name for column in catalog.columns]

@@ -23,6 +23,7 @@ from floodmark.chain.events import AddData
 from floodmark.chain.ids import Multihash
 from floodmark.chain.walk import walk_back
 from floodmark.errors import BadId, ObjectNotFound
+from floodmark.ledger.position import has_records_of
 from floodmark.storage.pointer import Pointer
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class FileLog:
         self.left_keys: dict[str, str] = content.get("left_keys", {})
         self.begun_left_keys: dict[str, dict[str, str]] = content.get("begun_left_keys", {})
         self.head: str | None = content.get("head")
+        self.is_ahead = False  # whether it knows contents that the dataset lost
         self._stored = self._text()
 
     @classmethod
@@ -139,8 +141,9 @@ class FileLog:
             log = cls(objects, json.loads(objects.store.get(f"{objects.folder}/{_NOTE}")))
         except (ObjectNotFound, ValueError, KeyError, TypeError, AttributeError):
             return cls._from_chain(snapshot)
-        if log.head is not None and log.head != snapshot.head.text and not _has_block(objects, log.head):
-            log.head = None  # the chain is older than the file log, perhaps restored from a backup
+        if log.head is not None and not _has_records_of(snapshot, log.head):
+            log.head = None  # the dataset was replaced by another copy: which contents are there, its chain says
+            log.is_ahead = True
         return log
 
     @classmethod
@@ -255,9 +258,8 @@ def file_log_pointer(objects: DatasetObjects) -> Pointer:
     return Pointer(objects.store, f"{objects.folder}/{_NOTE}")
 
 
-def _has_block(objects: DatasetObjects, block: str) -> bool:
+def _has_records_of(snapshot: Snapshot, block: str) -> bool:
     try:
-        objects.get_block(Multihash.parse(block))
-    except (ObjectNotFound, BadId):
+        return has_records_of(snapshot, Multihash.parse(block))
+    except BadId:
         return False
-    return True

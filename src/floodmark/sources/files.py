@@ -59,7 +59,7 @@ class FilesReport(RunReport):
     @property
     def notes(self) -> Sequence[str]:
         """What the counts do not show."""
-        notes = self.files.notes
+        notes = [*self.restored, *self.files.notes]
         if self.replaced:
             rows = "1 row" if self.replaced == 1 else f"{self.replaced:,} rows"
             notes.append(f"{rows} not written, because a later file has their keys")
@@ -130,7 +130,7 @@ class IngestFiles(Step):
                 run.ingest(changes, full)
                 run_facts = run.facts
         report = ingest_report(self.name, lake, writes, len(writes.commits), time.monotonic() - began)
-        return FilesReport(**vars(report), files=changes, **run_facts)
+        return FilesReport(**{**vars(report), **run_facts}, files=changes)
 
     def _may_be_new(self, snapshot: Snapshot, files: Sequence[SourceFile]) -> bool:
         log = FileLog.of(snapshot)
@@ -202,7 +202,9 @@ class _FilesRun:
     @property
     def facts(self) -> dict[str, Any]:
         """What the report says besides the changes of files and the counts of rows."""
+        restored = f"{self.dataset.name!r} was replaced by another copy of it: files that it lacks are read again"
         return {
+            "restored": (restored,) if self.log.is_ahead else (),
             "replaced": sum(one.replaced for one in self.deliveries),
             "superseded": tuple(self.superseded),
             "keys_lost": tuple(sorted({name for one in self.deliveries for name in one.unknown})),

@@ -11,7 +11,7 @@ import pyarrow as pa
 from floodmark.dataset import Dataset
 from floodmark.errors import BadOption, RecordsPurged, StreamLost
 from floodmark.lake import Lake
-from floodmark.ledger.position import BEFORE_ALL
+from floodmark.ledger.position import BEFORE_ALL, Position
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.selection import Selection, select_interval, without_carried
 from floodmark.ledger.spark_read import reading_tasks, task_batches
@@ -102,7 +102,8 @@ class FollowedDataset:
     def head(self) -> StreamPosition:
         """The position of the newest record."""
         snapshot = self.dataset.snapshot()
-        return StreamPosition(str(self.dataset.id), snapshot.next_offset - 1, snapshot.next_offset)
+        newest = snapshot.next_offset - 1
+        return StreamPosition(str(self.dataset.id), newest, snapshot.next_offset, snapshot.block_of(newest) or "")
 
     def initial(self, starting: int | str) -> StreamPosition:
         """The start of a new query; refused if records at the start are purged or do not exist yet."""
@@ -116,22 +117,22 @@ class FollowedDataset:
                 hint='use "latest" to start with the records that are written from now on',
                 option="startingOffset",
             )
-        start = replace(head, offset=first + BEFORE_ALL)
+        start = self._with_block(replace(head, offset=first + BEFORE_ALL))
         self._check_not_purged(start)
         return start
 
     def next_end(self, start: StreamPosition, most: int | None, target: StreamPosition | None) -> StreamPosition:
         """The end of the next batch."""
         head = self.head()
-        check_follows(start, head, self.dataset.name)
+        self._check_follows(start, head)
         self._check_not_purged(start)
-        return next_position(start, head, most, target)
+        return self._with_block(next_position(start, head, most, target))
 
     def between(self, start: StreamPosition, end: StreamPosition, schema: Any) -> list[Scan]:
         """The tasks that read the records after `start`, up to and including `end`."""
         head = self.head()
-        check_follows(start, head, self.dataset.name)
-        check_follows(end, head, self.dataset.name)
+        self._check_follows(start, head)
+        self._check_follows(end, head)
         if start.offset >= end.offset:
             return []
         self._check_not_purged(start)
@@ -139,6 +140,23 @@ class FollowedDataset:
         check_operations_shown(self.dataset, scan.columns)
         new = self._without_carried(scan.selection, start)
         return [] if new.is_empty else cut_scan(replace(scan, selection=new))
+
+    def _with_block(self, position: StreamPosition) -> StreamPosition:
+        return replace(position, block=self.dataset.snapshot().block_of(position.offset) or "")
+
+    def _check_follows(self, position: StreamPosition, head: StreamPosition) -> None:
+        """Refuse a position that is not in this dataset, or not any more."""
+        check_follows(position, head, self.dataset.name)
+        read = Position(position.dataset, position.offset, position.block)
+        if position.block and not read.is_on(self.dataset.snapshot()):
+            raise StreamLost(
+                f"the query has read {self.dataset.name!r} up to offset {position.offset}, which is another record now",
+                hint="start with a new checkpointLocation: the dataset was replaced by an older copy and written since, "
+                "and what the query passed on cannot be taken back",
+                name=self.dataset.name,
+                expected=position.block,
+                found=self.dataset.snapshot().block_of(position.offset),
+            )
 
     def _without_carried(self, selection: Selection, start: StreamPosition) -> Selection:
         """The records without rows that purges carried since the query started: it has read them before."""
@@ -163,23 +181,26 @@ class StreamPosition:
     """The unique id of a dataset, and the offset of the last record that was read; -1 before the first.
 
     `began` is the offset after the newest record when the query started, or NEVER if a checkpoint does not have it.
+    `block` is the block of the last record that was read; it is empty before the first.
     """
 
     dataset: str
     offset: int
     began: int = NEVER
+    block: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark stores in the query's checkpoint."""
-        return {"dataset": self.dataset, "offset": self.offset, "began": self.began}
+        return {"dataset": self.dataset, "offset": self.offset, "began": self.began, "block": self.block}
 
 
 def parse_position(given: Any, name: str) -> StreamPosition:
     """Parse a position that Spark stored."""
     match given:
         case {"dataset": str(dataset), "offset": int(offset)} if offset >= BEFORE_ALL:
-            began = given.get("began", NEVER)
-            return StreamPosition(dataset, offset, began if isinstance(began, int) else NEVER)
+            began, block = given.get("began", NEVER), given.get("block", "")
+            began, block = began if isinstance(began, int) else NEVER, block if isinstance(block, str) else ""
+            return StreamPosition(dataset, offset, began, block)
     raise StreamLost(
         f"the query's checkpoint has the position {given!r} in {name!r}, which Floodmark did not write",
         hint="start the query with a new checkpointLocation: a checkpoint belongs to one query and its sources",

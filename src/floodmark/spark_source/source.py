@@ -55,6 +55,7 @@ from floodmark.spark_source.reader import (
 from floodmark.spark_source.writer import (
     TaskFile,
     batch_delivery,
+    check_has_batches,
     commit_task_files,
     open_for_writing,
     query_of_checkpoint,
@@ -258,8 +259,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @brief_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        delivery = batch_delivery(query_of_checkpoint(self._checkpoint), batchId)
-        commit_task_files(open_for_writing(self._place), _task_files(messages), self._schema, delivery)
+        delivery, dataset = (
+            batch_delivery(query_of_checkpoint(self._checkpoint), batchId),
+            open_for_writing(self._place),
+        )
+        check_has_batches(dataset)
+        commit_task_files(dataset, _task_files(messages), self._schema, delivery)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         _abort(self._place, messages)

@@ -19,7 +19,9 @@ from floodmark.engine.session import Runtime, Session
 from floodmark.errors import EngineError, NothingToWrite, StorageError, StreamLost
 from floodmark.lake import Lake
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.position import has_records_of
 from floodmark.ledger.staging import write_parquet
+from floodmark.ledger.witness import read_witness
 from floodmark.spark_source.options import DatasetAddress, Delivery
 from floodmark.storage.opening import open_store
 from floodmark.storage.store import Store
@@ -134,6 +136,7 @@ class Sink:
         # An empty batch leaves no commit, so a repeated one is not recognised; but it is empty again.
         with contextlib.suppress(NothingToWrite):
             dataset = Lake(self.lake.store, runtime=runtime)[self.dataset]
+            check_has_batches(dataset)
             dataset.write(batch, source=delivery.source, state=delivery.state)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -166,6 +169,22 @@ _METADATA = "metadata"
 def batch_delivery(query: str, batch_id: int) -> Delivery:
     """The delivery of one batch of a query. With a new checkpoint the query has a new id and batches start from 0."""
     return Delivery(f"spark query {query}", f"batch {batch_id}")
+
+
+def check_has_batches(dataset: Dataset) -> None:
+    """Refuse a dataset that lost blocks which this machine has seen: batches of the query may have been among them."""
+    snapshot = dataset.snapshot()
+    seen = read_witness(snapshot.objects)
+    if seen is not None and not has_records_of(snapshot, seen.block):
+        raise StreamLost(
+            f"{dataset.name!r} was replaced by an older copy of it: it lost block {seen.sequence_number}, so batches "
+            "that the query has written may be missing",
+            hint="write them again by a query with a new checkpointLocation; or, if nothing is missing, run "
+            f"`floodmark verify {dataset.name} --expect {snapshot.head.text}` first",
+            name=dataset.name,
+            expected=seen.block.text,
+            found=snapshot.head.text,
+        )
 
 
 def query_of_batch(batch: DataFrame) -> str:

@@ -65,7 +65,7 @@ class RunAttempt:
         """Process the keys of the scope; returns the positions afterwards, by dataset id."""
         step_snapshot, runtime, publisher = self.step_snapshot, self.lake.runtime, self.publisher
         shapes = self._shapes()
-        store = ChunkStore(step_snapshot.primary.objects, step_snapshot.version)
+        store = ChunkStore(step_snapshot.primary.objects, step_snapshot.version, step_snapshot.newest)
         found: Sequence[StoredChunk] | None = None
         held: list[WaveResults] = []  # too many keys have failed: a later wave decides whether they are committed
         # If a wave leaves the type of a column open, it is committed with the next one, which may have a value.
@@ -83,7 +83,7 @@ class RunAttempt:
                 if wave.units:
                     if found is None:
                         shapes = self._with_stored_columns(shapes, store)
-                        found = store.found(shapes)
+                        found = store.found(shapes, step_snapshot.has_records)
                     progress.start(f"running {step_snapshot.step.name}", sum(unit.rows for unit in wave.units))
                     try:
                         computed = self._compute(wave, shapes, store, found, progress)
@@ -102,7 +102,15 @@ class RunAttempt:
                 stored = [s for results in held for s in results.stored]
                 watermark = step_snapshot.watermark if wave.is_complete else None
                 try:
-                    commits = publisher.commit(stored, shapes, wave.positions, watermark, self.tally.seconds, progress)
+                    commits = publisher.commit(
+                        stored,
+                        shapes,
+                        wave.positions,
+                        watermark,
+                        self.tally.seconds,
+                        progress,
+                        is_complete=wave.is_complete,
+                    )
                 finally:
                     progress.finish()
                 self._count(held, commits)
@@ -203,7 +211,8 @@ class RunAttempt:
             return shapes
         learning = _without_columns(shapes)
         try:
-            return _evolve(shapes, with_known_columns(learning, store.found(learning)))
+            found = store.found(learning, self.step_snapshot.has_records)
+            return _evolve(shapes, with_known_columns(learning, found))
         except (MissingColumns, TypeMismatch):
             return shapes  # the stored results do not fit the outputs
 
@@ -242,6 +251,8 @@ class RunAttempt:
         """Whether a commit changes anything: keys, positions, the watermark, or the version."""
         publisher = self.publisher
         if publisher.replaces_all or any(one.keys for one in computed):
+            return True
+        if wave.is_complete and (self.step_snapshot.lost or publisher.meta.manifest.has_lost):
             return True
         before = publisher.meta.positions
         moved = [name for name, at in wave.positions.items() if before.get(name, NO_POSITION) != at]

@@ -105,8 +105,9 @@ def build_changelist(
     *,
     version: ChangelistVersion = 2,
     choice: Choice = EVERYTHING,
+    lost: KeySet | None = None,
 ) -> Changelist:
-    """The keys that changed since the positions, and failed keys that are due."""
+    """The keys that changed since the positions, failed keys that are due, and keys that `lost` records had changed."""
     positions = _positions(shape, inputs, known)
     checked = known if known.keys and (version == 1 or known.is_ahead(shape.ids)) else None
     since = positions if version == 2 else [-1] * len(inputs)
@@ -124,6 +125,9 @@ def build_changelist(
     )
     # Also before any key was processed: a run that found no keys moves positions, and version 1 reads older records.
     pending = pending.not_processed(known.processed_up_to(pending.hashes, shape.ids), positions)
+    if lost is not None:
+        again = _keep_declared(shape, PendingKeys.all_of(shape, lost, "restored"), choice)
+        pending = pending.joined(again.take(np.flatnonzero(~again.hashes.among(pending.hashes))))
     existing = drop_missing_keys(shape, inputs, outputs, pending, runner)
     kept = None
     if choice.filters is not None:
@@ -188,6 +192,19 @@ def build_requested_changelist(
     choice = Choice(declared=declared)
     pending = PendingKeys.all_of(shape, KeySet.joined(found, shape.keys), "asked")
     return _choose(shape, _keep_declared(shape, pending, choice), choice)
+
+
+def find_known_keys(
+    shape: KeyShape,
+    inputs: Sequence[InputSnapshot],
+    outputs: Sequence[InputSnapshot],
+    failed: pa.Table,
+    runner: TaskRunner,
+) -> KeySet:
+    """All keys that the inputs have now, that outputs have rows of, and that failed."""
+    present = find_existing_keys(shape, inputs, runner)
+    having_rows = [read_output_keys(output, shape, None, runner) for output in outputs]
+    return KeySet.joined([present, *having_rows, _failed(shape, failed)], shape.keys)
 
 
 def find_named_keys(

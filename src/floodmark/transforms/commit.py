@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.chain.events import MetadataEvent
-from floodmark.chain.ids import Multihash
+from floodmark.chain.ids import BlockRef, Multihash
 from floodmark.derive import notes
 from floodmark.derive.commit import CommitMoves, KeyResults, commit_results, evolve_layout, write_hashes
 from floodmark.derive.inputs import InputSnapshot
@@ -78,8 +78,13 @@ class Publisher:
         watermark: int | None,
         seconds: float,
         progress: Progress,
+        *,
+        is_complete: bool = False,
     ) -> list[Commit]:
-        """Commit these results and the positions; `CommitConflict` if another writer committed first."""
+        """Commit these results and the positions; `CommitConflict` if another writer committed first.
+
+        If the run is complete, no key is left to process.
+        """
         step_snapshot = self.step_snapshot
         processed = [hashes.read() for s in stored for hashes in s.processed]
         failures = self.failures(stored)
@@ -87,30 +92,35 @@ class Publisher:
         kept = failing.take(is_stale(failures))
         prepare = self.meta.fresh if self.replaces_all else self.meta.after
         given = (self.run, processed, self._with_found_rows(failures), positions, step_snapshot.version)
-        draft = prepare(*given, name=step_snapshot.step.name, seconds=seconds, read=self._read_blocks(positions))
+        read = self._read_blocks(positions)
         asked = self.run.id if self.is_requested else None
         shared = [output.is_shared for output in step_snapshot.outputs]
-        ahead = None if self.run.is_within(positions) and not any(shared) else dict(self.run.last_offsets)
+        is_on_chain = self.run.is_within(positions) and not any(shared) and not self._chain_is_ahead
+        ahead = None if is_on_chain else dict(self.run.last_offsets)
         skipped = pack_hashes(failing.take(~is_stale(failures)))
-        note = SecondaryNote(
-            str(step_snapshot.outputs[0].id), step_snapshot.step.name, step_snapshot.version, asked, ahead, skipped
-        )
+        name = step_snapshot.step.name
+        seen = {} if ahead is None else {dataset_id: block for dataset_id, (_, block) in read.seen.items()}
+        note = SecondaryNote(str(step_snapshot.outputs[0].id), name, step_snapshot.version, asked, ahead, skipped, seen)
         provenance, declared = self._provenance(skipped), self._declared(shapes)
         commits = []
         with staging_area(self.snapshots[0].objects.store) as folder:
             replaced, temporary = self._replaced_keys(stored, kept, folder)
             for number in range(len(step_snapshot.outputs) - 1, -1, -1):
                 objects = self.snapshots[number].objects
-                is_primary = number == 0
+                put = _Put(note, objects, None, declared)
+                if number == 0:
+                    heads = self._other_heads
+                    draft = prepare(
+                        *given, name=name, seconds=seconds, read=replace(read, outputs=heads), is_complete=is_complete
+                    )
+                    put = _Put(draft, objects, provenance, declared)
                 moved = CommitMoves(
                     inputs={}
                     if shared[number]
                     else find_chain_moves(self.snapshots[number].state.inputs, positions, step_snapshot.inputs),
                     definitions=self._definitions(number, shapes[number].layout),
-                    checkpoint=draft.checkpoint if is_primary else note.checkpoint,
-                    put=_Put(draft, objects, provenance, declared)
-                    if is_primary
-                    else _Put(note, objects, None, declared),
+                    checkpoint=put.what.checkpoint,
+                    put=put,
                     watermark=None if shared[0] else watermark,
                 )
                 if (leaving := self._leaving_keys(number, processed, folder)) is not None:
@@ -188,6 +198,18 @@ class Publisher:
         others = [hashes for s in stored for hashes in s.processed if hashes not in with_failures]
         return [*others, rest], [rest]
 
+    @property
+    def _chain_is_ahead(self) -> bool:
+        """Whether an output's chain names records that an input lost: the positions of a chain cannot move back."""
+        positions = [position for snapshot in self.snapshots for position in snapshot.state.inputs]
+        return any(p.offset is not None and p.offset > self.run.up_to(str(p.dataset_id)) for p in positions)
+
+    @property
+    def _other_heads(self) -> dict[str, BlockRef]:
+        """By dataset id, the heads of the outputs that are not the first."""
+        states = [snapshot.state for snapshot in self.snapshots[1:]]
+        return {str(state.dataset_id): state.head for state in states if state.head is not None}
+
     def _read_blocks(self, positions: Mapping[str, int]) -> ReadBlocks:
         step_snapshot = self.step_snapshot
         heads = blocks_at(step_snapshot.last_offsets, step_snapshot.inputs)
@@ -195,6 +217,7 @@ class Publisher:
         return ReadBlocks(
             blocks_at({**dict.fromkeys(step_snapshot.last_offsets, NO_POSITION), **positions}, step_snapshot.inputs),
             seen,
+            self.meta.manifest.outputs,
         )
 
     @property

@@ -24,6 +24,7 @@ from floodmark.derive.commit import (
     evolve_layout,
 )
 from floodmark.derive.inputs import InputSnapshot
+from floodmark.derive.lost_records import report_lost_records
 from floodmark.derive.positions import blocks_at, find_chain_moves, minimum_watermark
 from floodmark.derive.run import Derivation, run_derivation, take_dataset_turn
 from floodmark.engine.rounds import TaskRunner
@@ -137,7 +138,6 @@ class DatatableTransform(Step):
     def plan(self, lake: Any) -> DatatablePlan:
         """What `run` would do, and why. Does not call the function and writes nothing."""
         step_snapshot = snapshot_whole_step(self, self._in(lake))
-        step_snapshot.check_positions()
         unread = step_snapshot.count_unread(TaskRunner(lake.runtime.session))
         return DatatablePlan(
             self.name, None if unread is not None else step_snapshot.why, _inputs(step_snapshot), unread or 0
@@ -206,11 +206,6 @@ class _Reset(_WholeDerivation[bool]):
 class _Run(_WholeDerivation[RunReport]):
     began: float = field(default_factory=time.monotonic)
 
-    def take_snapshot(self) -> WholeStepSnapshot:
-        step_snapshot = super().take_snapshot()
-        step_snapshot.check_positions()
-        return step_snapshot
-
     def idle(self, state: WholeStepSnapshot) -> RunReport | None:
         return _report(state, "", 0, [], self.began) if state.why is None else None
 
@@ -251,6 +246,9 @@ class _Call:
         runtime = self.lake.runtime
         run_id = runtime.random_bytes(16).hex()
         now = runtime.clock() // _MS
+        lost = report_lost_records(
+            self.step_snapshot.step.name, self.step_snapshot.lost, "everything is computed again"
+        )
         results = self._call()
         rows = [_rows(result) for result in results]
         commits = []
@@ -262,7 +260,8 @@ class _Call:
             note = DatatableNote(*facts, heads, blocks_at(heads, self.step_snapshot.inputs))
             with explain_row_errors(self.step_snapshot.outputs[number].name):
                 commits.append(self._commit(number, results[number], note))
-        return _report(self.step_snapshot, run_id, sum(rows), commits, self.began, self.column_changes)
+        report = _report(self.step_snapshot, run_id, sum(rows), commits, self.began, self.column_changes)
+        return replace(report, restored=lost)
 
     def _call(self) -> list[QueryResult]:
         step = self.step_snapshot.step

@@ -273,6 +273,17 @@ class PendingKeys:
         nowhere, never = np.full(count, NOT_PENDING, np.int64), np.zeros(count, np.int64)
         return PendingKeys(keys.table, keys.hashes, none, none, nowhere, np.zeros(count, np.bool_), never, reason)
 
+    def joined(self, others: PendingKeys) -> PendingKeys:
+        """These keys and others, which are not among them."""
+        mine, more = vars(self), vars(others)
+        arrays = ("first", "last", "position", "is_failed", "tried")
+        return PendingKeys(
+            keys=pa.concat_tables([self.keys, others.keys]),
+            hashes=Hashes.joined([self.hashes, others.hashes]),
+            why=pa.concat_arrays([self.why, others.why]),
+            **{name: np.concatenate([mine[name], more[name]]) for name in arrays},
+        )
+
     def not_processed(self, done: I64, positions: Sequence[int]) -> PendingKeys:
         """The keys with a record that was not seen when they were processed, and the failed keys.
 

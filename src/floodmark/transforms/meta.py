@@ -5,15 +5,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from floodmark.chain.events import Checkpoint
-from floodmark.chain.ids import Multihash
+from floodmark.chain.ids import BlockRef, Multihash
 from floodmark.derive import notes
+from floodmark.derive.lost_records import LostRecords, extend_trails
+from floodmark.derive.positions import bind_blocks
 from floodmark.errors import BadStep, DerivationError, OutputTaken
 from floodmark.functions import failures as failures_of
 from floodmark.functions.failures import empty_failed_keys
@@ -69,6 +71,7 @@ class ReadBlocks:
 
     blocks: Mapping[str, str]  # the blocks that have the records at the positions
     seen: Mapping[str, SeenRecord]  # the newest record that the run could see
+    outputs: Mapping[str, BlockRef] = field(default_factory=dict)  # the heads of the other outputs, which have the rows
 
 
 NO_BLOCKS = ReadBlocks({}, {})
@@ -177,6 +180,20 @@ class TransformMeta:
         unused = MetaManifest(name=before.name, next_run=before.next_run, generation=before.generation, retired=retired)
         return replace(self, manifest=unused)
 
+    def without_lost(self, lost: Iterable[LostRecords]) -> TransformMeta:
+        """The meta after inputs lost records: positions are before them, and the keys of their runs are `lost_keys`."""
+        manifest = self.manifest
+        for one in lost:
+            manifest = manifest.without_lost(one)
+        return replace(self, manifest=manifest)
+
+    def lost_keys(self, hashes: Hashes) -> Mask:
+        """Which keys have results that may include records that an input lost."""
+        marked = np.array([number for number, run in self.manifest.runs.items() if run.has_lost], np.uint32)
+        found = self._look_up(hashes)
+        mask: Mask = found.seen & np.isin(found.values["run"], marked)
+        return mask
+
     def shown_for(self, version: str) -> TransformMeta:
         """The meta with the failures to report: those of a refused run of `version`, else those in place."""
         refused = self.manifest.refused
@@ -217,11 +234,12 @@ class TransformMeta:
         name: str | None = None,
         seconds: float = 0.0,
         read: ReadBlocks = NO_BLOCKS,
+        is_complete: bool = False,
     ) -> MetaDraft:
         """The meta after a run has processed these keys, of which `failures` failed.
 
         `positions` are those after this commit: every record up to them is processed. All processed keys that are not
-        in `failures` are no longer failed.
+        in `failures` are no longer failed. If the run is complete, no key is left that lost records had changed.
         """
         before = self.manifest
         keys = self._keys_of(failures)
@@ -239,6 +257,7 @@ class TransformMeta:
             )
         named = before.name if name is None else name
         base = replace(before, version=version, transform_keys=keys, name=named, refused=None)
+        base = base.without_marks() if is_complete else base
         return self._draft(base, run, processed, failures, positions, seconds, read)
 
     def fresh(
@@ -252,6 +271,7 @@ class TransformMeta:
         name: str | None = None,
         seconds: float = 0.0,
         read: ReadBlocks = NO_BLOCKS,
+        is_complete: bool = True,  # noqa: ARG002  no key is left of earlier runs
     ) -> MetaDraft:
         """The meta after the first commit of a new version or after a reset. It has only these processed keys."""
         before = self.manifest
@@ -313,6 +333,8 @@ class TransformMeta:
                 positions=dict(positions),
                 blocks=dict(read.blocks),
                 seen=_seen(base.seen, read.seen, positions),
+                outputs=dict(read.outputs),
+                trails=extend_trails(base.trails, bind_blocks(positions, read.blocks)),
                 keys=base.keys + self._never_seen(base, done),
                 last_run=_last_run(self.manifest.last_run, run, len(done), len(failing), seconds)
                 if base.refused is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from floodmark.chain.ids import Multihash
+from floodmark.chain.ids import BlockRef, Multihash
+from floodmark.derive.lost_records import LostRecords, Trail, cut_trail, parse_trail, trail_positions
 from floodmark.derive.notes import StoredNote
 from floodmark.derive.positions import bind_blocks
-from floodmark.errors import BadMeta, ObjectNotFound
+from floodmark.errors import BadId, BadMeta, ObjectNotFound
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.ledger.position import Position
+from floodmark.ledger.position import BEFORE_ALL, Position
 from floodmark.storage.arrays import Hashes
 from floodmark.storage.sorted_runs import Columns, RunFile, RunFiles, RunSpec, entry_count, merge, write_run
 from floodmark.storage.tiers import RetiredFiles, Tiers
@@ -125,14 +126,29 @@ SEVERAL_RUNS = ""
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run: its id, its time, and by dataset id the newest record of each input that it could see."""
+    """A run: its id, its time, and by dataset id the newest record of each input that it could see.
+
+    If an input lost records that the run saw, its keys must be processed again: `has_lost`. Several merged runs have in
+    `newest` what the newest of them saw, where this is more than what all of them saw.
+    """
 
     id: str
     process_ts: int  # milliseconds: when it began
     last_offsets: Mapping[str, int]  # NOTHING if the input had no records
+    newest: Mapping[str, int] = field(default_factory=dict)
+    has_lost: bool = False
 
     def up_to(self, dataset: str) -> int:
         return self.last_offsets.get(dataset, NOTHING)
+
+    def without_lost(self, lost: LostRecords) -> RunInfo:
+        """The run after an input lost records: it claims none of them."""
+        name, kept = lost.dataset_id, lost.kept.offset
+        if self.newest.get(name, self.up_to(name)) <= kept:
+            return self
+        claims = {**self.last_offsets, name: min(self.up_to(name), kept)}
+        newest = {other: offset for other, offset in self.newest.items() if other != name}
+        return replace(self, last_offsets=claims, newest=newest, has_lost=True)
 
     def is_within(self, positions: Mapping[str, int]) -> bool:
         """Whether the run saw no record beyond the positions."""
@@ -152,31 +168,44 @@ def collapse_runs(runs: Mapping[int, RunInfo], positions: Mapping[str, int], nex
 
     Above MOST_RUNS, the oldest runs are merged, too: the merged run has only what all of them have seen.
     """
-    groups: dict[frozenset[tuple[str, int]], list[int]] = {}
+    groups: dict[tuple[_Claim, bool], list[int]] = {}
     for number, run in sorted(runs.items()):
-        claim = positions if run.is_within(positions) else run.last_offsets
-        groups.setdefault(_canonical(claim), []).append(number)
+        claim = positions if run.is_within(positions) and not run.has_lost else run.last_offsets
+        groups.setdefault((_canonical(claim), run.has_lost), []).append(number)
     kept = sorted(groups.items(), key=lambda item: item[1][-1], reverse=True)
     if len(kept) > MOST_RUNS:
         oldest = [number for _, numbers in kept[MOST_RUNS - 1 :] for number in numbers]
-        least = _least_seen([runs[number] for number in oldest], positions)
-        kept = [*kept[: MOST_RUNS - 1], (_canonical(least), oldest)]
+        some = [runs[number] for number in oldest]
+        least = _least_seen(some, positions)
+        kept = [*kept[: MOST_RUNS - 1], ((_canonical(least), any(run.has_lost for run in some)), oldest)]
     number_of: dict[int, int] = {}
     result: dict[int, RunInfo] = {}
-    for claim_items, numbers in kept:
+    for (claim_items, has_lost), numbers in kept:
         first = runs[numbers[0]]
         if len(numbers) == 1 and _canonical(first.last_offsets) == claim_items:
             number, one = numbers[0], first
         else:
             number, next_number = next_number, next_number + 1
-            one = RunInfo(SEVERAL_RUNS, max(runs[n].process_ts for n in numbers), dict(sorted(claim_items)))
+            some, claims = [runs[n] for n in numbers], dict(sorted(claim_items))
+            newest = _newest_seen(some, claims)
+            one = RunInfo(SEVERAL_RUNS, max(run.process_ts for run in some), claims, newest, has_lost)
         result[number] = one
         number_of |= dict.fromkeys(numbers, number)
     return CollapsedRuns(number_of, result)
 
 
-def _canonical(last_offsets: Mapping[str, int]) -> frozenset[tuple[str, int]]:
+_Claim = frozenset[tuple[str, int]]
+
+
+def _canonical(last_offsets: Mapping[str, int]) -> _Claim:
     return frozenset((dataset, offset) for dataset, offset in last_offsets.items() if offset != NOTHING)
+
+
+def _newest_seen(runs: Sequence[RunInfo], claims: Mapping[str, int]) -> dict[str, int]:
+    """By dataset id the newest record that one of these runs saw, where it is beyond their common claim."""
+    datasets = sorted({dataset for run in runs for dataset in run.last_offsets})
+    seen = {d: max(run.newest.get(d, run.up_to(d)) for run in runs) for d in datasets}
+    return {dataset: offset for dataset, offset in seen.items() if offset > claims.get(dataset, NOTHING)}
 
 
 def _least_seen(runs: Iterable[RunInfo], positions: Mapping[str, int]) -> dict[str, int]:
@@ -255,6 +284,8 @@ class MetaManifest:
     seen: Mapping[str, SeenRecord] = field(
         default_factory=dict
     )  # the newest record a run could see, beyond the positions
+    trails: Mapping[str, Trail] = field(default_factory=dict)  # by dataset id, earlier positions
+    outputs: Mapping[str, BlockRef] = field(default_factory=dict)  # by dataset id, the heads of the other outputs
     failed: FailedFile | None = None
     keys: int = 0
     last_run: StoredLastRun | None = None
@@ -269,6 +300,40 @@ class MetaManifest:
             *bind_blocks(self.positions, self.blocks),
             *(Position(name, *seen) for name, seen in self.seen.items()),
         ]
+
+    @property
+    def earlier(self) -> list[Position]:
+        """Earlier positions: some of them are still in an input that lost newer records."""
+        return trail_positions(self.trails)
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether results may include records that an input lost."""
+        return any(run.has_lost for run in self.runs.values())
+
+    def without_lost(self, lost: LostRecords) -> MetaManifest:
+        """The manifest after an input lost records: it continues from the newest position that the input still has."""
+        name, kept = lost.dataset_id, lost.kept
+        blocks = {other: block for other, block in self.blocks.items() if other != name}
+        if self.positions.get(name, NOTHING) <= kept.offset:  # only records beyond the position are lost
+            return replace(self, runs=self._runs_without(lost), seen={n: s for n, s in self.seen.items() if n != name})
+        return replace(
+            self,
+            runs=self._runs_without(lost),
+            positions={**self.positions, name: kept.offset},
+            blocks=blocks if kept.offset == BEFORE_ALL else {**blocks, name: kept.block},
+            seen={other: seen for other, seen in self.seen.items() if other != name},
+            trails={**self.trails, name: cut_trail(self.trails.get(name, ()), kept)},
+        )
+
+    def _runs_without(self, lost: LostRecords) -> dict[int, RunInfo]:
+        return {number: run.without_lost(lost) for number, run in self.runs.items()}
+
+    def without_marks(self) -> MetaManifest:
+        """The manifest after all keys whose results included lost records were processed again."""
+        if not self.has_lost:
+            return self
+        return replace(self, runs={number: replace(run, has_lost=False) for number, run in self.runs.items()})
 
     @property
     def names(self) -> set[str]:
@@ -291,11 +356,14 @@ def encode_meta(manifest: MetaManifest) -> bytes:
         "transform_keys": base64.b64encode(manifest.transform_keys.serialize()).decode(),
         "segments": [[asdict(file) for file in segment] for segment in manifest.segments],
         "runs": [
-            [number, run.id, run.process_ts, dict(run.last_offsets)] for number, run in sorted(manifest.runs.items())
+            [number, run.id, run.process_ts, dict(run.last_offsets), dict(run.newest), run.has_lost]
+            for number, run in sorted(manifest.runs.items())
         ],
         "positions": dict(manifest.positions),
         "blocks": dict(manifest.blocks),
         "seen": dict(manifest.seen),
+        "trails": dict(manifest.trails),
+        "outputs": {name: [ref.sequence_number, ref.hash.text] for name, ref in manifest.outputs.items()},
         "failed": manifest.failed and asdict(manifest.failed),
         "last_run": manifest.last_run and asdict(manifest.last_run),
         "refused": manifest.refused and asdict(manifest.refused),
@@ -315,15 +383,17 @@ def decode_meta(facts: StoredNote) -> MetaManifest:
                 **content,
                 "transform_keys": pa.ipc.read_schema(pa.py_buffer(serialized)),
                 "segments": tuple(tuple(map(EntryFile.parse, segment)) for segment in content["segments"]),
-                "runs": {number: RunInfo(run, at, last_offsets) for number, run, at, last_offsets in content["runs"]},
+                "runs": {number: RunInfo(*facts) for number, *facts in content["runs"]},
                 "seen": {name: (offset, block) for name, (offset, block) in content["seen"].items()},
+                "trails": {name: parse_trail(trail) for name, trail in content["trails"].items()},
+                "outputs": {n: BlockRef(at, Multihash.parse(text)) for n, (at, text) in content["outputs"].items()},
                 "failed": content["failed"] and FailedFile(**content["failed"]),
                 "last_run": content["last_run"] and StoredLastRun(**content["last_run"]),
                 "refused": content["refused"] and RefusedRun.parse(content["refused"]),
                 "retired": tuple((generation, name) for generation, name in content["retired"]),
             }
         )
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, BadId, pa.ArrowException) as error:
         raise DamagedMeta(f"it has another format ({error})") from error
     if missing := manifest.referred - set(manifest.runs):
         raise DamagedMeta(f"entries refer to run {min(missing)}, which it does not have")

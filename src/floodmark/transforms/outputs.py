@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -255,6 +255,8 @@ class SecondaryNote(CommitNote):
     """By dataset id the newest record of each input that the run could see, if it is beyond the chain's position."""
     failed: str = ""
     """The keys that failed and were skipped, so that their rows were retracted: see `pack_hashes` (commit.py)."""
+    blocks: Mapping[str, str] = field(default_factory=dict)
+    """By dataset id the blocks that have the records of `last_offsets`."""
 
 
 def read_secondary_note(output: StepOutput) -> SecondaryNote | None:

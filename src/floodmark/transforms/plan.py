@@ -70,6 +70,8 @@ class RunPlan:
     changelist: int
     stale: str | None
     advice: str | None
+    restored: tuple[str, ...] = ()
+    """For each input that was replaced by another copy of it, which records are lost."""
 
     @property
     def nothing_to_do(self) -> bool:
@@ -80,7 +82,6 @@ class RunPlan:
 def plan(step: BatchTransform, lake: LakeLike) -> RunPlan:
     """What `run` would do now."""
     step_snapshot = snapshot_step(step, lake)
-    step_snapshot.check_positions()
     version = 2 if step.use_offset_optimization else 1
     found = _pending(step_snapshot, lake)
     if found is None:
@@ -99,19 +100,19 @@ def plan(step: BatchTransform, lake: LakeLike) -> RunPlan:
         ),
         keys=len(found),
         new=why.get("new", 0),
-        changed=why.get("changed", 0) + why.get("stale", 0),
+        changed=why.get("changed", 0) + why.get("stale", 0) + why.get("restored", 0),
         failed=why.get("failed", 0),
         kind=step_snapshot.required_shape.kind,
         changelist=version,
         stale=step_snapshot.stale,
         advice=advice(known, len(found), max(known, len(found))) if version == 2 and len(found) else None,
+        restored=tuple(map(str, step_snapshot.lost)),
     )
 
 
 def pending(step: BatchTransform, lake: LakeLike, use_offset_optimization: bool | None) -> pa.Table:
     """The keys that `run` would process, in order. Both changelists, with and without offset optimization, agree."""
     step_snapshot = snapshot_step(step, lake)
-    step_snapshot.check_positions()
     if use_offset_optimization is not None:
         step_snapshot = replace(step_snapshot, step=step.looking(use_offset_optimization))
     found = _pending(step_snapshot, lake)
@@ -183,6 +184,7 @@ def status(step: BatchTransform, lake: LakeLike) -> StepStatus:
             last.id, datetime.fromtimestamp(last.process_ts / 1000, UTC), last.keys, last.failed, last.seconds, problem
         ),
         showing_older=0 if failed is None else failed.stale,
+        restored=tuple(map(str, step_snapshot.lost)),
     )
 
 

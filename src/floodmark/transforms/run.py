@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from floodmark.derive.inputs import LakeLike
+from floodmark.derive.lost_records import report_lost_records
 from floodmark.derive.run import Derivation, run_derivation, take_dataset_turn
 from floodmark.engine.rounds import TaskRunner
 from floodmark.engine.task import NotShippable
@@ -65,6 +66,7 @@ class _Run(_StepDerivation[RunReport]):
     wanted: RunScope
     tally: RunTally = field(init=False)
     current: RunAttempt | None = field(default=None, init=False)
+    reported: set[str] = field(default_factory=set, init=False)  # of inputs that lost records
 
     def __post_init__(self) -> None:
         self.tally = RunTally(self.lake.runtime.random_bytes(16).hex(), time.monotonic())
@@ -72,7 +74,6 @@ class _Run(_StepDerivation[RunReport]):
     def take_snapshot(self) -> StepSnapshot:
         step_snapshot = snapshot_step(self.step, self.lake)
         check_scope(self.wanted, step_snapshot)
-        step_snapshot.check_positions()
         return step_snapshot
 
     def idle(self, state: StepSnapshot) -> RunReport | None:
@@ -90,6 +91,11 @@ class _Run(_StepDerivation[RunReport]):
         from floodmark.transforms.attempt import RunAttempt  # heavy: an idle run does without it
 
         runner = TaskRunner(self.lake.runtime.session)
+        if new := [one for one in state.lost if str(one) not in self.reported]:
+            again = "every key is" if state.stale is not None else "the keys that they may have changed are"
+            messages = report_lost_records(self.step.name, new, f"{again} processed again")
+            self.reported.update(map(str, new))
+            self.tally.restored.update(dict.fromkeys(messages))
         self.current = RunAttempt(self.lake, state, self.wanted, runner, self.tally)
         try:
             return self.tally.report(self.step.name, state.named(self.current.run()))

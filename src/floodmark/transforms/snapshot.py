@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from floodmark.chain.events import SetTransform, TransformInput, TransformSql
+from floodmark.chain.ids import SHA3_256, BlockRef, Multihash
 from floodmark.chain.state import parse_input_ids
+from floodmark.chain.walk import walk_back
 from floodmark.derive.inputs import InputSnapshot, LakeLike
 from floodmark.derive.key_shape import KeyShape, OutputKeys
-from floodmark.derive.positions import NO_POSITION, check_on_chain, minimum_watermark
+from floodmark.derive.lost_records import LostRecords, find_lost_records
+from floodmark.derive.positions import NO_POSITION, bind_blocks, blocks_at, minimum_watermark
 from floodmark.errors import BadMeta, BadStep, OutputTaken
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.position import BEFORE_ALL, Position, has_records_of
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.transforms.key_resolution import output_keys, resolve_shape
 from floodmark.transforms.meta import TransformMeta
@@ -57,6 +61,7 @@ class StepSnapshot:
     meta: TransformMeta
     shape: KeyShape | None  # None if a transform key has no type yet: there is nothing to do
     version: str  # of the function and of its declaration
+    lost: tuple[LostRecords, ...] = ()  # of inputs that were replaced since the last run; the meta does not count them
 
     @property
     def required_shape(self) -> KeyShape:
@@ -78,6 +83,15 @@ class StepSnapshot:
         return {given.dataset_id: given.last_offset for given in self.inputs}
 
     @property
+    def newest(self) -> tuple[Position, ...]:
+        """The newest record of each input, with its block."""
+        return tuple(bind_blocks(self.last_offsets, blocks_at(self.last_offsets, self.inputs)))
+
+    def has_records(self, position: Position) -> bool:
+        """Whether an input still has the records up to a position."""
+        return any(g.dataset_id == position.dataset_id and position.is_on(g.snapshot) for g in self.inputs)
+
+    @property
     def positions(self) -> dict[str, int]:
         """By dataset id the position in each input."""
         return {given.dataset_id: self.meta.positions.get(given.dataset_id, NO_POSITION) for given in self.inputs}
@@ -93,6 +107,11 @@ class StepSnapshot:
     @cached_property
     def stale(self) -> str | None:
         """Why everything has to be processed again; None if only changed keys have to be."""
+        return self._unknown_rest or self._other_results
+
+    @property
+    def _other_results(self) -> str | None:
+        """Why the outputs do not have the results of this version; None if they have."""
         meta, outputs = self.meta, self.outputs
         if meta.version is not None and meta.version.startswith(RESET):
             return "it was reset"
@@ -120,7 +139,30 @@ class StepSnapshot:
             return f"output {other[0]!r} has results of another version"
         last = meta.manifest.last_run.id if meta.manifest.last_run is not None else None
         ahead = [name for name, note in notes if note is not None and note.asked not in (None, last)]
-        return f"output {ahead[0]!r} has results of an interrupted run" if ahead else None
+        if ahead:
+            return f"output {ahead[0]!r} has results of an interrupted run"
+        if replaced := [output.name for output in outputs[1:] if self._was_replaced(output)]:
+            return f"output {replaced[0]!r} was replaced by another copy of it"
+        return None
+
+    def _was_replaced(self, output: StepOutput) -> bool:
+        """Whether an output that is not the first lacks results, or has results of records that an input lost."""
+        if output.is_untouched:
+            return False
+        snapshot = output.existing[1]
+        head = self.meta.manifest.outputs.get(str(output.id))
+        if head is None or head.hash == snapshot.head:
+            return False
+        if not _is_on_chain(head, snapshot):
+            return True
+        read = {str(one.dataset_id): one.block_hash for one in snapshot.state.inputs}
+        if (note := read_secondary_note(output)) is not None:
+            read |= {name: Multihash(SHA3_256, bytes.fromhex(block)) for name, block in note.blocks.items()}
+        chains = {given.dataset_id: given.snapshot for given in self.inputs}
+        return any(
+            block is not None and name in chains and not has_records_of(chains[name], block)
+            for name, block in read.items()
+        )
 
     @property
     def watermark(self) -> int | None:
@@ -141,6 +183,8 @@ class StepSnapshot:
             return True
         if self.stale is not None or any(self.has_news(dataset_id, at) for dataset_id, at in self.last_offsets.items()):
             return False
+        if self.lost or self.meta.manifest.has_lost:
+            return False
         if self.meta.version is not None and self.watermark != self.primary.state.watermark:
             return False
         return not self.has_due(now_ms)
@@ -157,12 +201,33 @@ class StepSnapshot:
         failed = self.meta.manifest.failed
         return failed is not None and failed.next_due is not None and failed.next_due <= now_ms
 
-    def check_positions(self) -> None:
-        """Raise `InputDiverged` if an input no longer has the records that results refer to."""
-        if self.shape is not None and self.stale is None:
-            name = self.step.name
-            remedy = f"run `floodmark reset {name}`: the next run computes everything from the current records"
-            check_on_chain(f"step {name!r}", self.meta.manifest.read, self.inputs, remedy)
+    def without_lost_records(self) -> StepSnapshot:
+        """The snapshot in which the meta does not count records that inputs lost.
+
+        If it is not known how much the inputs still have, everything is stale.
+        """
+        manifest = self.meta.manifest
+        if self.shape is None or not manifest.read or self.stale is not None:
+            return self
+        on_chain = [
+            Position(str(one.dataset_id), one.offset, one.block_hash.digest.hex())
+            for one in self.primary.state.inputs
+            if one.offset is not None and one.block_hash is not None
+        ]
+        lost = find_lost_records(manifest.read, [*manifest.earlier, *on_chain], self.inputs)
+        if not lost:
+            return self
+        found = replace(self, lost=tuple(lost.values()))
+        return found if found.stale is not None else replace(found, meta=self.meta.without_lost(found.lost))
+
+    @property
+    def _unknown_rest(self) -> str | None:
+        """Why the records that inputs lost make everything stale; None if they do not."""
+        purged = {given.dataset_id: given.purged_before for given in self.inputs}
+        for one in self.lost:
+            if one.kept.offset == BEFORE_ALL or one.kept.offset + 1 < purged[one.dataset_id]:
+                return f"input {one.input!r} was replaced by another copy of it"
+        return None
 
     def create_missing_outputs(self, lake: LakeLike) -> bool:
         """Create the missing outputs, without rows; whether any was missing."""
@@ -170,6 +235,14 @@ class StepSnapshot:
         for output in missing:
             create_output(lake, output, self.keys, self.transform)
         return bool(missing)
+
+
+def _is_on_chain(block: BlockRef, snapshot: Snapshot) -> bool:
+    """Whether a block is on the chain of a dataset."""
+    for found, _, content in walk_back(snapshot.objects.get_block, snapshot.head):
+        if content.sequence_number <= block.sequence_number:
+            return found == block.hash
+    return False
 
 
 MetaLoader = Callable[[Snapshot], TransformMeta]
@@ -216,7 +289,8 @@ def snapshot_step(step: BatchTransform, lake: LakeLike, load: MetaLoader = load_
     _check_types(meta, shape, outputs[0], step.name)
     step_snapshot = StepSnapshot(step, inputs, outputs, meta, shape, _version(step, shape, outputs))
     _check_owner(step_snapshot)
-    return replace(step_snapshot, meta=meta.without_unused_version(step_snapshot.version))
+    known = replace(step_snapshot, meta=meta.without_unused_version(step_snapshot.version))
+    return known.without_lost_records()
 
 
 def _check_own_exists(step: BatchTransform, lake: LakeLike) -> None:

@@ -207,7 +207,8 @@ class RunReport:
     skips them. If too many newly tried keys failed, `problem` says so: then the run has failed, and committed only the
     failures.
 
-    `column_changes` says which columns of an output are new, and which ones this version does not return.
+    `column_changes` says which columns of an output are new, and which ones this version does not return. `restored`
+    says which inputs were replaced by another copy of it since the last run, and what was processed again.
     """
 
     step: str
@@ -227,6 +228,7 @@ class RunReport:
     skipped: int = 0
     problem: str = ""
     column_changes: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -236,7 +238,7 @@ class RunReport:
     @property
     def notes(self) -> Sequence[str]:
         """What the counts do not show, in sentences."""
-        return self.column_changes
+        return (*self.restored, *self.column_changes)
 
 
 @dataclass
@@ -248,6 +250,7 @@ class RunTally:
     counts: Counter[str] = field(default_factory=Counter)
     problem: str = ""
     column_changes: dict[str, None] = field(default_factory=dict)  # in the order of their first commit
+    restored: dict[str, None] = field(default_factory=dict)  # what is reported about inputs that lost records
 
     @property
     def seconds(self) -> float:
@@ -275,6 +278,7 @@ class RunTally:
             seconds=self.seconds,
             problem=self.problem,
             column_changes=tuple(self.column_changes),
+            restored=tuple(self.restored),
             **counts,
         )
 
@@ -321,6 +325,8 @@ class StepStatus:
     stale: str | None
     last_run: LastRun | None
     showing_older: int = 0
+    restored: tuple[str, ...] = ()
+    """For each input that was replaced by another copy of it since the last run, which records are lost."""
 
     @property
     def behind(self) -> int:

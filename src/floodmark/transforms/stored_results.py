@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from floodmark.derive.result_cache import ResultCache, StoredResult
 from floodmark.errors import ObjectNotFound, StorageError
 from floodmark.functions.step_result import OutputShape
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.position import Position
 from floodmark.ledger.schema import Layout
 from floodmark.rows.buckets import SortedHashes, write_sorted
 from floodmark.storage.arrays import Hashes
@@ -41,6 +42,7 @@ class ChunkStore:
 
     objects: DatasetObjects
     version: str
+    read: tuple[Position, ...] = ()  # the newest record of each input that results are computed from
 
     @property
     def _root(self) -> str:
@@ -89,7 +91,8 @@ class ChunkStore:
         )
         columns = [entries.signature.high, entries.signature.low, entries.attempts]
         batch = pa.RecordBatch.from_arrays([pa.array(column) for column in columns], _COLUMNS)
-        self._results.put(stored.id, self._key(stored.id), batch, _facts(stored, outputs), stored.file_sizes)
+        facts = {**_facts(stored, outputs), "read": list(map(str, self.read))}
+        self._results.put(stored.id, self._key(stored.id), batch, facts, stored.file_sizes)
         return stored
 
     def _folder(self) -> Path:
@@ -125,13 +128,19 @@ class ChunkStore:
         found = (self._read(name, outputs) for name, _ in self._results.list() if name.startswith(begin))
         return [stored for stored, _ in filter(None, found)]
 
-    def found(self, outputs: Sequence[OutputShape]) -> list[StoredChunk]:
-        """The complete chunks of earlier runs that fit these outputs; all others are deleted."""
+    def found(
+        self, outputs: Sequence[OutputShape], has_records: Callable[[Position], bool] = lambda _: True
+    ) -> list[StoredChunk]:
+        """The complete chunks of earlier runs that fit these outputs; all others are deleted.
+
+        `has_records` says whether an input still has the records up to a position. If not, a chunk may be the result of
+        other records at the same offsets.
+        """
         whole: list[StoredChunk] = []
         for name, _ in list(self._results.list()):
-            read = self._read(name, outputs)
-            if read is not None and self._results.is_whole(read[1]):
-                whole.append(read[0])
+            found = self._read(name, outputs)
+            if found is not None and self._results.is_whole(found[1]) and _is_current(found[1], has_records):
+                whole.append(found[0])
             else:
                 self._results.delete(name)
         self._sweep(whole)
@@ -232,6 +241,10 @@ class ChunkStore:
             folder, _, name = info.key.rpartition("/")
             if not folder.endswith("/done") and name not in named:
                 self.objects.store.delete(info.key)
+
+
+def _is_current(result: StoredResult, has_records: Callable[[Position], bool]) -> bool:
+    return all(has_records(Position.parse(text)) for text in result.facts["read"])
 
 
 _COLUMNS = ["signature_high", "signature_low", "attempts"]

@@ -26,8 +26,10 @@ from floodmark.transforms.changelist import (
     build_failed_changelist,
     build_requested_changelist,
     build_stale_changelist,
+    find_known_keys,
 )
 from floodmark.transforms.existing_keys import have_rows
+from floodmark.transforms.live_keys import KeySet
 from floodmark.transforms.meta import TransformMeta
 from floodmark.transforms.run_scope import ChangedScope, FailedScope, RequestedScope, RunScope, parse_requested_parts
 from floodmark.transforms.snapshot import StepSnapshot
@@ -81,6 +83,8 @@ class Waves:
             return False
         if self.shape.kind != "map" or step.order_by is not None or self.step_snapshot.inputs[0].has_own:
             return False
+        if self.step_snapshot.meta.manifest.has_lost and self.step_snapshot.stale is None:
+            return False
         if self.step_snapshot.stale is not None:
             return True
         if self.shape.inputs[0].compared is not None and self._most is not None:
@@ -123,7 +127,18 @@ class Waves:
                     self.runner,
                     version=2 if step.use_offset_optimization else 1,
                     choice=choice,
+                    lost=self._lost_keys,
                 )
+
+    @property
+    def _lost_keys(self) -> KeySet | None:
+        """The keys whose results may include records that inputs lost."""
+        meta = self.step_snapshot.meta
+        if not meta.manifest.has_lost:
+            return None
+        known = find_known_keys(self.shape, self.step_snapshot.inputs, self.outputs, meta.failed(), self.runner)
+        at = np.flatnonzero(meta.lost_keys(known.hashes))
+        return KeySet(known.table.take(pa.array(at)), known.hashes.take(at))
 
     def run(self, room: ScratchDir) -> Iterator[Wave]:
         """The waves. There is at least one, even if it only moves positions."""

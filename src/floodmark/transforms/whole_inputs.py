@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ from floodmark.derive import notes as notes_module
 from floodmark.derive.changed_keys import find_changes
 from floodmark.derive.inputs import InputSnapshot
 from floodmark.derive.key_shape import InputShape, KeyShape
+from floodmark.derive.lost_records import LostRecords, find_lost_records
 from floodmark.derive.notes import BadNote, CommitNote
-from floodmark.derive.positions import NO_POSITION, bind_blocks, check_on_chain
+from floodmark.derive.positions import NO_POSITION, bind_blocks
 from floodmark.engine.rounds import TaskRunner
 from floodmark.errors import BadMeta, BadStep, OutputTaken
 from floodmark.transforms.outputs import StepOutput, find_outputs, refuse_shared
@@ -89,15 +91,12 @@ class WholeStepSnapshot:
         read: Mapping[str, int] = {} if note is None else note.positions
         return {given.dataset_id: read.get(given.dataset_id, NO_POSITION) for given in self.inputs}
 
-    def check_positions(self) -> None:
-        """Raise `InputDiverged` if an input no longer has the records that an output was computed from."""
-        if self.stale is not None:
-            return
-        name = self.step.name
-        remedy = f"run `floodmark reset {name}`: the next run calls the function with the current rows"
-        for note in self.notes:
-            if note is not None:
-                check_on_chain(f"step {name!r}", bind_blocks(note.positions, note.blocks), self.inputs, remedy)
+    @cached_property
+    def lost(self) -> tuple[LostRecords, ...]:
+        """The inputs that were replaced by another copy since an output was computed."""
+        notes = [note for note in self.notes if note is not None]
+        read = [position for note in notes for position in bind_blocks(note.positions, note.blocks)]
+        return tuple(find_lost_records(read, (), self.inputs).values())
 
     @property
     def why(self) -> str | None:
@@ -144,7 +143,7 @@ class WholeStepSnapshot:
                 return "it was reset"
             if note.version != self.version:
                 return "its function, its inputs or their columns changed"
-        return None
+        return str(self.lost[0]) if self.lost else None
 
 
 def snapshot_whole_step(step: DatatableTransform, lake: Any) -> WholeStepSnapshot:

@@ -77,7 +77,6 @@ def plan_refresh(lake: LakeLike, name: str) -> RefreshPlan:
     view_snapshot = take_view_snapshot(lake, name)
     if isinstance(view_snapshot, OutdatedView):
         return _plan_outdated(lake, view_snapshot)
-    view_snapshot.check_positions()
     analysis = view_snapshot.analysis
     sources = tuple(_plan_input(view_snapshot, source) for source in view_snapshot.sources)
     if view_snapshot.is_up_to_date:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from floodmark.derive.inputs import LakeLike
+from floodmark.derive.lost_records import report_lost_records
 from floodmark.derive.run import Derivation, run_derivation, take_dataset_turn
 from floodmark.engine.task import NotShippable
 from floodmark.errors import BadMeta, InputMoved, LostRace, StorageError
@@ -84,12 +85,6 @@ class _ViewRefresh(_ViewDerivation[RefreshReport]):
 
     replaced = (BadMeta, StorageError, OSError)
 
-    def take_snapshot(self) -> ViewSnapshot | OutdatedView:
-        view_snapshot = super().take_snapshot()
-        if isinstance(view_snapshot, ViewSnapshot):
-            view_snapshot.check_positions()
-        return view_snapshot
-
     def idle(self, state: ViewSnapshot | OutdatedView) -> RefreshReport | None:
         if isinstance(state, OutdatedView) or not _has_no_work(state, self.retry_errors):
             return None
@@ -120,6 +115,7 @@ class _ViewRefresh(_ViewDerivation[RefreshReport]):
             carry_values(view_snapshot.replaces, view_snapshot.snapshot)
         # The cache belongs to the view's current dataset, not to one that replaces it.
         known = self.cache if self.cache is not None and view_snapshot.replaces is None else {}
+        report_lost_records(self.name, view_snapshot.lost, "everything is computed again")
         attempt = RefreshAttempt(
             self.lake, view_snapshot, self.udfs, self.retry_errors, known, self.began, self.started
         )

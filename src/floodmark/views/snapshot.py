@@ -8,8 +8,9 @@ from functools import cached_property
 
 from floodmark.derive import notes
 from floodmark.derive.inputs import LakeLike
+from floodmark.derive.lost_records import LostRecords, find_lost_records
 from floodmark.derive.notes import BadNote, CommitNote
-from floodmark.derive.positions import NO_POSITION, bind_blocks, check_on_chain, minimum_watermark
+from floodmark.derive.positions import NO_POSITION, bind_blocks, minimum_watermark
 from floodmark.errors import BadMeta, NotAView
 from floodmark.ledger import names
 from floodmark.ledger.schema import Layout
@@ -94,6 +95,8 @@ class ViewSnapshot:
             return "its definition changed"
         if note.version != self.version:
             return "the columns of its sources changed"
+        for lost in self.lost:
+            return str(lost)
         for source in self.sources:
             given = source.given
             if self._has_lost_rows(source, note):
@@ -125,20 +128,27 @@ class ViewSnapshot:
         """The inputs with new records."""
         return [s for s in self.sources if s.last_offset > self.positions[s.given.dataset_id]]
 
-    def check_positions(self) -> None:
-        """Raise an error if an input no longer has the records that the view was computed from."""
-        if self.note is not None and self.stale is None:
-            read = bind_blocks(self.note.positions, self.note.blocks)
-            remedy = f"`floodmark reset {self.name}` makes the next refresh recompute everything from its inputs"
-            check_on_chain(f"view {self.name!r}", read, [s.given for s in self.sources], remedy)
+    @cached_property
+    def lost(self) -> tuple[LostRecords, ...]:
+        """The inputs that were replaced by another copy since the last refresh.
+
+        Which rows of the view came from the lost records cannot be known, so the whole view is computed again.
+        """
+        if self.note is None:
+            return ()
+        read = bind_blocks(self.note.positions, self.note.blocks)
+        return tuple(find_lost_records(read, (), [s.given for s in self.sources]).values())
 
     @property
     def is_waiting(self) -> bool:
         """Whether an input cannot be read up to the view's position, because its computed columns are being recomputed.
 
-        The view keeps its rows until they are available again.
+        The view keeps its rows until they are available again. An input that lost records may end before the position.
         """
-        return any(s.last_offset < self.positions[s.given.dataset_id] for s in self.sources)
+        return any(
+            s.last_offset < min(self.positions[s.given.dataset_id], s.given.snapshot.next_offset - 1)
+            for s in self.sources
+        )
 
     @property
     def is_filled_replacement(self) -> bool:

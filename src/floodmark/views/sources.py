@@ -12,6 +12,7 @@ import pyarrow as pa
 from floodmark.chain.ids import Multihash
 from floodmark.columns import catalog as catalogs
 from floodmark.columns.catalog import Catalog, ColumnDefinition, ColumnObjects
+from floodmark.columns.lost_values import find_valid_ends
 from floodmark.columns.snapshot import (
     ColumnCoverage,
     ColumnSnapshot,
@@ -137,8 +138,8 @@ def take_input_snapshot(dataset: DatasetLike, use: InputUse) -> ViewInputSnapsho
     objects = ColumnObjects(given.snapshot.objects)
     catalog = catalogs.load(objects)
     used = tuple(catalog.column(name) for name in use.computed)
-    end = find_readable_end(given, ColumnCoverage.of(objects, catalog, given.dataset_id, used))
-    beside = ColumnValues(objects, catalog.fragment_rows, used)
+    end = find_readable_end(given, ColumnCoverage.of(given, catalog, used))
+    beside = ColumnValues(objects, catalog.fragment_rows, used, find_valid_ends(used, given))
     generations = {column.name: _values_version(column) for column in used}
     return ViewInputSnapshot(use, replace(given, stop=end), beside, generations, catalog)
 
