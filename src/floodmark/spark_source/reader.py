@@ -151,8 +151,8 @@ class FollowedDataset:
         if position.block and not read.is_on(self.dataset.snapshot()):
             raise StreamLost(
                 f"the query has read {self.dataset.name!r} up to offset {position.offset}, which is another record now",
-                hint="start with a new checkpointLocation: the dataset was replaced by an older copy and written since, "
-                "and what the query passed on cannot be taken back",
+                hint="start with a new checkpointLocation: the dataset was replaced by an older copy and written "
+                "since, and what the query passed on cannot be taken back",
                 name=self.dataset.name,
                 expected=position.block,
                 found=self.dataset.snapshot().block_of(position.offset),

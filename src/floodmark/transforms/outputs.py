@@ -188,11 +188,11 @@ def _check_types(output: StepOutput, snapshot: Snapshot, keys: Sequence[str], st
     stored = snapshot.layout.data
     fields = fields_from(output.schema(pa.schema([stored.field(name) for name in keys])))
     declared, _ = derived_layout(fields, strategy_of(snapshot.state), snapshot.state.vocab)
-    for field in declared.data:
-        if field.name in stored.names and stored.field(field.name).type != field.type:
+    for column in declared.data:
+        if column.name in stored.names and stored.field(column.name).type != column.type:
             raise BadStep(
-                f"column {field.name!r} of output {output.name!r} is {stored.field(field.name).type}, but step "
-                f"{step!r} declares {field.type}",
+                f"column {column.name!r} of output {output.name!r} is {stored.field(column.name).type}, but step "
+                f"{step!r} declares {column.type}",
                 hint=f"drop {output.name!r}: the next run creates it again; or declare the stored type",
                 step=step,
                 output=output.name,
