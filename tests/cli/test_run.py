@@ -135,6 +135,7 @@ def test_json_has_every_count(run, orders):
         "skipped": 0,
         "problem": "",
         "column_changes": [],
+        "restored": [],
     }
 
 

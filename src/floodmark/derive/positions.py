@@ -2,7 +2,7 @@
 
 A position is the offset of a record: everything up to and including it is processed; -1 means nothing is. Stored
 positions name the block that contains this record. If that block is on the input's chain, so are all records before
-it. If not, the input was replaced, for example by an older copy: see `lost_records.py`.
+it. If not, the input was replaced, for example by an older copy: see `derive/lost_records.py`.
 """
 
 from __future__ import annotations
