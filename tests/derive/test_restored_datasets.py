@@ -6,13 +6,16 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pandas as pd
 import pytest
 
 import floodmark as fm
+from floodmark.columns import backfill
 from floodmark.derive.lost_records import Trail, extend_trail
 from floodmark.ledger.position import Position
+from floodmark.transforms.commit import Publisher
 from histories.calls import in_this_process
 from views.refresh_worlds import ORDERS, Answers, lake_without_spark, shown, view_of, write
 
@@ -46,6 +49,10 @@ class Copy:
         shutil.rmtree(self.place)
         shutil.copytree(self._copy, self.place)
         return reopened(self._lake)
+
+
+def interrupt(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
 
 
 def held(dataset: Any, value: str = "amount") -> dict[int, int]:
@@ -172,13 +179,7 @@ def test_stored_results_of_lost_records_are_not_used_for_others(lake: fm.Lake) -
     STEP.run(lake)
     copy = Copy(lake, "k")
     write(k, {2: 2})
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        from floodmark.transforms.commit import Publisher
-
-        def interrupt(*_: Any, **__: Any) -> Any:
-            raise KeyboardInterrupt
-
-        patch.setattr(Publisher, "commit", interrupt)
+    with mock.patch.object(Publisher, "commit", interrupt), pytest.raises(KeyboardInterrupt):
         STEP.run(lake)
 
     restored = copy.restore()
@@ -225,13 +226,7 @@ def test_checkpoints_of_lost_records_are_not_used_for_others(lake: fm.Lake) -> N
     k.backfill("twice", udf=double)
     copy = Copy(lake, "k")
     write(k, {2: 2})
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        from floodmark.columns import backfill
-
-        def interrupt(*_: Any, **__: Any) -> Any:
-            raise KeyboardInterrupt
-
-        patch.setattr(backfill, "commit_fragments", interrupt)
+    with mock.patch.object(backfill, "commit_fragments", interrupt), pytest.raises(KeyboardInterrupt):
         k.backfill("twice", udf=double)
     left = shutil.copytree(copy.place / "columns", Path(f"{lake.store.url}-left"))
 
