@@ -372,6 +372,18 @@ def _(world: World) -> Any:
     return found
 
 
+@case("Restored input")
+def _(world: World) -> Any:
+    world.pipeline()
+    head = world.folder / "lake" / world.lake["orders"].snapshot().objects.head_key
+    before = head.read_bytes()
+    world.file("orders/b.csv", "id,price\n9,9\n")
+    world.run_again("ingest_orders")
+    world.run_again("cents")
+    head.write_bytes(before)
+    return world.run_again("cents")
+
+
 @case("Null in a computed column")
 def _(world: World) -> Any:
     world.pipeline()
