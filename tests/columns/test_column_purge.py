@@ -174,7 +174,7 @@ def test_a_manifest_that_cannot_be_read_is_dropped_with_a_warning(objects, caplo
     drop_purged(objects, 1)
     assert values_of(objects, "a") == {}
     assert keys(objects, "files") == set()
-    assert "it is dropped" in caplog.text
+    assert "the purge drops" in caplog.text
 
 
 @pytest.mark.parametrize("older", [False, True])
