@@ -93,8 +93,11 @@ class World:
             self.write()
             return
         kind = self.random.choices(
-            [self.write, self.write_nonsense, self.delete, self.store_chunk, self.evolve, self.purge, self.follow],
-            [14, 1, 2, 2, 1, 1, 2],
+            [
+                *(self.write, self.write_nonsense, self.delete, self.store_chunk),
+                *(self.erase, self.evolve, self.purge, self.follow),
+            ],
+            [14, 1, 2, 2, 1, 1, 1, 2],
         )
         kind[0]()
 
@@ -154,6 +157,27 @@ class World:
             lambda: self.dataset.delete(keys.data),
             None if rows is None else lambda: self.account.delete(rows),
         )
+
+    def erase(self) -> None:
+        """Erase keys: their rows go, the report counts them, and no version of them is left."""
+        keys = odd_keys(self.random, self.account.rows(), self._known_keys(), self.account.key)
+        done: list[fm.EraseReport] = []
+        self.attempt_same(
+            f"erase {keys.text}", lambda: done.append(self.dataset.erase(keys.data)), is_checked=False
+        )
+        if not done:
+            return
+        if keys.rows is None:
+            self.fail("what no key can be was accepted")
+        gone = self.account.delete(keys.rows or []).retracted
+        if done[0].current != gone or done[0].records < gone:
+            self.fail(f"erase reports {done[0]}, the account {gone} rows")
+        try:
+            self.check_read()
+        except NotAccounted as error:
+            self.fail(repr(error))
+        if self.dataset.schema is not None and self.dataset.history(keys.data).num_rows:
+            self.fail("erased keys have a history")
 
     def store_chunk(self) -> None:
         given = as_given(self.random, odd_table(self.random, self.plan))
