@@ -212,7 +212,8 @@ class Account:
             row = dict(given)
             number = int(row.pop(self.op)[1])
             key, seen[number] = self.key_of(row), seen[number] + 1
-            if number in (1, 2) and self.current.pop(key, None) != row:
+            old = self.current.pop(key, None) if number in (1, 2) else None
+            if number in (1, 2) and (old is None or any(old.get(name) != row.get(name) for name in {*old, *row})):
                 raise NotAccounted(f"a changelog took op {number} of a row that is not there: {row}")
             if number in (0, 3):
                 if key in self.current:

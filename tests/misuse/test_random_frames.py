@@ -162,9 +162,7 @@ class World:
         """Erase keys: their rows go, the report counts them, and no version of them is left."""
         keys = odd_keys(self.random, self.account.rows(), self._known_keys(), self.account.key)
         done: list[fm.EraseReport] = []
-        self.attempt_same(
-            f"erase {keys.text}", lambda: done.append(self.dataset.erase(keys.data)), is_checked=False
-        )
+        self.attempt_same(f"erase {keys.text}", lambda: done.append(self.dataset.erase(keys.data)), is_checked=False)
         if not done:
             return
         if keys.rows is None:

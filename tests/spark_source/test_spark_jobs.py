@@ -153,6 +153,16 @@ def test_a_stream_that_fell_behind_a_purge_fails_and_says_what_to_do(lake: fm.La
 
 
 @pytest.mark.spark
+def test_stream_with_an_option_of_batches_says_so(lake: fm.Lake, spark, tmp_path: Path):
+    lake.create("events").write(numbers(0, 4))
+    fm.register(spark, lake)
+    records = spark.readStream.format("floodmark").option("since", 1).load("events")
+    query = records.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(StreamingQueryException, match="'since' is not an option for streaming a dataset"):
+        query.trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.mark.spark
 def test_what_cannot_be_read_is_said_when_it_is_loaded(lake: fm.Lake, spark):
     fm.register(spark, lake)
     with pytest.raises(AnalysisException, match="there is no dataset 'nothing'"):

@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from floodmark import Lake, RecordsPurged
 from floodmark.errors import BadOption, StreamLost
-from spark_source.worlds import ALL, between, most, next_batch, numbers, stream
+from spark_source.worlds import ALL, between, most, next_batch, numbers, source, stream
 
 
 @pytest.fixture
@@ -196,3 +196,17 @@ def test_a_lake_restored_from_an_older_copy_is_noticed(lake: Lake, events, tmp_p
         next_batch(reader, position)
     with pytest.raises(StreamLost, match="ends at 5"):
         between(reader, {**position, "offset": 3}, position)
+
+
+@pytest.mark.parametrize("given", [{"startingOffset": "zz"}, {"maxRecordsPerTrigger": "0"}])
+def test_wrong_value_is_refused_when_the_stream_is_loaded(lake: Lake, events, given: dict[str, str]):
+    with pytest.raises(BadOption):
+        source(lake, "events", **given).schema()
+
+
+@pytest.mark.parametrize("given", [{"startingOffset": "zz"}, {"since": "3"}])
+def test_option_that_no_stream_takes_does_not_stop_the_creation_of_a_reader(lake: Lake, events, given: dict[str, str]):
+    """Spark shows errors of a reader, but not those of its creation: "cannot access local variable 'reader'"."""
+    reader = stream(lake, "events", StructType([StructField("n", LongType())]), **given)
+    with pytest.raises(BadOption):
+        reader.initialOffset()

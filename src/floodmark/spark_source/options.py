@@ -150,11 +150,7 @@ class SourceOptions:
     def stream(self) -> StreamOptions:
         """The options of `spark.readStream`."""
         self._check_known((*_WHERE, *_STREAM), "streaming")
-        most = self._number("maxRecordsPerTrigger")
-        if most is not None and most < 1:
-            hint = "give at least 1, or leave it out to read all available records"
-            raise BadOption(f"maxRecordsPerTrigger={most} is too small", hint=hint, option="maxRecordsPerTrigger")
-        return StreamOptions(self._starting(), most, self._flag("system", False))
+        return StreamOptions(self._starting(), self._most(), self._flag("system", False))
 
     def delivery(self) -> Delivery | None:
         """The delivery of `df.write`, if `source` and `state` are given."""
@@ -189,9 +185,11 @@ class SourceOptions:
         """The requested interval of records; None for rows and for a stream."""
         return self._changes()
 
-    def check_known(self) -> None:
-        """Refuse options that neither a batch nor a stream has."""
+    def check(self) -> None:
+        """Refuse options that neither a batch nor a stream has, and values that no stream takes."""
         self._check_known(dict.fromkeys((*_WHERE, *_ROWS, *_STREAM)), "reading")
+        self._starting()
+        self._most()
 
     def _changes(self) -> RecordInterval | None:
         since, until = self._position("since"), self._position("until")
@@ -211,6 +209,13 @@ class SourceOptions:
             hint = 'give the offset of the first record to read, "earliest" or "latest"'
             raise BadOption(f"startingOffset={text!r} is not an offset", hint=hint, option="startingOffset")
         return number
+
+    def _most(self) -> int | None:
+        most = self._number("maxRecordsPerTrigger")
+        if most is not None and most < 1:
+            hint = "give at least 1, or leave it out to read all available records"
+            raise BadOption(f"maxRecordsPerTrigger={most} is too small", hint=hint, option="maxRecordsPerTrigger")
+        return most
 
     def _position(self, name: str) -> int | Position | None:
         text = self._given.get(name)

@@ -118,7 +118,7 @@ class FloodmarkSource(DataSource):
     def schema(self) -> StructType:
         of_table = table_options(self.options, self.name())
         options = self._options() if of_table is None else SourceOptions(of_table, self.lake)
-        options.check_known()
+        options.check()
         dataset = open_dataset(options.place())
         self.snapshot_end = dataset.snapshot().next_offset
         scan = rows_scan(dataset, RowsOptions(None, options.changes, options.system), self.snapshot_end)
@@ -130,10 +130,8 @@ class FloodmarkSource(DataSource):
         options = self._options(schema)
         return BatchReader(options.place(), options.rows(), schema, self.snapshot_end)
 
-    @brief_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
-        options = self._options(schema)
-        return StreamReader(options.place(), options.stream(), schema)
+        return StreamReader(self._options(schema), schema)
 
     @brief_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -190,11 +188,22 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Streams the records of a dataset."""
+    """Streams the records of a dataset.
 
-    def __init__(self, place: DatasetAddress, stream: StreamOptions, schema: StructType) -> None:
-        self._place, self._stream, self._schema = place, stream, schema
+    Options are parsed when they are needed: Spark hides an error that is raised while it creates a reader.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
         self._target: StreamPosition | None = None
+
+    @cached_property
+    def _place(self) -> DatasetAddress:
+        return self._options.place()
+
+    @cached_property
+    def _stream(self) -> StreamOptions:
+        return self._options.stream()
 
     @cached_property
     def _following(self) -> FollowedDataset:
@@ -204,6 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's names, here and below
         return self._following.initial(self._stream.starting).to_json()
 
+    @brief_errors
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable() if self._stream.most is None else ReadMaxRows(self._stream.most)
 
