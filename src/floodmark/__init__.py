@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from floodmark.pipeline.declarations import ViewSpec as ViewSpec
     from floodmark.pipeline.pipeline import Pipeline as Pipeline
     from floodmark.pipeline.run import PipelineReport as PipelineReport
+    from floodmark.pipeline.sql_files import sql_views as sql_views
     from floodmark.rows.erase import EraseReport as EraseReport
     from floodmark.rows.fold import FoldReport as FoldReport
     from floodmark.rows.purge import PurgeReport as PurgeReport
@@ -91,6 +92,7 @@ _MODULES = {
     "ColumnSpec": "pipeline.declarations",
     "ViewSpec": "pipeline.declarations",
     "Source": "pipeline.declarations",
+    "sql_views": "pipeline.sql_files",
     # Spark
     "register": "spark_source.source",
     "stream_sink": "spark_source.writer",

@@ -157,6 +157,7 @@ class Lake:
         where: str | None = None,
         sql: str | None = None,
         refresh: RefreshPolicy | None = None,
+        description: str | None = None,
     ) -> View:
         """Declare a query whose result is stored as a dataset and updated by `refresh`; or open an existing view.
 
@@ -165,13 +166,14 @@ class Lake:
         that it takes]). Declaring analyses the query, which starts Spark, unless the view already has this definition.
         Nothing is computed before `refresh`. Another definition for an existing view is a new version of it. With only
         a name, the existing view is opened. `refresh="incremental"` refuses a query that cannot be maintained in parts.
+        `description` is shown with the view.
         """
         from floodmark import view as view_module  # imported here: lakes without views load faster
 
-        if all(given is None for given in (source, select, where, sql, refresh)):
+        query = {"source": source, "select": select, "where": where, "sql": sql}
+        if all(given is None for given in (*query.values(), refresh, description)):
             return view_module.open_view(self, name)
-        given = {"source": source, "select": select, "where": where, "sql": sql, "refresh": refresh}
-        return view_module.declare_view(self, name, **given)
+        return view_module.declare_view(self, name, **query, refresh=refresh, description=description)
 
     def views(self) -> list[View]:
         """All views in alphabetical order."""

@@ -268,15 +268,12 @@ def list_views(lake: LakeLike) -> list[View]:
     return views
 
 
-def declare_view(
-    lake: LakeLike, name: str, *, source: Any, select: Any, where: Any, sql: Any, refresh: Any = None
-) -> View:
+def declare_view(lake: LakeLike, name: str, *, source: Any, **given: Any) -> View:
     """The view with this name and definition; created if it does not exist."""
     from floodmark.views.declare import declare
 
     names.check_name(name)
-    given = _resolve_source(lake, name, source)
-    declare(lake, name, define(name, sql=sql, source=given, select=select, where=where, refresh=refresh))
+    declare(lake, name, define(name, source=_resolve_source(lake, name, source), **given))
     return open_view(lake, name)
 
 

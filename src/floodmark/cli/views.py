@@ -38,13 +38,16 @@ _COLUMNS += [TableColumn("state")]
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False), help="Declare the view by the query in this file."
 )
+@click.option("--incremental", is_flag=True, help="Refuse a query whose refreshes would compute everything.")
 @click.option("--errors", is_flag=True, help="Show the rows for which a function of the view failed, and why.")
-def view(call: Invocation, name: str | None, sql: str | None, file: str | None, errors: bool) -> None:
+def view(
+    call: Invocation, name: str | None, sql: str | None, file: str | None, incremental: bool, errors: bool
+) -> None:
     """Declare a view, or show views.
 
     \b
     floodmark view daily --sql "select carrier, date, count(*) n from flights group by carrier, date"
-    floodmark view daily --file daily.sql
+    floodmark view daily --file daily.sql --incremental
     floodmark view daily
     floodmark view
 
@@ -52,37 +55,48 @@ def view(call: Invocation, name: str | None, sql: str | None, file: str | None, 
     and prints how refreshes will work. If you declare it again with another query, the next refresh computes everything
     once, and writes only rows that differ. Declare views with Python functions in Python, with lake.view().
 
-    Without a query this shows the view; without a NAME it lists all views.
+    The first lines of a file may be comments with options, such as `-- refresh: incremental`.
+
+    Without a query this shows the view: its query as a tree, how each operator is maintained, and what the last refresh
+    read and computed there. Without a NAME it lists all views.
     """
     given = [option for option, value in (("--sql", sql), ("--file", file), ("--errors", errors)) if value]
     if len(given) > 1:
         raise click.UsageError(f"{given[0]} and {given[1]} cannot be combined.")
     if given and name is None:
         raise click.UsageError(f"{given[0]} needs the NAME of a view.")
+    if incremental and sql is None and file is None:
+        raise click.UsageError("--incremental needs a query: add --sql or --file.")
     lake = call.quick_lake()
     if name is None:
         _list(call, lake)
     elif errors:
         _show_errors(call, targets.open_view(lake, name))
     elif sql is not None or file is not None:
-        _declare(call, lake, name, sql if sql is not None else _read_query(Path(str(file))))
+        options = {"sql": sql} if file is None else _read_file(Path(file))
+        _declare(call, lake, name, {**options, "refresh": "incremental"} if incremental else options)
     else:
         _describe(call, lake, targets.open_view(lake, name))
 
 
-def _read_query(file: Path) -> str:
-    """The text of a file, without the byte order mark that some editors write."""
+def _read_file(file: Path) -> dict[str, Any]:
+    """The query of a file, and the options in the comments at its top."""
+    from floodmark.errors import BadPipelineFile
+    from floodmark.pipeline.sql_files import read_sql_file
+
     try:
-        return file.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
+        found = read_sql_file(file)
+    except BadPipelineFile as error:
+        raise click.UsageError(f"{error.message}: {error.hint}.") from error
+    # Labels choose nodes of a pipeline, and this view is in none.
+    return {"sql": found.query, **{name: value for name, value in found.options.items() if name != "labels"}}
 
 
-def _declare(call: Invocation, lake: Lake, name: str, sql: str) -> None:
+def _declare(call: Invocation, lake: Lake, name: str, options: dict[str, Any]) -> None:
     present = targets.find_view(lake, name)
     before = None if present is None else present.definition.version
     with call.waiting("analysing the query with Spark"):
-        declared = lake.view(name, sql=sql)
+        declared = lake.view(name, **options)
     done = "made" if before is None else "same" if before == declared.definition.version else "changed"
     if call.as_json:
         output.emit(lake=lake.store.url, done=done, **_view_fields(declared))
@@ -105,6 +119,8 @@ def _view_fields(one: View) -> dict[str, Any]:
         "sources": one.inputs,
         "key": one.strategy.key,
         "version": one.definition.version,
+        "refresh": one.definition.refresh,
+        "description": one.definition.description,
         "query": one.definition.shown_query,
     }
 

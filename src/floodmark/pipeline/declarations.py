@@ -267,6 +267,7 @@ class ViewSpec:
     where: str | None = None
     labels: Labels | None = None
     refresh: RefreshPolicy | None = None
+    description: str | None = None
     place: CodeLocation | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -285,7 +286,7 @@ class ViewSpec:
     def _options(self) -> dict[str, Any]:
         """The options of `Lake.view`."""
         given = {"sql": self.sql, "source": self.read_from, "select": self.select, "where": self.where}
-        return {**given, "refresh": self.refresh}
+        return {**given, "refresh": self.refresh, "description": self.description}
 
     @property
     def read_from(self) -> str | None:

@@ -16,6 +16,7 @@ from floodmark.transforms.step import Step, find_caller
 if TYPE_CHECKING:
     from floodmark.pipeline.removed_nodes import RemovedNode
     from floodmark.pipeline.run import PipelineReport
+    from floodmark.views.definition import RefreshPolicy
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -189,6 +190,7 @@ class Pipeline:
         *,
         source: DatasetSpec | str | None = None,
         labels: Mapping[str, str] | None = None,
+        refresh: RefreshPolicy | None = None,
     ) -> Callable[[F], F]:
         """Declare a view whose function returns SQL, or with `source` the columns to select.
 
@@ -199,12 +201,12 @@ class Pipeline:
             called = name if name is not None else str(function.__name__)
             given = function()
             if source is not None:
-                return ViewSpec(called, source=source, select=given, labels=labels)
+                return ViewSpec(called, source=source, select=given, labels=labels, refresh=refresh)
             if not isinstance(given, str):
                 raise BadStep(
                     f"the function of view {called!r} returned {given!r}, not SQL", hint="return 'select … from …'"
                 )
-            return ViewSpec(called, sql=given, labels=labels)
+            return ViewSpec(called, sql=given, labels=labels, refresh=refresh)
 
         return self._decorator(declared)
 

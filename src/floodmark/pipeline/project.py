@@ -192,6 +192,8 @@ def _locate_errors(path: Path) -> Iterator[None]:
         problem = f"it ends the program: {_last_line(error)}"
         hint = 'move code that must not run on import under `if __name__ == "__main__":`'
         raise _file_error(problem, *_error_location(error, path), hint) from error
+    except BadPipelineFile:  # it names its file
+        raise
     except FloodmarkError as error:
         raise _file_error(error.message, *_error_location(error, path), error.hint) from error
     except ImportError as error:

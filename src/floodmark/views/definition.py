@@ -57,6 +57,7 @@ class ViewDefinition:
     """The columns of a source in the user's order; empty means all."""
     where: str | None = None
     refresh: RefreshPolicy | None = None
+    description: str | None = None
 
     @property
     def udfs(self) -> tuple[UdfColumn, ...]:
@@ -111,16 +112,25 @@ class ViewDefinition:
             "select": [[name, what if isinstance(what, str) else _udf_to_json(what)] for name, what in self.select],
             "where": self.where,
             "refresh": self.refresh,
+            "description": self.description,
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ViewDefinition:
         select = tuple((name, w if isinstance(w, str) else _udf_from_json(name, w)) for name, w in document["select"])
-        return cls(document["sql"], document["source"], select, document["where"], document["refresh"])
+        policy, description = document["refresh"], document["description"]
+        return cls(document["sql"], document["source"], select, document["where"], policy, description)
 
 
 def define(
-    view: str, *, sql: Any = None, source: Any = None, select: Any = None, where: Any = None, refresh: Any = None
+    view: str,
+    *,
+    sql: Any = None,
+    source: Any = None,
+    select: Any = None,
+    where: Any = None,
+    refresh: Any = None,
+    description: Any = None,
 ) -> ViewDefinition:
     """Check the arguments of `Lake.view` and build a definition; `BadView` if they are missing or invalid."""
     try:
@@ -128,7 +138,9 @@ def define(
             raise BadView(
                 f"refresh={_shortly(refresh)} is not known", hint='give refresh="incremental", or leave it out'
             )
-        return replace(_defined(sql, source, select, where), refresh=refresh)
+        if description is not None and not isinstance(description, str):
+            raise BadView(f"description={_shortly(description)} is not text", hint="give text, or leave it out")
+        return replace(_defined(sql, source, select, where), refresh=refresh, description=description or None)
     except BadView as error:
         raise BadView(f"view {view!r}: {error.message}", hint=error.hint, view=view) from error.__cause__
 
