@@ -14,7 +14,7 @@ import pyarrow as pa
 import floodmark as fm
 from floodmark.dataset import Dataset
 from floodmark.engine.session import Session
-from floodmark.ledger import data_input
+from floodmark.ledger import parts
 from measuring import Figure, alternate, measured
 from trips import trips, write_files
 
@@ -74,7 +74,7 @@ def _small_slices(lake: fm.Lake, slices: int, repeats: int) -> tuple[float, floa
     one = lake.create("one")
     one.write(table)
     many = lake.create("many")
-    with patch.object(data_input, "PART_BYTES", table.nbytes // slices):
+    with patch.object(parts, "PART_BYTES", table.nbytes // slices):
         many.write(table)
     assert many.snapshot().slices.num_rows >= slices
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import floodmark as fm
 from floodmark.dataset import Dataset
 from floodmark.engine.session import Session
-from floodmark.ledger import data_input
+from floodmark.ledger import parts
 from measuring import Curve, Figure, Growth, alternate, measured
 from trips import trips, write_files
 
@@ -89,7 +89,7 @@ def _small_slices(lake: fm.Lake, args: argparse.Namespace) -> list[Figure]:
     table = trips(0, args.slices * SLICE_ROWS)
     one, many = lake.create("one"), lake.create("many")
     one.write(table)
-    with patch.object(data_input, "PART_BYTES", table.nbytes // args.slices):
+    with patch.object(parts, "PART_BYTES", table.nbytes // args.slices):
         many.write(table)
     assert many.snapshot().slices.num_rows >= args.slices
     many.fold()

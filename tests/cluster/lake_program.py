@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import floodmark as fm
 from floodmark.engine.session import ArchiveUse, Session
 from floodmark.engine.spark_launch import Profile
-from floodmark.ledger import data_input, spark_read, staging
+from floodmark.ledger import parts, spark_read, staging
 from floodmark.rows import buckets, merge
 
 
 def main(folder: Path, settings: dict[str, str]) -> None:
     """Print what came of it, as JSON."""
     staging.HERE_BYTES = 0  # all files are work for the cluster
-    data_input.PART_BYTES = merge.PART_BYTES = 1 << 13
+    parts.PART_BYTES = merge.PART_BYTES = 1 << 13
     buckets.PART_BYTES = 1 << 15  # few slices: each is a task
     with Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE) as session:
         lake = fm.Lake(folder / "lake", runtime=fm.Runtime(session=session))

@@ -23,7 +23,7 @@ from floodmark.chain.events import AddData
 from floodmark.chain.ids import Multihash
 from floodmark.chain.walk import read_block
 from floodmark.dataset import Dataset
-from floodmark.ledger import data_input, slice_index
+from floodmark.ledger import parts, slice_index
 from floodmark.storage.local import LocalStore
 
 NAME = "trips"
@@ -73,12 +73,12 @@ def write_again(lake: fm.Lake) -> None:
 
 
 def write_slices(lake: fm.Lake) -> None:
-    with mock.patch.object(data_input, "PART_BYTES", 40):
+    with mock.patch.object(parts, "PART_BYTES", 40):
         assert lake[NAME].write(rows(4, 5, 6, 7)).slices > 1
 
 
 def write_state(lake: fm.Lake) -> None:
-    with mock.patch.object(data_input, "PART_BYTES", 40):
+    with mock.patch.object(parts, "PART_BYTES", 40):
         lake[NAME].write(rows(8, 9, 10), source="kafka", state="batch-1")
 
 

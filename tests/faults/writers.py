@@ -18,7 +18,7 @@ import floodmark as fm
 from faults.mortal import Log, MortalFileSystem, context, serving
 from floodmark.errors import BadData, MissingColumns, UnknownDataset
 from floodmark.ledger import append as finalise
-from floodmark.ledger import data_input
+from floodmark.ledger import parts
 from floodmark.storage.local import LocalStore
 from waiting import wait_until
 
@@ -112,7 +112,7 @@ def append_large(root: str, name: str, writer: int, slices: int, marker: Path) -
             wait_until(lambda: dataset.head != seen)
         return real(*args)
 
-    with mock.patch.object(finalise, "finalise_tasks", plan), mock.patch.object(data_input, "PART_BYTES", 16):
+    with mock.patch.object(finalise, "finalise_tasks", plan), mock.patch.object(parts, "PART_BYTES", 16):
         return dataset.write(table), rounds
 
 
@@ -190,6 +190,6 @@ def write_until_killed(root: str, name: str, writer: int, nth: int, log: Path) -
     dataset = fm.Lake(LocalStore(root, MortalFileSystem(nth)))[name]
     for number in itertools.count(len(said.numbers())):
         table = pa.concat_tables([row(writer, number)] * (1 + number % 3))
-        with mock.patch.object(data_input, "PART_BYTES", 16):
+        with mock.patch.object(parts, "PART_BYTES", 16):
             dataset.write(table, source=f"writer {writer}", state=str(number))
         said.add(number)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import floodmark as fm
 from faults.recording import HastyFileSystem
 from floodmark.errors import CommitConflict
-from floodmark.ledger import data_input
+from floodmark.ledger import parts
 from floodmark.rows import buckets, fold, key_index, key_index_loader
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
@@ -40,7 +40,7 @@ extras = st.sampled_from([None, "x", ""])
 
 # Parts of few rows, slices of few keys, segments of few entries: what large batches come to.
 SCATTERED = [
-    (data_input, "PART_BYTES", 100),
+    (parts, "PART_BYTES", 100),
     (buckets.group_buckets, "__defaults__", (100,)),
     (key_index_loader, "GROUP_ROWS", 3),
     (key_index, "FAN_IN", 2),

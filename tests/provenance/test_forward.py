@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
+from floodmark.provenance.forward import forward
 from floodmark.provenance.tree import build_forward_tree, render_lines
-from floodmark.provenance.why import forward
 from transforms.worlds import MAP, in_this_process, make_world
 
 

@@ -13,9 +13,10 @@ from random import Random
 
 import pytest
 
+from floodmark.provenance.forward import forward
 from floodmark.provenance.replay import replay
 from floodmark.provenance.transactions import OpenedDatasets
-from floodmark.provenance.why import ProvenanceTracer, forward
+from floodmark.provenance.why import ProvenanceTracer
 from profiles import IN_FULL, SEED, sample
 from provenance.naive import OFFSET, Naive, disturb, made_of, memory_world, write_some
 from transforms.worlds import CASES, MOVING_GROUPS, TWO_OUTPUTS, Case, World, in_this_process

@@ -17,7 +17,7 @@ from floodmark.rows import key_index
 from floodmark.rows.key_entries import NO_ROW, IndexDelta, IndexRecords, store_delta, write_delta
 from floodmark.rows.key_index import KeyIndex, empty_index, open_index
 from floodmark.rows.key_index_files import KeyIndexFiles, KeyIndexShape, decode_index
-from floodmark.storage import sorted_runs
+from floodmark.storage import run_lookup, sorted_runs
 from floodmark.storage.arrays import Hashes
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import CountingStore, MemoryStore
@@ -173,13 +173,13 @@ def test_merge_takes_about_a_chunk_at_a_time(monkeypatch, tmp_path):
     set_limit(monkeypatch, "tiers.fan_out", 2)
     index, naive = new_index(LocalStore(tmp_path)), Naive()
     sizes: list[int] = []
-    real = sorted_runs.newest
+    real = run_lookup.newest
 
     def counted(parts, order):
-        sizes.append(sum(map(sorted_runs.entry_count, parts)))
+        sizes.append(sum(map(run_lookup.entry_count, parts)))
         return real(parts, order)
 
-    monkeypatch.setattr(sorted_runs, "newest", counted)
+    monkeypatch.setattr(run_lookup, "newest", counted)
     for number in range(2):
         records = [(ADD, key) for key in pairs(spread(2500, seed=number))]
         index = index.extended((number, BLOCK), naive.end + 2500, additions(index, records, naive, cut=2**63))

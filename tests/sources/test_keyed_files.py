@@ -14,7 +14,7 @@ import pytest
 import floodmark as fm
 from faults.recording import HastyFileSystem
 from floodmark.errors import CodeLocation, UnreadableFile
-from floodmark.ledger import data_input, staging, text_files
+from floodmark.ledger import parts, staging, text_files
 from floodmark.rows import buckets
 from floodmark.sources.files import FilesReport, IngestFiles
 from floodmark.storage.local import LocalStore
@@ -334,7 +334,7 @@ def test_random_deliveries_give_the_rows_of_the_files_in_order(tmp_path, monkeyp
     """Also with parts, buckets and slices of a few rows, as large files have them."""
     if scattered:
         monkeypatch.setattr(text_files, "_BLOCK", 24)
-        for module in (staging, data_input):
+        for module in (staging, parts):
             monkeypatch.setattr(module, "PART_BYTES", 1)
         monkeypatch.setattr(buckets.group_buckets, "__defaults__", (100,))
     chance = Random(f"{seed} {scattered}")

@@ -18,6 +18,7 @@ from floodmark.storage.arrays import BEFORE, UP_TO, is_group_start, stable_order
 from floodmark.storage.document import DamagedDocument
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from floodmark.storage.run_lookup import entries_between, entry_count, find, find_all, merge, newest
 from floodmark.storage.sorted_runs import (
     END_OF_HASHES,
     PAGE_ROWS,
@@ -26,12 +27,6 @@ from floodmark.storage.sorted_runs import (
     RunFiles,
     RunSpec,
     SortedRun,
-    entries_between,
-    entry_count,
-    find,
-    find_all,
-    merge,
-    newest,
     open_run,
     write_run,
 )

@@ -18,7 +18,8 @@ from floodmark.functions.failures import FAILURE_FIELDS, empty_failed_keys, fail
 from floodmark.lake import Lake
 from floodmark.storage.arrays import I64, Hashes
 from floodmark.transforms.changelist import EVERYTHING, Changelist, Choice, build_changelist
-from floodmark.transforms.chunks import Chunk, read_chunks
+from floodmark.transforms.chunk_reader import read_chunks
+from floodmark.transforms.chunks import Chunk
 from floodmark.transforms.key_resolution import resolve_shape
 from floodmark.transforms.specs import InputSpec, as_input, snapshot_inputs
 from floodmark.transforms.work_planner import plan_key_units

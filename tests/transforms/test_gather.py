@@ -15,7 +15,8 @@ from floodmark.derive.row_search import choose_search
 from floodmark.errors import InputMoved
 from floodmark.storage.memory import MemoryStore
 from floodmark.transforms import work_planner, work_units
-from floodmark.transforms.chunks import Chunk, read_chunks
+from floodmark.transforms.chunk_reader import read_chunks
+from floodmark.transforms.chunks import Chunk
 from floodmark.transforms.specs import InputSpec, Required
 from floodmark.transforms.work_planner import plan_key_units, plan_map_units, plan_stale_map_units
 from floodmark.transforms.work_units import KeysUnit, RangeUnit, ScratchDir

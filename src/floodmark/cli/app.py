@@ -11,6 +11,7 @@ import click
 from floodmark.cli import (
     backups,
     checkpoints,
+    checks,
     columns,
     datasets,
     ingest,
@@ -90,8 +91,8 @@ for _verb in (
     records.delete,
     maintenance.fold,
     maintenance.gc,
-    maintenance.verify,
-    maintenance.doctor,
+    checks.verify,
+    checks.doctor,
     backups.backup,
     backups.restore,
     maintenance.purge,

@@ -46,8 +46,9 @@ from floodmark.ledger.commit import (
     unchanged_commit,
 )
 from floodmark.ledger.create import derived_layout
-from floodmark.ledger.data_input import PART_BYTES, Incoming, SparkData, StreamData, TableData
+from floodmark.ledger.data_input import Incoming, SparkData, StreamData, TableData
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.parts import PART_BYTES
 from floodmark.ledger.schema import Layout, layout_from_odf, quote_name, vocabulary
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.staging import FEW_CORES, incoming_schema, thread_runner

@@ -33,8 +33,9 @@ from floodmark.ledger.commit import (
     read_commit,
     unchanged_commit,
 )
-from floodmark.ledger.data_input import Incoming, Part, SlicePart, TableData
+from floodmark.ledger.data_input import Incoming, TableData
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.parts import Part, SlicePart
 from floodmark.ledger.schema import Layout, derive_layout, row_group_size_of, rows_per_group, vocabulary
 from floodmark.ledger.snapshot import Snapshot, load_snapshot
 from floodmark.ledger.staging import StagedParts, discard_remote, incoming_schema, stage

@@ -76,7 +76,11 @@ STATES = pa.schema(
 )
 
 
-_EMPTY = {"slices": SLICES.empty_table(), "states": STATES.empty_table(), "erased": ERASED.empty_table()}
+# `Schema.empty_table` would import pandas, and this module is imported by a run that has nothing to do.
+_EMPTY = {
+    name: pa.Table.from_batches([], schema)
+    for name, schema in (("slices", SLICES), ("states", STATES), ("erased", ERASED))
+}
 _TABLES = tuple(_EMPTY)
 
 

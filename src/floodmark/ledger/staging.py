@@ -19,22 +19,17 @@ from floodmark.engine.run import run_in_threads, run_on_spark
 from floodmark.engine.session import Runtime
 from floodmark.errors import StorageError, TypeMismatch
 from floodmark.ledger.casting import check_columns
-from floodmark.ledger.data_input import (
+from floodmark.ledger.data_input import FileData, Format, Incoming, SparkData, StreamData, TableData
+from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.parts import (
     PART_BYTES,
-    FileData,
-    Format,
-    Incoming,
     ParquetPart,
     Part,
-    SparkData,
-    StreamData,
-    TableData,
     parquet_parts,
     parquet_schema,
     table_parts,
     with_constants,
 )
-from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout, quote_name
 from floodmark.ledger.text_files import guess_columns, guess_hive_types, hive_row, read_text
 from floodmark.ledger.types import arrow_schema, optional_columns, spark_schema

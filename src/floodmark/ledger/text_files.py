@@ -21,7 +21,8 @@ import pyarrow.json as pa_json
 
 from floodmark.errors import FloodmarkError, UnreadableFile
 from floodmark.ledger.casting import check_columns, check_unique_names
-from floodmark.ledger.data_input import FileData, Format, HiveValues, unreadable_file
+from floodmark.ledger.data_input import FileData, Format, HiveValues
+from floodmark.ledger.parts import unreadable_file
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.text_values import DoesNotFit, can_parse, first_misfit, guess_types, parse
 

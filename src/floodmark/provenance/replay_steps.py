@@ -34,7 +34,7 @@ from floodmark.provenance.transactions import OpenedDataset, OpenedDatasets, Tra
 from floodmark.rows import row_hash
 from floodmark.storage.scratch import staging_area
 from floodmark.transforms.batch_transform import BatchTransform
-from floodmark.transforms.chunks import read_chunks
+from floodmark.transforms.chunk_reader import read_chunks
 from floodmark.transforms.commit import StepDeclaration, unpack_hashes
 from floodmark.transforms.datatable_transform import DatatableTransform
 from floodmark.transforms.failed_keys import failed_column

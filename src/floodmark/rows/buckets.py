@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from floodmark.errors import DuplicateKeys, StorageError
-from floodmark.ledger.data_input import PART_BYTES, Part
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.parts import PART_BYTES, Part
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.strategy import Strategy
 from floodmark.rows.classify import Batch, make_batch

@@ -16,7 +16,7 @@ from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage import document
 from floodmark.storage.arrays import I64, U64, Hashes, Mask, is_group_start, stable_order
 from floodmark.storage.document import DamagedDocument, Document
-from floodmark.storage.memory_folder import Folder
+from floodmark.storage.scratch import Folder
 from floodmark.storage.sorted_runs import Columns, RunFile, RunSpec, write_run
 
 _KEY = ("key_high", "key_low")

@@ -35,9 +35,9 @@ from floodmark.rows.key_index_files import (
     KeySegment,
     encode_index,
 )
-from floodmark.storage import sorted_runs, tiers
+from floodmark.storage import run_lookup, tiers
 from floodmark.storage.arrays import I64, Hashes, is_group_start
-from floodmark.storage.sorted_runs import END_OF_HASHES, Columns, LookupCounts, RunFile, RunSpec, write_run
+from floodmark.storage.sorted_runs import END_OF_HASHES, Columns, LookupCounts, RunFile, RunSpec, SortedRun, write_run
 from floodmark.storage.tiers import Tiers
 
 NEWEST = "newest"
@@ -97,21 +97,21 @@ class KeyIndex:
         """The current row of each key. `lookup_keys` are the hashes of the declared prefix, if there is one."""
         if (lookup_keys is not None) != self.manifest.shape.has_prefix:
             raise ValueError("give hashes of the lookup prefix if, and only if, a prefix is declared")
-        found = sorted_runs.find(self.files, self._runs(), order_columns(keys, lookup_keys), self._spec)
+        found = run_lookup.find(self.files, self._runs(), order_columns(keys, lookup_keys), self._spec)
         offset = np.where(found.seen, found.values["offset"], NO_ROW)
         return KeyMatches(offset, Hashes(found.values["row_high"], found.values["row_low"]), found.seen)
 
     def find_prefix(self, prefixes: Hashes) -> tuple[I64, KeyEntries]:
         """All current rows of each prefix: ascending positions in `prefixes`, and the entries."""
-        which, parts = sorted_runs.find_all(self.files, self._runs(), [prefixes.high, prefixes.low])
+        which, parts = run_lookup.find_all(self.files, self._runs(), [prefixes.high, prefixes.low])
         return _live_of_each(which, parts) if parts else (which, self._nothing())
 
     def live_between(self, low: int = 0, high: int = END_OF_HASHES) -> KeyEntries:
         """All current rows with the high half of their (lookup or key) hash in [low, high), sorted by hash."""
-        parts = sorted_runs.entries_between(self.files, self._runs(), low, high)
+        parts = run_lookup.entries_between(self.files, self._runs(), low, high)
         if not parts:
             return self._nothing()
-        entries = KeyEntries.of(sorted_runs.newest(parts, self._spec.order))
+        entries = KeyEntries.of(run_lookup.newest(parts, self._spec.order))
         return entries.take(entries.is_live)
 
     def dead(self, end: int | None = None) -> I64:
@@ -172,7 +172,7 @@ class KeyIndex:
         """Read every byte of every file. Raises `BadIndex` if one has changed."""
         for segment in self._segments():
             for file in segment.runs:
-                self.files.ask(file, partial(sorted_runs.SortedRun.slice, start=0, end=file.entries))
+                self.files.ask(file, partial(SortedRun.slice, start=0, end=file.entries))
             for dead in segment.dead:
                 self.files.dead(dead).check()
 
@@ -293,10 +293,10 @@ def _merged(files: KeyIndexFiles, spec: RunSpec, segments: Sequence[KeySegment],
     stem = f"{start:012d}-{end:012d}"
     runs, kills = [], []
     with files.staging_folder() as folder:
-        for columns in sorted_runs.merge(files, [s.runs for s in segments], spec.order, CHUNK_ENTRIES):
+        for columns in run_lookup.merge(files, [s.runs for s in segments], spec.order, CHUNK_ENTRIES):
             # An entry of a key without a row hides older entries of the key. The oldest segment needs no such entries.
             needed = _live(columns) if is_oldest else columns
-            if sorted_runs.entry_count(needed):
+            if run_lookup.entry_count(needed):
                 runs.append(write_run(folder, spec, stem, needed))
                 files.put(folder, [runs[-1].name])
         parts = [files.dead(file).kills() for s in segments for file in s.dead]

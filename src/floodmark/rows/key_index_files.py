@@ -17,8 +17,7 @@ from floodmark.rows.key_entries import KillsFile, OpenKills, open_kills
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
 from floodmark.storage.file_cache import map_file
-from floodmark.storage.memory_folder import Folder, MemoryFolder
-from floodmark.storage.scratch import TemporaryFolder, staging_area
+from floodmark.storage.scratch import Folder, MemoryFolder, TemporaryFolder, staging_area
 from floodmark.storage.sorted_runs import RunFile, RunFiles, SortedRun
 from floodmark.storage.tiers import RetiredFiles
 

@@ -26,8 +26,9 @@ from floodmark.ledger.commit import (
     plan_blocks,
     publish,
 )
-from floodmark.ledger.data_input import PART_BYTES, Incoming, SparkData
+from floodmark.ledger.data_input import Incoming, SparkData
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.parts import PART_BYTES
 from floodmark.ledger.schema import Layout, row_group_size_of
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.staging import StagedParts, incoming_schema, stage, thread_runner, with_typed_columns

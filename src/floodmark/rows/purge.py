@@ -26,8 +26,8 @@ from floodmark.ledger.block_attributes import BatchTally, carried_attributes, pu
 from floodmark.ledger.casting import cast_columns
 from floodmark.ledger.commit import PlannedBlock, data_events, empty_event, plan_blocks, publish
 from floodmark.ledger.create import refuse_derivative
-from floodmark.ledger.data_input import PART_BYTES
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.parts import PART_BYTES
 from floodmark.ledger.scan import Scan
 from floodmark.ledger.schema import row_group_size_of
 from floodmark.ledger.selection import purge_end, select

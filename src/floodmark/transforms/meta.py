@@ -20,7 +20,7 @@ from floodmark.errors import BadStep, DerivationError, OutputTaken
 from floodmark.functions import failures as failures_of
 from floodmark.functions.failures import empty_failed_keys
 from floodmark.ledger.objects import DatasetObjects
-from floodmark.storage import sorted_runs
+from floodmark.storage import run_lookup
 from floodmark.storage.arrays import I64, Hashes, Mask
 from floodmark.storage.scratch import explain_write_errors, staging_area
 from floodmark.storage.tiers import Tiers, retire
@@ -211,7 +211,7 @@ class TransformMeta:
         names = pa.array([self.manifest.runs[n].id or None for n in numbers], pa.string())
         parts = []
         files, most = entry_files(self.objects), self.tiers.file_entries
-        for some in sorted_runs.merge(files, self.manifest.segments, SPEC.order, most):
+        for some in run_lookup.merge(files, self.manifest.segments, SPEC.order, most):
             run = names.take(pa.array(np.searchsorted(np.array(numbers, np.uint32), some["run"])))
             columns = [
                 pa.array(some["high"]),
@@ -365,8 +365,8 @@ class TransformMeta:
             )
         return failed_keys.keys_schema(failures.schema)
 
-    def _look_up(self, hashes: Hashes) -> sorted_runs.RunLookup:
-        return sorted_runs.find(entry_files(self.objects), self.manifest.segments, [hashes.high, hashes.low], SPEC)
+    def _look_up(self, hashes: Hashes) -> run_lookup.RunLookup:
+        return run_lookup.find(entry_files(self.objects), self.manifest.segments, [hashes.high, hashes.low], SPEC)
 
     def _never_seen(self, base: MetaManifest, done: Hashes) -> int:
         if not base.segments:

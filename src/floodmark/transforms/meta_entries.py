@@ -26,7 +26,8 @@ from floodmark.errors import BadId, BadMeta, ObjectNotFound
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.position import BEFORE_ALL, Position
 from floodmark.storage.arrays import Hashes
-from floodmark.storage.sorted_runs import Columns, RunFile, RunFiles, RunSpec, entry_count, merge, write_run
+from floodmark.storage.run_lookup import entry_count, merge
+from floodmark.storage.sorted_runs import Columns, RunFile, RunFiles, RunSpec, write_run
 from floodmark.storage.tiers import RetiredFiles, Tiers
 from floodmark.transforms.failed_keys import FailedFile
 

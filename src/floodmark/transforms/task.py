@@ -78,7 +78,7 @@ class TransformWork:
     seen: SeenColumns = ()  # the columns seen so far, of outputs whose columns are not all known
 
     def chunks(self, unit: Unit, chunk_size: int) -> Iterator[Chunk]:
-        from floodmark.transforms.chunks import read_chunks
+        from floodmark.transforms.chunk_reader import read_chunks
 
         return read_chunks(cast("RangeUnit | KeysUnit", unit), self.shape, self.inputs, chunk_size, self.checked)
 

@@ -26,7 +26,8 @@ from floodmark.engine.session import Runtime
 from floodmark.errors import CommitConflict
 from floodmark.ledger.append import WriteResult
 from floodmark.ledger.commit import Commit
-from floodmark.ledger.data_input import PART_BYTES, SparkData, StreamData, TableData
+from floodmark.ledger.data_input import SparkData, StreamData, TableData
+from floodmark.ledger.parts import PART_BYTES
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.staging import discard_remote, stage
 from floodmark.ledger.strategy import Strategy

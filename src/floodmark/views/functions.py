@@ -29,8 +29,9 @@ from floodmark.errors import BadMeta, ObjectNotFound
 from floodmark.functions.udf import Udf
 from floodmark.ledger import names
 from floodmark.ledger.create import dataset_objects
-from floodmark.ledger.data_input import Part, SparkData, StreamData, TableData
+from floodmark.ledger.data_input import SparkData, StreamData, TableData
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.ledger.parts import Part
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.snapshot import Snapshot, load_snapshot
 from floodmark.ledger.staging import incoming_schema, stage
