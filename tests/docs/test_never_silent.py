@@ -462,6 +462,17 @@ def _(world: World) -> Any:
     return found
 
 
+@case("File emptied")
+def _(world: World) -> Any:
+    world.pipeline()
+    world.file("visits/b.csv", "shop,n\nRome,5\n")
+    world.run_again("ingest_visits")
+    world.file("visits/b.csv", "")
+    found = world.run_again("ingest_visits")
+    assert world.lake["visits"].count() == 2
+    return found
+
+
 @case("Replaced by a later file")
 def _(world: World) -> Any:
     world.pipeline()

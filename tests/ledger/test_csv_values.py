@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floodmark as fm
-from floodmark.errors import UnreadableFile
+from floodmark.errors import MissingColumns, UnknownColumns, UnreadableFile
 from floodmark.ledger import text_files
 from floodmark.storage.memory import MemoryStore
 from ledger.worlds import untouched
@@ -301,6 +301,30 @@ def test_json_value_that_is_no_such_time_is_refused(lake: fm.Lake, tmp_path: Pat
     with pytest.raises(UnreadableFile, match=r"line 3|changed from string to number"):
         made.write(tmp_path / "a.json")
     assert made.count() == 0
+
+
+@pytest.mark.parametrize("schema", [None, {"v": "string"}])
+def test_json_column_of_numbers_and_text_is_refused_with_what_helps(lake: fm.Lake, tmp_path: Path, schema: Any):
+    (tmp_path / "a.json").write_text('{"v": "01"}\n{"v": 7}\n')
+    made = lake.create("t", schema=schema)
+    with pytest.raises(UnreadableFile, match="changed from string to number") as refused:
+        made.write(tmp_path / "a.json")
+    assert "all in quotes" in refused.value.hint
+    (tmp_path / "a.json").write_text('{"v": "01"}\n{"v": "7"}\n')
+    made.write(tmp_path / "a.json")
+    assert made.to_arrow()["v"].to_pylist() == ["01", "7"]
+
+
+def test_files_of_a_new_dataset_with_other_columns_are_refused_with_what_helps(lake: fm.Lake, tmp_path: Path):
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    (tmp_path / "b.csv").write_text("n,more\n2,x\n")
+    with pytest.raises(UnknownColumns, match="'more'") as refused:
+        lake.create("t").write(tmp_path)
+    assert refused.value.hint == "drop it, or create the dataset with schema=, which has the columns of all files"
+    made = lake.create("u", schema="n bigint, more string")
+    with pytest.raises(MissingColumns, match=r"a\.csv lacks columns of the dataset: 'more'"):
+        made.write(tmp_path)
+    made.write(tmp_path / "b.csv")
 
 
 def test_empty_text_is_no_path(lake: fm.Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

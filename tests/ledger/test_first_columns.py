@@ -142,6 +142,12 @@ def test_text_may_have_every_type_of_a_dataset(lake: fm.Lake) -> None:
     assert lake.create("s", schema=spark).schema.types == schema.types[:4]  # type: ignore[union-attr]
 
 
+def test_text_may_have_the_names_of_arrow(lake: fm.Lake) -> None:
+    schema = lake.create("d", schema="a int64, b timestamp[us], c array<float64>, d float").schema
+    assert schema is not None
+    assert schema.types == [pa.int64(), pa.timestamp("us"), pa.list_(pa.float64()), pa.float32()]
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [

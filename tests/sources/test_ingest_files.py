@@ -128,6 +128,24 @@ def test_file_that_is_gone_keeps_its_rows_and_is_reported_once(lake, put, tmp_pa
     assert ids(lake) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("merge", ["append", "ledger", "snapshot"])
+def test_file_that_became_empty_keeps_its_rows_and_is_reported_once(lake, put, tmp_path, merge):
+    put("a.csv", 1)
+    emptied = put("b.csv", 1, 2)
+    declared = fm.DatasetSpec("orders", key=None if merge == "append" else "id", merge=merge)
+    step = source(tmp_path, "*.csv", declared=declared)
+    step.run(lake)
+    before = ids(lake)
+    emptied.write_text("")
+    assert step.plan(lake).files.notes == ["1 file empty now, its rows stay: b.csv"]
+    report = step.run(lake)
+    assert (report.nothing, report.notes) == (True, ["1 file empty now, its rows stay: b.csv"])
+    assert step.run(lake).files.is_empty
+    put("b.csv", 1, 2)
+    assert step.run(lake).files.repeated == ("b.csv",)
+    assert ids(lake) == before
+
+
 def test_file_like_one_that_went_in_an_earlier_run_is_new(lake, put, tmp_path):
     """People archive an inbox after each load, and two days may have the same content."""
     put("monday.csv", 10).unlink(missing_ok=False)

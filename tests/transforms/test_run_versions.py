@@ -291,6 +291,26 @@ def test_new_version_that_drops_a_column_keeps_it_as_null_and_says_so(world: Wor
     assert newest.outcome == "same"
 
 
+@pytest.mark.parametrize("kind", [fm.BatchTransform, fm.DatatableTransform])
+def test_version_that_comes_back_after_a_renamed_column_goes_on_and_can_be_replayed(kind: Any, tmp_path: Path) -> None:
+    world = make_world(MAP, tmp_path)
+    world.write("a", (1, 1), (2, 2))
+
+    def of(column: str) -> Any:
+        function = lambda a: pa.table({"id": a["id"], column: a["v"]})  # noqa: E731 -- closes over the column
+        return kind(function, ["a"], [fm.OutputSpec("out", key=["id"])], name="step", version=column)
+
+    for column in ("w", "x", "w", "y", "w"):
+        of(column).run(world.lake)
+    world.write("a", (3, 3))
+    of("w").run(world.lake)
+
+    assert world.shown("w") == {1: 1, 2: 2, 3: 3}
+    assert world.shown("x") == world.shown("y") == {1: None, 2: None, 3: None}
+    outcomes = [one.outcome for one in replay(world.lake, ["out"], [of("w")])]
+    assert outcomes == ["same", "code not available", "same", "code not available", "same", "same"]
+
+
 def test_same_version_that_drops_a_column_is_refused(world: World) -> None:
     def less(rows: pa.Table) -> pa.Table:
         return pa.table({"id": rows["id"]})

@@ -20,7 +20,7 @@ import pyarrow as pa
 from floodmark.chain.events import DatasetKind, MetadataEvent, SetDataSchema, SetVocab, SourceState
 from floodmark.engine.progress import Progress
 from floodmark.engine.session import Runtime
-from floodmark.errors import CommitConflict, NothingToWrite, ReadOnlyDataset
+from floodmark.errors import CommitConflict, NothingToWrite, ReadOnlyDataset, UnknownColumns
 from floodmark.ledger.block_attributes import BatchTally, tally_attributes
 from floodmark.ledger.casting import conform_columns
 from floodmark.ledger.commit import (
@@ -75,6 +75,12 @@ class Write(ABC):
         with staging_area(snapshot.objects.store) as folder:
             try:
                 return self._run(snapshot, folder)
+            except UnknownColumns as error:
+                if snapshot.layout is not None or "evolve" not in error.hint:
+                    raise
+                # A dataset without columns cannot be evolved: another file of this write has decided them.
+                hint = "drop it, or create the dataset with schema=, which has the columns of all files"
+                raise UnknownColumns(error.message, hint=hint, columns=error.columns) from error
             finally:
                 discard_remote(snapshot.objects, folder)
 

@@ -1,8 +1,12 @@
-"""Schemas as Spark writes them in text: "id int, tags array<string>, price decimal(10,2) not null"."""
+"""Schemas as Spark writes them in text: "id int, tags array<string>, price decimal(10,2) not null".
+
+Arrow's names of types are understood, too: where both have a name, Spark's meaning counts.
+"""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -144,6 +148,8 @@ class _Reader:
             return pa.string()
         if name in _SIMPLE:
             return _SIMPLE[name]
+        with suppress(ValueError):
+            return pa.type_for_alias(name)  # Arrow's names, such as int64
         raise not_a_type(column, self.tokens[self.at - 1])
 
     def _word(self) -> str:

@@ -68,7 +68,14 @@ def _read(path: Path, format: Format, rows: Callable[[Any], Iterator[Any]]) -> I
     except (OSError, ValueError, pa.ArrowKeyError, pa.ArrowNotImplementedError) as error:
         if format == "json" and "changed from object to array" in str(error):
             error = ValueError("it contains a JSON array; write one object per line")
+        if _MIXED.search(str(error)):
+            hint = "write all values of this column alike, for example all in quotes (nothing was written)"
+            raise UnreadableFile(f"{path} cannot be read as JSON: {error}", hint=hint, path=str(path)) from error
         raise unreadable_file(str(path), error, format.upper()) from error
+
+
+_MIXED = re.compile(r"Column\(.*\) changed from \w+ to \w+")
+"""Arrow's message about a column with numbers and text. No schema helps: Arrow does not read one as the other."""
 
 
 def _refused(where: str, path: Path, column: str, value: object, data_type: pa.DataType) -> UnreadableFile:

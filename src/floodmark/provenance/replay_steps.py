@@ -251,7 +251,7 @@ class KeysReplay:
             if n == number and self.layout is not None:
                 own = strategy_of(self.output.snapshot.state).key
                 vocab, time = self.layout.vocab, self.layout.event_time
-                absent = frozenset(declared.absent.get(spec.name, ()))
+                absent = frozenset(declared.absent.get(spec.name, ())) & frozenset(self.layout.data.names)
                 shape = replace(shape, key=own, layout=self.layout, event_time=time, vocab=vocab, absent=absent)
             found.append(shape)
         return tuple(found)
@@ -294,6 +294,9 @@ class _DatatableReplay:
         several = list(returned) if isinstance(returned, tuple | list) else [returned]
         one = several[step.output_names.index(self.output.name)]
         table = one.toArrow() if hasattr(one, "toArrow") else to_table(one, step.name, self.output.name).table
+        for field in self.layout.data:  # columns that the function does not return are null
+            if field.name not in table.column_names:
+                table = table.append_column(field.with_nullable(True), pa.nulls(table.num_rows, field.type))
         rows = read_all_rows_after(self.output, self.transaction, self.layout)
         again = fit_rows(table, self.layout, f"the current result of step {step.name!r}").cast(rows.schema)
         return rows.num_rows, compare(rows, again, strategy_of(self.output.snapshot.state).key)

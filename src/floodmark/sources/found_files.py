@@ -32,6 +32,8 @@ class FileChanges:
     """Files that were written again with the same content."""
     vanished: tuple[str, ...] = ()
     """Files that are gone. Their rows stay."""
+    emptied: tuple[str, ...] = ()
+    """Files that became empty in a dataset whose rows no file takes back. Their rows stay."""
 
     @property
     def to_read(self) -> tuple[str, ...]:
@@ -57,6 +59,9 @@ class FileChanges:
         if self.vanished:
             whose = "its" if len(self.vanished) == 1 else "their"
             notes.append(f"{_files(self.vanished)} gone, {whose} rows stay: {list_names(self.vanished)}")
+        if self.emptied:
+            whose = "its" if len(self.emptied) == 1 else "their"
+            notes.append(f"{_files(self.emptied)} empty now, {whose} rows stay: {list_names(self.emptied)}")
         return notes
 
 
@@ -158,13 +163,17 @@ def find_changes(log: FileLog, search: FileSearch) -> FileChanges:
     present = {file.name for file in files}
     missing = [name for name in log.taken if name not in present and name not in log.gone and patterns.is_gone(name)]
     left = {log.taken[name].sha256: name for name in sorted(missing, reverse=True)}
-    found: dict[str, list[str]] = {"new": [], "changed": [], "returned": [], "repeated": []}
+    found: dict[str, list[str]] = {"new": [], "changed": [], "returned": [], "repeated": [], "emptied": []}
     renamed: list[tuple[str, str]] = []
     unknown: list[SourceFile] = []
     for file in files:
         before = log.seen.get(file.name)
         sha256 = log.hash_of(file)
-        if file.name in log.empty or (log.seen[file.name].size == 0 and not has_rows(log, file, search.follows_keys)):
+        if file.name in log.empty:
+            continue
+        if log.seen[file.name].size == 0 and not has_rows(log, file, search.follows_keys):
+            if file.name in log.taken and (before is None or before.size > 0):  # later runs do not report it again
+                found["emptied"].append(file.name)
             continue
         if file.name in log.taken and not log.is_taken(file.name, sha256):
             found["changed"].append(file.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -386,12 +387,30 @@ class StepDeclaration(CommitNote):
         return StepDeclaration(step, version, list(shape.names), inputs, shape.kind, kept, absent)
 
     def put_in(self, objects: DatasetObjects) -> None:
-        objects.store.put_if_absent(_declaration_key(objects, self.version), self.to_bytes())
+        """Store it. A version that comes back may have more columns absent: then both declarations are kept."""
+        key = _declaration_key(objects, self.version)
+        if self.absent:
+            text = json.dumps(self.absent, sort_keys=True)
+            key = f"{key}-{hashlib.sha3_256(text.encode()).hexdigest()[:32]}"
+        objects.store.put_if_absent(key, self.to_bytes())
 
     @staticmethod
     def named(objects: DatasetObjects, version: str) -> StepDeclaration | None:
-        """The declaration of a version of the step that an output has; None if it has none."""
-        return _read(objects, _declaration_key(objects, version), StepDeclaration)
+        """The declaration of a version of the step that an output has; None if it has none.
+
+        Its absent columns are those that it ever did not return.
+        """
+        first = _declaration_key(objects, version)
+        keys = [info.key for info in objects.store.list(f"{objects.folder}/info/transform/declared")]
+        of_version = [key for key in sorted(keys) if key.startswith(first)]
+        found = [one for key in of_version if (one := _read(objects, key, StepDeclaration)) is not None]
+        if not found:
+            return None
+        absent: dict[str, set[str]] = {}
+        for one in found:
+            for output, names in one.absent.items():
+                absent.setdefault(output, set()).update(names)
+        return replace(found[0], absent={output: sorted(names) for output, names in absent.items()})
 
     @staticmethod
     def all_of(objects: DatasetObjects) -> list[StepDeclaration]:
