@@ -9,7 +9,7 @@ LIMITS = {
     "apply.held_bytes": "floodmark.transforms.task.HELD_BYTES",
     "apply.traces": "floodmark.transforms.task._TRACES",
     "arrays.many": "floodmark.storage.arrays._MANY",
-    "attempt.few_records": "floodmark.views.attempt.FEW_RECORDS",
+    "attempt.few_records": "floodmark.views.snapshot.FEW_RECORDS",
     "beside.batch_rows": "floodmark.ledger.side_columns.BATCH_ROWS",
     "buckets.part_bytes": "floodmark.rows.buckets.PART_BYTES",
     "bundles.bundle_pieces": "floodmark.timeline.bundles.BUNDLE_PIECES",

@@ -37,7 +37,7 @@ from floodmark.views.stored_definition import StoredView, require_stored_view
 
 if TYPE_CHECKING:
     from floodmark.functions.udf import Udf
-    from floodmark.views.delta_rules import OperatorRule
+    from floodmark.views.explanation import Explanation
     from floodmark.views.plan import RefreshPlan, RefreshReport
 
 P = ParamSpec("P")
@@ -157,12 +157,15 @@ class View(Dataset):
         """The columns of the groups or join keys; empty if the view is refreshed as a whole."""
         return self.analysis.t
 
-    def explain(self) -> OperatorRule | None:
-        """The query as a tree, with the rule by which changes are carried through each operator; `print` it.
+    def explain(self) -> Explanation:
+        """The query as a tree: the rule by which each operator is maintained, and what the last refresh did there.
 
-        None if the view is refreshed by changed records, groups or join keys as a whole, without a rule per operator.
+        `print` it, or use its parts. Reads no data and starts no Spark.
         """
-        return self.analysis.rules
+        from floodmark.views.explanation import explain
+        from floodmark.views.snapshot import read_note
+
+        return explain(self.name, self.analysis, read_note(self.name, self.snapshot()))
 
     @property
     def inputs(self) -> tuple[str, ...]:

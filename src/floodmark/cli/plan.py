@@ -250,6 +250,8 @@ def _refresh_text(plan: RefreshPlan) -> str:
         return f"everything to be computed, because {plan.stale}"
     if plan.why is not None:
         return f"everything to be computed: {plan.moved}, and {plan.why}"
+    if plan.kind == "changes" and plan.records:
+        return f"changes to be carried through the query: {plan.moved}"
     if not plan.keys:  # unknown until the query is analysed again, or only the watermark moved
         return f"to be refreshed: {plan.moved}"
     return f"{output.format_count(plan.keys, _NOUNS[plan.kind])} to be computed: {plan.moved}"

@@ -189,14 +189,15 @@ def _list(call: Invocation, lake: Lake) -> None:
 def _describe(call: Invocation, lake: Lake, one: View) -> None:
     standing = ViewState.of(lake, one.name)
     if call.as_json:
-        output.emit(lake=lake.store.url, **_view_fields(one), **asdict(standing))
+        output.emit(lake=lake.store.url, **_view_fields(one), **asdict(standing), explained=one.explain().to_json())
         return
     click.echo(f"{one.name}: {targets.describe_refresh(one)}")
+    if one.definition.description is not None:
+        click.echo(escape_control_characters(one.definition.description))
     for line in one.definition.shown_query.strip().splitlines():
         click.echo(f"  {escape_control_characters(line)}")
-    if (rules := one.explain()) is not None:
-        for line in rules.lines():
-            click.echo(escape_control_characters(line))
+    for line in one.explain().lines():
+        click.echo(escape_control_characters(line))
     behind = f" ({output.format_count(standing.behind, 'new record')})" if standing.behind else ""
     click.echo(f"{standing.state}{behind}")
 

@@ -40,18 +40,14 @@ from floodmark.views.changed_rows import (
 from floodmark.views.commit import ViewPublisher
 from floodmark.views.definition import UdfColumn, resolve_udf
 from floodmark.views.evaluator import Evaluator, IsolatedSession, convert_refresh_errors, empty_result
+from floodmark.views.explanation import RefreshWork, TableRead
 from floodmark.views.functions import ComputedResult, Failures, FunctionColumns
 from floodmark.views.plan import RefreshReport
 from floodmark.views.snapshot import ViewNote, ViewSnapshot
 from floodmark.views.sources import ViewInputSnapshot
 
-MAX_NEW_FRACTION = 0.5
-"""If more than this fraction of an input's rows is new, a refresh of the whole view is faster than finding keys."""
-
-FEW_RECORDS = 10_000
-"""Up to this many new records, finding the changed keys is always faster."""
-
 _MS = 10**6
+_NO_WORK = RefreshWork()
 _log = logging.getLogger(__name__)
 
 
@@ -105,11 +101,7 @@ class RefreshAttempt:
             return self.view_snapshot.stale
         if any(int(o) < s.purged_before for s in self.view_snapshot.sources for o in self._failures.offsets[:1]):
             return "a purge carried rows whose function failed, and it is not known where"
-        for source in self.view_snapshot.moved:
-            new, rows = _new_records(self.view_snapshot, source), source.given.live_rows
-            if new > max(FEW_RECORDS, MAX_NEW_FRACTION * rows):
-                return f"most rows of {source.name!r} are new"
-        return None
+        return self.view_snapshot.mostly_new
 
     # Refresh of the whole view
 
@@ -119,7 +111,8 @@ class RefreshAttempt:
             answer = self._whole_answer()
             computed = self._computed(answer, publisher.folder, publisher.progress)
             failed = Failures().joined({} if computed is None else computed.errors)
-            note = self._note(failed, keys=0, computed=computed)
+            work = RefreshWork(whole=stale or view_snapshot.analysis.why)
+            note = self._note(failed, keys=0, computed=computed, work=work)
             with convert_refresh_errors(view_snapshot.name):
                 commit = publisher.publish_all(answer if computed is None else computed.answer, note, failed)
         return self._report(commit, stale, 0, computed)
@@ -164,8 +157,8 @@ class RefreshAttempt:
             _log.warning("view %s: the changes could not be carried through its query: %s", view_snapshot.name, error)
             return self._refresh_whole(publisher, "the changes could not be carried through the query")
         if not after.keys.num_rows:
-            return self._refresh_nothing(publisher)
-        note = self._note(self._failures, keys=after.keys.num_rows, computed=None)
+            return self._refresh_nothing(publisher, run.work)
+        note = self._note(self._failures, keys=after.keys.num_rows, computed=None, work=run.work)
         with _timed("commit"), convert_refresh_errors(view_snapshot.name):
             commit = publisher.publish_some(TableData(after.rows), after.keys, note, self._failures)
         return self._report(commit, None, after.keys.num_rows, None)
@@ -197,9 +190,10 @@ class RefreshAttempt:
 
     # Refresh of the changed keys
 
-    def _refresh_nothing(self, publisher: ViewPublisher) -> RefreshReport:
+    def _refresh_nothing(self, publisher: ViewPublisher, work: RefreshWork = _NO_WORK) -> RefreshReport:
         """Only move the positions."""
-        commit = publisher.publish_nothing(self._note(self._failures, keys=0, computed=None), self._failures)
+        note = self._note(self._failures, keys=0, computed=None, work=work)
+        commit = publisher.publish_nothing(note, self._failures)
         return self._report(commit, None, 0, None)
 
     def _touched(self, publisher: ViewPublisher) -> RefreshReport:
@@ -222,7 +216,7 @@ class RefreshAttempt:
         with _timed("functions"):
             computed = self._computed(answer, publisher.folder, publisher.progress)
             failed = before if computed is None else before.without(computed.offsets).joined(computed.errors)
-        note = self._note(failed, keys=keys.num_rows, computed=computed)
+        note = self._note(failed, keys=keys.num_rows, computed=computed, work=_work_of(inputs, view_snapshot))
         with _timed("commit"), convert_refresh_errors(view_snapshot.name):
             rows: QueryResult = answer if computed is None else computed.answer
             commit = publisher.publish_some(rows, keys, note, failed)
@@ -284,7 +278,7 @@ class RefreshAttempt:
         failures = functions.load_failures(self.view_snapshot.name, note.errors, objects)
         return failures.carried_to(source.given.carried_to).without(source.given.dead)
 
-    def _note(self, failed: Failures, keys: int, computed: ComputedResult | None) -> ViewNote:
+    def _note(self, failed: Failures, keys: int, computed: ComputedResult | None, work: RefreshWork) -> ViewNote:
         view_snapshot, runtime = self.view_snapshot, self.lake.runtime
         return ViewNote(
             version=view_snapshot.version,
@@ -300,6 +294,7 @@ class RefreshAttempt:
             seconds=time.monotonic() - self.began,
             carried=0 if computed is None else computed.carried,
             by_plan=view_snapshot.analysis.kind == "changes" and self._has_plan,
+            work=work.to_json(),
         )
 
     @property
@@ -327,6 +322,19 @@ class RefreshAttempt:
             commits=1,
             positions=view_snapshot.named(view_snapshot.last_offsets),
         )
+
+
+def _work_of(inputs: Mapping[str, LocalRows | SparkRows], view_snapshot: ViewSnapshot) -> RefreshWork:
+    """What a refresh of changed keys read. Rows that Spark read are not counted: it read all, and kept some."""
+    reads = []
+    for source in view_snapshot.sources:
+        rows = inputs[source.alias]
+        if isinstance(rows, LocalRows):
+            by = tuple(column for _, column in source.use.keys)
+            reads.append(TableRead(source.alias, "now", rows.table.num_rows, by))
+        else:
+            reads.append(TableRead(source.alias, "now", source.given.live_rows))
+    return RefreshWork(reads=tuple(reads))
 
 
 def _new_records(view_snapshot: ViewSnapshot, source: ViewInputSnapshot) -> int:

@@ -86,10 +86,14 @@ class Term(Rows):
 
 @dataclass(frozen=True)
 class Stage:
-    """Keys whose rows, groups or partitions changed: the distinct rows of some terms."""
+    """Keys whose rows, groups or partitions changed: the distinct rows of some terms.
+
+    They are the keys of the operator with this number, counted from the top of the query.
+    """
 
     keys: Read
     terms: tuple[Term, ...]
+    operator: int
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,12 @@ class DeltaPlan:
     whole: Rows
     tables: tuple[str, ...]  # every occurrence of a table
     columns: Mapping[str, tuple[str, ...]]  # by table, the columns that the plans read
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """All that the stages and the terms of the changes read, each once."""
+        terms = [*(term for stage in self.stages for term in stage.terms), *self.changes]
+        return tuple(dict.fromkeys(read for term in terms for read in term.reads))
 
 
 @dataclass(frozen=True)
@@ -168,6 +178,7 @@ class _Builder:
         self._catalyst = catalyst
         self._reads: dict[tuple[object, ...], Read] = {}
         self._stages: list[Stage] = []
+        self._numbers: dict[_Operator, int] = {}
         self._tables: list[str] = []
         self._leaf_columns: dict[int, list[Any]] = {}
         self._unused: frozenset[int] = frozenset()
@@ -175,6 +186,7 @@ class _Builder:
 
     def build(self, root: _Operator) -> DeltaPlan:
         self._find_columns(root)
+        self._numbers = {op: number for number, op in enumerate(root.all())}
         rows = self._rows(root, "now", ())
         whole = replace(rows, plan=self._catalyst.project(root.columns, rows.plan))
         tables = tuple(self._tables)
@@ -476,7 +488,7 @@ class _Builder:
         theirs = [pair.right if is_left else pair.left for pair in pairs]
         my_ids = [pair.equality.left if is_left else pair.equality.right for pair in pairs]
         their_ids = [pair.equality.right if is_left else pair.equality.left for pair in pairs]
-        keys = self._stage([(term, theirs) for term in self._changes(other)])
+        keys = self._stage(op, [(term, theirs) for term in self._changes(other)])
         if keys is None:
             return []
         rows = self._restricted(kept, "before", keys, mine, my_ids)
@@ -495,7 +507,7 @@ class _Builder:
         pairs = self._pairs(op)
         of_left, of_right = [pair.left for pair in pairs], [pair.right for pair in pairs]
         terms = [(term, of_left) for term in self._changes(left)] + [(term, of_right) for term in self._changes(right)]
-        keys = self._stage(terms)
+        keys = self._stage(op, terms)
         if keys is None:
             return []
         found = []
@@ -508,7 +520,7 @@ class _Builder:
 
     def _regrouped(self, op: _Operator, by: Sequence[Any], ids: Sequence[int | None]) -> list[Term]:
         """The changes of groups or partitions: those that changed, after minus before."""
-        keys = self._stage([(term, by) for term in self._changes(op.only)])
+        keys = self._stage(op, [(term, by) for term in self._changes(op.only)])
         if keys is None:
             return []
         found = []
@@ -530,7 +542,7 @@ class _Builder:
         plan = catalyst.semi_join(rows.plan, catalyst.relation(keys.name), conditions)
         return replace(rows, plan=plan, reads=(keys, *rows.reads))
 
-    def _stage(self, terms: Iterable[tuple[Term, Sequence[Any]]]) -> Read | None:
+    def _stage(self, op: _Operator, terms: Iterable[tuple[Term, Sequence[Any]]]) -> Read | None:
         """The distinct values of expressions over changes; one row if there are no expressions."""
         catalyst = self._catalyst
         found = []
@@ -541,7 +553,7 @@ class _Builder:
         if not found:
             return None
         keys = Read(f"floodmark_keys_{len(self._stages)}", "keys")
-        self._stages.append(Stage(keys, tuple(found)))
+        self._stages.append(Stage(keys, tuple(found), self._numbers[op]))
         return keys
 
     def _weighed(self, op: _Operator, rows: Rows, weight: int, seed: Read) -> Term:

@@ -58,19 +58,6 @@ class OperatorRule:
         """The operator and what it works on."""
         return f"{self.operator} {self.detail}" if self.detail else self.operator
 
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-    def lines(self) -> Iterator[str]:
-        """The tree as text, a line per operator."""
-        said = f"whole, because {self.why}" if self.why is not None else self.rule
-        yield f"{self.title}: {said}"
-        for number, child in enumerate(self.children):
-            is_last = number == len(self.children) - 1
-            first, *rest = child.lines()
-            yield f"{'└─ ' if is_last else '├─ '}{first}"
-            yield from (f"{'   ' if is_last else '│  '}{line}" for line in rest)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "operator": self.operator,

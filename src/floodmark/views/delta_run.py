@@ -21,6 +21,7 @@ from floodmark.views.catalyst import WEIGHT, Catalyst, frame_of
 from floodmark.views.changed_rows import LOCAL_WHOLE_ROWS, LocalRows, SparkRows, read_all_rows
 from floodmark.views.delta_plan import BuiltPlan, DeltaPlan, Read, Rows, Stage, Term
 from floodmark.views.evaluator import MEMORY_ROWS, IsolatedSession
+from floodmark.views.explanation import RefreshWork, TableRead
 from floodmark.views.sources import ViewInputSnapshot
 from floodmark.views.spark_sql import register_table, with_row_hash
 from floodmark.views.table_changes import SplitRows, TableChanges, WholeInstead, repeat_rows
@@ -182,6 +183,21 @@ class DeltaRun:
             except SearchLimitExceeded:
                 return None
         return self._found[known]
+
+    @property
+    def work(self) -> RefreshWork:
+        """What it read, and the number of keys that each operator had."""
+        reads: dict[TableRead, None] = {}
+        for read in self.plan.reads:
+            if read.table is None or read.name not in self._given:
+                continue
+            is_by_key = (read.table, read.columns, read.among) in self._found
+            given = self._given[read.name]
+            rows = given.table.num_rows if isinstance(given, LocalRows) else self._size(read.table)
+            reads[TableRead(read.table, read.kind, rows, read.columns if is_by_key else None)] = None
+        keys = {stage.operator: self._given.get(stage.keys.name) for stage in self.plan.stages}
+        changed = {at: one.table.num_rows for at, one in keys.items() if isinstance(one, LocalRows)}
+        return RefreshWork(reads=tuple(reads), keys=changed)
 
     # Cost
 

@@ -86,7 +86,7 @@ def plan_refresh(lake: LakeLike, name: str) -> RefreshPlan:
         name,
         analysis.kind,
         analysis.why,
-        view_snapshot.stale,
+        view_snapshot.stale or view_snapshot.mostly_new,
         _describe_changes(view_snapshot),
         sources,
         analysis.t,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from floodmark.derive import notes
 from floodmark.derive.inputs import LakeLike
@@ -20,6 +21,12 @@ from floodmark.views.definition import ViewDefinition
 from floodmark.views.replacement import find_misfit, find_view
 from floodmark.views.sources import ViewInputSnapshot, datasets_of, input_schema_of, take_input_snapshot
 from floodmark.views.stored_definition import StoredView, require_stored_view
+
+MAX_NEW_FRACTION = 0.5
+"""If more than this fraction of an input's rows is new, a refresh of the whole view is faster than finding keys."""
+
+FEW_RECORDS = 10_000
+"""Up to this many new records, finding the changed keys is always faster."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,15 @@ class ViewSnapshot:
             for column, generation in source.generations.items():
                 if note.generations.get(given.dataset_id, {}).get(column) != generation:
                     return f"the computed column {column!r} of {given.name!r} changed"
+        return None
+
+    @property
+    def mostly_new(self) -> str | None:
+        """Why a refresh of the whole view is faster: most rows of an input are new. None if it is not."""
+        for source in self.moved:
+            new = source.given.unread(self.positions[source.dataset_id])
+            if new > max(FEW_RECORDS, MAX_NEW_FRACTION * source.given.live_rows):
+                return f"most rows of {source.name!r} are new"
         return None
 
     def _has_lost_rows(self, source: ViewInputSnapshot, note: ViewNote) -> bool:
@@ -231,6 +247,7 @@ class ViewNote(CommitNote):
     seconds: float = 0.0
     carried: int = 0  # values of functions that input rows took over from the rows that they replaced
     by_plan: bool = False  # whether Spark's plan of the query was run, which leaves no order of rows open
+    work: Mapping[str, Any] | None = None  # `RefreshWork`: what was read and computed at each operator
 
 
 def read_note(name: str, snapshot: Snapshot) -> ViewNote | None:
