@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE = 240.0
+PATIENCE = 600.0
 """Seconds. It protects against hanging; no test depends on it."""
 
 

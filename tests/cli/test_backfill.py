@@ -15,6 +15,7 @@ import pytest
 
 from floodmark import Lake
 from floodmark.dataset import Dataset
+from waiting import PATIENCE
 
 
 def values(dataset, column):
@@ -413,7 +414,6 @@ COMMAND = [
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from floodmark.cli import main; main()",
 ]
-PATIENCE = 240
 PROGRESS = r"computing stuck of images: \d+ of \d+ rows \(\d+ %\)(, [\d.,]+ rows/s)?(, [\dhmins ]+ left)?"
 
 

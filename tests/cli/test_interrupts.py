@@ -12,6 +12,7 @@ import pytest
 
 from floodmark.cli import command
 from floodmark.dataset import Dataset
+from waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ def test_interrupted_command_does_not_wait_for_threads(folder):
         "command.open_lake = stuck\n"
         "main()"
     )
-    found = subprocess.run([sys.executable, "-c", program, "list"], capture_output=True, text=True, timeout=240)
+    found = subprocess.run([sys.executable, "-c", program, "list"], capture_output=True, text=True, timeout=PATIENCE)
     assert (found.returncode, found.stderr.strip()) == (130, "error: interrupted")
 
 
@@ -88,5 +89,5 @@ floodmark.cli.main()
 
 @pytest.mark.process
 def test_ctrl_c_while_all_is_being_imported_ends_like_any_other():
-    found = subprocess.run([sys.executable, "-c", IMPORTING, "list"], capture_output=True, text=True, timeout=240)
+    found = subprocess.run([sys.executable, "-c", IMPORTING, "list"], capture_output=True, text=True, timeout=PATIENCE)
     assert (found.returncode, found.stdout, found.stderr) == (130, "", "error: interrupted\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import floodmark.cli
+from waiting import PATIENCE
 
 # A shell that starts a job in the background has it ignore Ctrl-C; here it must not.
 COMMAND = [
@@ -22,7 +23,6 @@ COMMAND = [
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from floodmark.cli import main; main()",
 ]
-PATIENCE = 240
 
 pytestmark = pytest.mark.process
 

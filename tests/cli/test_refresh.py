@@ -13,10 +13,10 @@ from floodmark import Lake
 from floodmark.cli.command import Invocation
 from floodmark.view import View
 from limits import set_limit
+from waiting import PATIENCE
 
 pytestmark = pytest.mark.spark
 
-PATIENCE = 60
 FLIGHT = {"id": [5], "carrier": ["DL"], "origin": ["LGA"], "day": [2], "delay": [1]}
 
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE
+
 COMMAND = str(Path(sys.executable).with_name("floodmark"))
-PATIENCE = 240.0
 _MARK = "FLOODMARK_TEST_MARK"
 
 
@@ -134,7 +135,7 @@ def on_terminal(folder: Path, *arguments: str, columns: int = 100) -> Iterator[T
     finally:
         os.close(ours)
         process.kill()
-        process.wait(30)
+        process.wait(PATIENCE)
         for pid, _ in _marked(mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)

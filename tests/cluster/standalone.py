@@ -16,8 +16,8 @@ from pathlib import Path
 from floodmark.engine.java import find_java, spark_java_home
 from floodmark.engine.spark_launch import spark_home
 from floodmark.storage.file_cache import user_cache
+from waiting import PATIENCE
 
-_PATIENCE = 240.0
 DRIVER = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -46,7 +46,7 @@ class Cluster:
         for process in [worker.pid, *_descendants(worker.pid)]:
             with contextlib.suppress(ProcessLookupError):  # one that ended with the one that started it
                 os.kill(process, signal.SIGKILL)
-        worker.wait(20)
+        worker.wait(PATIENCE)
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def _start(folder: Path, name: str, *command: str) -> subprocess.Popen[bytes]:
 
 
 def _wait_for(log: Path, text: str, processes: list[subprocess.Popen[bytes]]) -> None:
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + PATIENCE
     while text not in log.read_text(errors="replace"):
         if time.monotonic() > until or any(process.poll() is not None for process in processes):
             raise RuntimeError(f"the cluster did not start; {log.name} says:\n{log.read_text()[-3000:]}")

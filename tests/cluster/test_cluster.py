@@ -16,6 +16,7 @@ import pytest
 from cluster.standalone import DRIVER, Cluster, standalone_cluster
 from floodmark import Lake
 from market.world import NODES, Market, every_offset, found
+from waiting import PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -84,7 +85,7 @@ def floodmark(market: Market, *arguments: str) -> Iterator[subprocess.Popen[str]
 
 def answer(process: subprocess.Popen[str]) -> dict[str, dict]:
     """What each node came to, as --json says it."""
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, (out[-3000:], err[-3000:])
     return {one["step"]: one for one in json.loads(out)["runs"]}
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from floodmark import Lake
 from floodmark.cli.app import floodmark
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 _FILE = re.compile(r"# (?P<module>\w+)\.py\n")
@@ -70,7 +71,7 @@ assert pyspark is None or pyspark.SparkContext._gateway is None, "a JVM was star
     folders = [str(Path.cwd()), str(ROOT / "tests"), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
     command = [sys.executable, "-c", program]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
 
 

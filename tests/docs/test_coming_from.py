@@ -23,6 +23,7 @@ from jinja2 import Environment, StrictUndefined
 
 from docs.pages import ROOT, run_page, run_page_without_a_jvm
 from floodmark.chain import events
+from waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,6 +191,6 @@ def test_their_side_runs_in_an_environment_that_has_it(folder: Path, page: str):
                 stderr=subprocess.STDOUT,
                 text=True,
                 check=False,
-                timeout=250,
+                timeout=PATIENCE,
             )
             assert ran.returncode == 0, f"{shlex.join(command)}\n{ran.stdout[-3000:]}"

@@ -11,6 +11,7 @@ import pytest
 
 import docs_site
 from docs.pages import ROOT
+from waiting import PATIENCE
 
 
 def html(page: Path) -> str:
@@ -21,7 +22,7 @@ def html(page: Path) -> str:
 def test_the_site_is_whole_and_needs_no_network(tmp_path: Path):
     command = [sys.executable, str(ROOT / "tools" / "docs_site.py"), "--stage", str(tmp_path / "stage")]
     command += ["--site", str(tmp_path / "site")]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert run.returncode == 0, run.stdout + run.stderr
     site = tmp_path / "site"
     assert missing_pages(site) == []

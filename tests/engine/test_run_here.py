@@ -5,6 +5,7 @@ import pytest
 from floodmark.engine.attempts import CancelSwitch
 from floodmark.engine.run import run_in_threads
 from floodmark.errors import Cancelled, FloodmarkError, TaskFailed
+from waiting import PATIENCE
 
 
 class BadRow(FloodmarkError):
@@ -147,5 +148,5 @@ def test_cancelled_work_begins_no_further_task():
 
 
 def test_threads_work_at_the_same_time():
-    barrier = threading.Barrier(3, timeout=200)
+    barrier = threading.Barrier(3, timeout=PATIENCE)
     run_in_threads(range(3), lambda _: barrier.wait(), threads=3, retries=0)

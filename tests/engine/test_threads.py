@@ -14,8 +14,7 @@ import pytest
 from floodmark.engine.run import GeneratorThreads
 from floodmark.ledger.side_columns import OffsetBatch, with_side_columns
 from floodmark.timeline.read import _read_ahead
-
-PATIENCE = 200  # only against hanging
+from waiting import PATIENCE
 
 
 class Held:

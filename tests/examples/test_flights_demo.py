@@ -15,6 +15,7 @@ import pytest
 from cli.conftest import project
 from docs.pages import ROOT
 from examples.here import execute
+from waiting import PATIENCE
 
 FLIGHTS = ROOT / "examples" / "flights"
 
@@ -115,7 +116,7 @@ sys.exit(flights_demo.main())
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=240)
+        _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "nothing is left running" in said
     _wait_until_gone(_child(project))
@@ -128,7 +129,7 @@ def _child(folder: Path) -> int:
 
 def _wait_until_gone(process: int) -> None:
     """A killed process stays for a moment, until its parent has read its exit code."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
             os.kill(process, 0)

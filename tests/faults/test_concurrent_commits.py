@@ -20,6 +20,7 @@ from floodmark.storage.cloud import CloudStore
 from floodmark.storage.memory import MemoryStore
 from ledger.s3_server import s3_bucket
 from profiles import examples
+from waiting import PATIENCE
 
 TIMES = examples(12)
 NAME = "trips"
@@ -195,7 +196,7 @@ def race(lake: fm.Lake, threads: int, times: int) -> None:
 
     def work(writer: int) -> list[fm.Commit]:
         dataset = lake[NAME]
-        start.wait(240)
+        start.wait(PATIENCE)
         mine = [dataset.write(writers.row(writer, number)) for number in range(times)]
         dataset.write(writers.row(-1, 0), source="shared", state="1")
         return mine

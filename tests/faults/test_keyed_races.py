@@ -22,6 +22,7 @@ from floodmark.storage.memory import MemoryStore
 from profiles import IN_FULL, examples
 from rows.harm import lose_all
 from rows.naive import Counts, Naive
+from waiting import PATIENCE
 
 
 def assert_sound(lake: fm.Lake) -> None:
@@ -73,7 +74,7 @@ def race(lake: fm.Lake, kind: str, works: list[Callable[[Dataset, int, int], lis
 
     def work(writer: int) -> list[Deed]:
         dataset = lake[NAME]
-        start.wait(240)
+        start.wait(PATIENCE)
         return works[writer](dataset, writer, times)
 
     with ThreadPoolExecutor(len(works)) as pool:
@@ -118,7 +119,7 @@ def test_readers_that_make_a_lost_index_again_at_once_do_not_disturb_each_other(
 
         def read(_: int, start: Barrier = start) -> pa.Table:
             mine = lake[NAME]
-            start.wait(240)
+            start.wait(PATIENCE)
             return mine.to_arrow()
 
         with ThreadPoolExecutor(4) as pool:

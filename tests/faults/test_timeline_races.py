@@ -20,6 +20,7 @@ from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from profiles import examples
 from timeline.oracle import difference, expected, found
+from waiting import PATIENCE
 
 Work = Callable[[Dataset, int, int], list[int]]
 
@@ -30,7 +31,7 @@ def race(lake: fm.Lake, works: list[Work], times: int) -> set[int]:
 
     def work(writer: int) -> list[int]:
         dataset = lake[NAME]
-        start.wait(240)
+        start.wait(PATIENCE)
         return works[writer](dataset, writer, times)
 
     with ThreadPoolExecutor(len(works)) as pool:

@@ -20,10 +20,9 @@ from floodmark.errors import BadData, MissingColumns, UnknownDataset
 from floodmark.ledger import append as finalise
 from floodmark.ledger import parts
 from floodmark.storage.local import LocalStore
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 COUNT = 4
-_PATIENCE = 240.0
 _start: Any = None
 
 Work = Callable[..., Any]
@@ -38,7 +37,7 @@ class Crew:
     def run(self, work: Sequence[tuple[Work, tuple[Any, ...]]]) -> list[Any]:
         assert len(work) == COUNT, "each process takes one piece, and all wait for each other"
         futures = [self._pool.submit(_together, function, arguments) for function, arguments in work]
-        return [future.result(timeout=_PATIENCE * 2) for future in futures]
+        return [future.result(timeout=PATIENCE * 2) for future in futures]
 
 
 @contextmanager
@@ -53,7 +52,7 @@ def _enlist(barrier: Barrier) -> None:
 
 
 def _together(function: Work, arguments: tuple[Any, ...]) -> Any:
-    _start.wait(_PATIENCE)
+    _start.wait(PATIENCE)
     return function(*arguments)
 
 

@@ -34,6 +34,7 @@ from floodmark.storage.parquet import ROW_GROUP_ROWS
 from ledger.worlds import Clock, numbers
 from limits import set_limit
 from rows.current_worlds import lived_in, people, replayed
+from waiting import PATIENCE
 
 TEN = pa.field("ten", pa.int64())
 SAID = pa.field("said", pa.string())
@@ -334,7 +335,7 @@ def test_stream_that_is_not_read_to_its_end_leaves_nothing_running(plain):
         stream.close()
         del stream
     for thread in ours_running() - before:  # nobody waits for them, so they may be about to end
-        thread.join(60)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 

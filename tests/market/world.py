@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE
+
 NODES = ["ingest_orders", "ingest_goods", "price", "priced.tax", "totals"]
 _ITEMS = ("nut", "bolt", "washer", "hinge", "latch")
 
@@ -72,9 +74,9 @@ class Market:
     def open_gate(self) -> None:
         (self.folder / "gate" / "closed").unlink()
 
-    def who_waits(self, running: subprocess.Popen[str], patience: float = 240.0) -> tuple[int, Path]:
+    def who_waits(self, running: subprocess.Popen[str]) -> tuple[int, Path]:
         """The process that waits at the gate, and the folder it works in, as soon as a run has come there."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end and running.poll() is None:
             for path in (self.folder / "gate").glob("waits-*"):
                 if text := path.read_text():

@@ -17,8 +17,7 @@ from floodmark.pipeline.nodes import NodeResult
 from floodmark.pipeline.run import NodeOutcome, SilentObserver, run_graph
 from limits import set_limit
 from profiles import examples
-
-PATIENCE = 240
+from waiting import PATIENCE
 
 
 def step(name: str, reads: str = "") -> PipelineNode:

@@ -21,6 +21,7 @@ from floodmark.views import changed_rows
 from floodmark.views.evaluator import Evaluator
 from transforms.worlds import in_this_process
 from views.view_worlds import CASES, function, make_view_world, some_rows, write
+from waiting import PATIENCE
 
 VIEWS = {
     "big": "select id, c, amount * 2 as twice from orders where amount > 15",
@@ -309,7 +310,7 @@ orders.backfill("tens")
 @pytest.mark.process
 def test_stored_code_replays_a_column_whose_function_is_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(OTHER_PROCESS)
-    subprocess.run([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "lake")], check=True, timeout=120)
+    subprocess.run([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "lake")], check=True, timeout=PATIENCE)
     lake = fm.Lake(tmp_path / "lake")
 
     [without] = list(replay(lake, ["orders"], []))

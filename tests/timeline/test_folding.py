@@ -22,6 +22,7 @@ from floodmark.timeline.writer import WriterState
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right
 from timeline.timeline_worlds import BEGIN, DAY, NAME, World, world
+from waiting import PATIENCE
 
 SECOND = 1_000_000
 
@@ -261,7 +262,7 @@ class Meanwhile:
         thread = threading.Thread(target=self._act)
         self._threads.append(thread)
         thread.start()
-        thread.join(120)  # only a fold that makes writers wait lets this pass
+        thread.join(PATIENCE)  # only a fold that makes writers wait lets this pass
         self.waited = thread.is_alive()
 
     def join(self) -> None:

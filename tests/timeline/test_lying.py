@@ -14,6 +14,7 @@ from floodmark.timeline.interleave import OrderedRows, OverlapCache, spill
 from floodmark.timeline.pieces import Piece, PieceOrigin, TimePoint
 from floodmark.timeline.sections import Span
 from limits import set_limit
+from waiting import PATIENCE
 
 SIZE = 24 * 10  # a column of the table, times and offsets of ten rows
 
@@ -50,7 +51,7 @@ def test_a_piece_over_many_spans_is_loaded_once_whoever_asks():
     together = threading.Barrier(4)
 
     def ask(number: int) -> OrderedRows:
-        together.wait(120)
+        together.wait(PATIENCE)
         return kept.rows(long, span(number, number + 1, long))
 
     with ThreadPoolExecutor(4) as threads:

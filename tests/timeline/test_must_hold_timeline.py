@@ -30,6 +30,7 @@ from limits import set_limit
 from timeline.layouts import assert_folded, assert_sound
 from timeline.oracle import assert_right, difference, expected, found
 from timeline.timeline_worlds import BEGIN, UNITS, Trouble, column_of
+from waiting import PATIENCE
 
 NAME = "ticks"
 ROW_GROUP = 100
@@ -164,7 +165,7 @@ d.fold()
 assert [at.hour for at in d.timeline_batches().read_all()["at"].to_pylist()] == [0, 1, 2]
 assert "pyspark" not in sys.modules, "pyspark was imported"
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 def test_stats_say_rows_pieces_row_groups_dead_bytes_and_amplification(lake):

@@ -24,6 +24,7 @@ from limits import set_limit
 from profiles import sample
 from timeline.oracle import all_records, assert_right, expected
 from timeline.timeline_worlds import BEGIN, DAY, HOUR, World, moment, template_folder, world
+from waiting import PATIENCE
 
 
 def take_in(dataset: Dataset) -> None:
@@ -334,7 +335,7 @@ def test_a_reader_that_is_left_in_the_middle_leaves_no_thread(tmp_path, monkeypa
     reader.close()
     del reader
     for thread in set(threading.enumerate()) - before:  # nobody waits for them, so they may be about to end
-        thread.join(60)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 

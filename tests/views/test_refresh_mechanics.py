@@ -29,6 +29,7 @@ from views.refresh_worlds import (
     view_of,
     write,
 )
+from waiting import PATIENCE
 
 
 def test_only_rows_with_new_records_are_asked_about(tmp_path: Path) -> None:
@@ -302,7 +303,7 @@ assert not heavy, heavy
 def test_nothing_to_do_imports_nothing_heavy(tmp_path: Path) -> None:
     lake = lake_without_spark(tmp_path)
     view_of(lake, orders(lake)).refresh()
-    subprocess.run([sys.executable, "-c", NOTHING_TO_DO, str(tmp_path)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", NOTHING_TO_DO, str(tmp_path)], check=True, timeout=PATIENCE)
 
 
 def test_view_that_is_held_keeps_its_key_index_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "gate"
 CLOSED = FOLDER / "closed"
-PATIENCE = 90.0
+PATIENCE = 600.0
 
 
 def wait() -> None:
