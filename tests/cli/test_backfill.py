@@ -61,6 +61,7 @@ def test_json_has_every_count(run, images):
         "checkpoints_reused": 0,
         "commits": 1,
         "carried": 0,
+        "restored": [],
     }
 
 

@@ -39,8 +39,9 @@ def test_batch_after_batch_reads_what_was_written_since(lake: Lake, events):
 
 def test_positions_are_record_offsets(lake: Lake, events):
     reader = stream(lake, "events")
-    assert reader.initialOffset() == {"dataset": str(events.id), "offset": -1, "began": 6}
-    assert reader.reportLatestOffset() == {"dataset": str(events.id), "offset": 5, "began": 6}
+    dataset, block = str(events.id), events.snapshot().block_of(5)
+    assert reader.initialOffset() == {"dataset": dataset, "offset": -1, "began": 6, "block": ""}
+    assert reader.reportLatestOffset() == {"dataset": dataset, "offset": 5, "began": 6, "block": block}
 
 
 def test_a_batch_has_no_more_records_than_allowed(lake: Lake, events):
@@ -151,7 +152,7 @@ def test_a_query_that_fell_behind_a_purge_is_told_so(lake: Lake, events):
     with pytest.raises(RecordsPurged, match="from offset 4 on"):
         reader.latestOffset(position, ALL)  # before Spark notes a batch that can never be read
     with pytest.raises(RecordsPurged, match="from offset 4 on"):
-        between(reader, position, {**position, "offset": 8})
+        between(reader, position, reader.reportLatestOffset())
 
 
 def test_a_query_that_has_read_all_that_is_purged_goes_on(lake: Lake, events):
@@ -189,13 +190,14 @@ def test_another_dataset_of_the_same_name_is_not_taken_for_the_first(lake: Lake,
 
 def test_a_lake_restored_from_an_older_copy_is_noticed(lake: Lake, events, tmp_path: Path):
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    earlier = stream(lake, "events").reportLatestOffset()
     events.write(numbers(6, 9))
     position = stream(lake, "events").reportLatestOffset()
     reader = stream(Lake(tmp_path / "copy"), "events")
     with pytest.raises(StreamLost, match="up to offset 8, but it ends at 5"):
         next_batch(reader, position)
     with pytest.raises(StreamLost, match="ends at 5"):
-        between(reader, {**position, "offset": 3}, position)
+        between(reader, earlier, position)
 
 
 @pytest.mark.parametrize("given", [{"startingOffset": "zz"}, {"maxRecordsPerTrigger": "0"}])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.cli.datasets import DatasetSummary
+from floodmark.cli.datasets import summarise
 from floodmark.errors import FloodmarkError, NotAView, OutputTaken, SourceGone, UnknownDataset, ViewChanged
 from floodmark.ledger import names
 from floodmark.rows.rows import Rows
@@ -400,7 +400,7 @@ def test_old_rows_cannot_become_a_view_again(lake):
 
 def test_old_rows_are_listed_as_derived_and_no_step_writes_to_them(lake):
     lake.view("daily", sql=FINER).refresh()
-    assert {one.name: DatasetSummary.of(one).view for one in lake} == {
+    assert {one.name: one.view for one in summarise(lake)[0]} == {
         "daily": True,
         "daily-old-1": False,
         "flights": False,
