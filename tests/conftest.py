@@ -143,8 +143,11 @@ def session() -> Iterator[Session]:
         "spark.python.daemon.module": "spark_daemon",
     }
     with Session(settings=settings, profile=Profile.SHORT, archive=ArchiveUse.USE) as ours:
-        with pytest.MonkeyPatch.context() as patch:  # the JVM passes it on to the daemon
+        with pytest.MonkeyPatch.context() as patch:
+            # The JVM passes it on to the daemon.
             patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]))
+            # The first test may have its own folder for temporary files. The session must outlive it.
+            patch.setattr(tempfile, "tempdir", None)
             ours.get()
         yield ours
 
