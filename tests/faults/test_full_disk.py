@@ -20,7 +20,7 @@ import floodmark as fm
 from faults.recording import HastyFileSystem, WatchedFileSystem
 from faults.small_lake import NAME, SCENARIOS, Scenario, View, damage, open_lake, problem_of_next_write, rows, view
 from floodmark.errors import StorageError, SwapUnknown
-from floodmark.storage import parquet, scratch
+from floodmark.storage import page_checksums, scratch
 from floodmark.storage.memory import MemoryStore
 from profiles import IN_FULL, sample
 
@@ -122,7 +122,7 @@ def test_disk_that_is_full_while_a_slice_is_written_is_explained(nth, tmp_path, 
     dataset = lake.create(NAME, event_time="at")
     dataset.write(rows(1))
     before = view(lake)
-    real, calls = parquet._HashingFile.write, itertools.count()
+    real, calls = page_checksums._HashingFile.write, itertools.count()
 
     def write(self: Any, data: Any) -> int:
         if next(calls) >= nth:
@@ -130,7 +130,7 @@ def test_disk_that_is_full_while_a_slice_is_written_is_explained(nth, tmp_path, 
         return real(self, data)
 
     with monkeypatch.context() as full:
-        full.setattr(parquet._HashingFile, "write", write)
+        full.setattr(page_checksums._HashingFile, "write", write)
         with pytest.raises(StorageError, match="No space left on device") as refused:
             dataset.write(rows(2, 3))
     assert "Free disk space" in refused.value.hint

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from floodmark.chain.events import MetadataBlock, MetadataEvent
+from floodmark.chain.events import AddData, MetadataBlock, MetadataEvent
 from floodmark.chain.ids import Multihash, format_head
 from floodmark.chain.state import EMPTY, ChainState, apply_block
 from floodmark.chain.walk import walk_back
@@ -55,6 +56,23 @@ def relinked(
         before = Multihash.sha3_256(encode(chain[-1])) if chain else None
         chain.append(replace(block, event=change(block.event), prev_block_hash=before))
     return chain
+
+
+def replace_slice(objects: DatasetObjects, path: Path) -> None:
+    """Let this file of the same records be the only slice, as if another program had written the dataset."""
+    head = objects.read_head()
+    assert head is not None
+    data = path.read_bytes()
+    physical = Multihash.sha3_256(data)
+    objects.store.put_if_absent(objects.data_key(physical), data)
+
+    def change(event: MetadataEvent) -> MetadataEvent:
+        if not isinstance(event, AddData) or event.new_data is None:
+            return event
+        return replace(event, new_data=replace(event.new_data, physical_hash=physical, size=len(data)))
+
+    blocks = [block for _, _, block in walk_back(objects.get_block, head)][::-1]
+    move_head(objects, put_blocks(objects, relinked(blocks, change))[-1])
 
 
 def move_head(objects: DatasetObjects, to: Multihash) -> None:

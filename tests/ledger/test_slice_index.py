@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pyarrow as pa
@@ -12,10 +14,13 @@ from hypothesis import strategies as st
 
 import floodmark as fm
 from floodmark.chain.events import ROUTINE_KINDS, AddData, kind
+from floodmark.chain.ids import SHA3_256, Multihash
 from floodmark.chain.walk import walk_back
 from floodmark.ledger import slice_index, slice_segment
 from floodmark.ledger.slice_index import FAN_OUT, rebuild
 from floodmark.ledger.slice_segment import BadSegment, decode, encode, span
+from floodmark.maintenance.garbage_sources import StrayGarbage
+from floodmark.storage import sweep
 from floodmark.storage.memory import CountingStore, MemoryStore
 from ledger.worlds import START, Clock, blocks, keys, numbers
 from limits import set_limit
@@ -323,3 +328,39 @@ def test_segment_of_another_span_under_the_same_name_is_not_believed(kept):
         store.put_derived(objects.index_key(older.name), before)
         store.put_derived(objects.index_key(newest.name), encode(newest))
     assert tried
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_only_the_chain_decides_what_is_purged(keyed):
+    """A segment with a right checksum and a wrong `purged_before` once hid 20 of 30 rows, and gc removed two slices."""
+    lake = fm.Lake(MemoryStore(), runtime=fm.Runtime(clock=Clock()))
+    dataset = lake.create("d", key="n" if keyed else None)
+    for first in (0, 10, 20, 30):
+        dataset.write(pa.table({"n": range(first, first + 10)}))
+    dataset.purge(10)
+    objects, right = dataset.snapshot().objects, dataset.to_arrow().sort_by("n")
+    data = [info.key for info in objects.store.list(objects.data_prefix)]
+    newest = dataset.snapshot().index.newest
+    for purged in (0, 5, 30, 40):
+        wrong = replace(newest, totals=replace(newest.totals, purged_before=purged))
+        objects.store.put_derived(objects.index_key(newest.name), encode(wrong))
+        assert reopened(dataset).to_arrow().sort_by("n") == right
+        objects.store.put_derived(objects.index_key(newest.name), encode(wrong))
+        assert not sweep.find(StrayGarbage(objects), time.time() + 3600).objects
+        assert [info.key for info in objects.store.list(objects.data_prefix)] == data
+    assert reopened(dataset).verify().ok
+
+
+def test_purge_keeps_a_slice_that_only_the_index_calls_purged():
+    dataset = world()
+    for first in (0, 10, 20, 30):
+        dataset.write(pa.table({"n": range(first, first + 10)}))
+    objects = dataset.snapshot().objects
+    newest = rebuild(objects, dataset.head).newest
+    swapped = newest.slices.set_column(
+        6, newest.slices.schema.field(6), newest.slices.column("physical").take(pa.array([3, 1, 2, 0]))
+    )
+    objects.store.put_derived(objects.index_key(newest.name), encode(replace(newest, slices=swapped)))
+    reopened(dataset).purge(10)
+    names = {info.key for info in objects.store.list(objects.data_prefix)}
+    assert {objects.data_key(Multihash(SHA3_256, one)) for one in newest.slices.column("physical").to_pylist()} <= names

@@ -22,7 +22,7 @@ from floodmark.rows.live_rows import FoldedFile, decode_manifest, looks_intact, 
 from floodmark.storage import parquet
 from floodmark.storage.document import DamagedDocument
 from floodmark.storage.memory import MemoryStore
-from floodmark.storage.parquet import HEADERS_KEY, PageHeaders
+from floodmark.storage.page_checksums import HEADERS_KEY, PageHeaders
 from limits import set_limit
 from profiles import sample
 from rows.current_worlds import people, rows

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.storage.parquet import HEADERS_KEY, ChecksummedFile, PageHeaders, write_columns
+from floodmark.storage.page_checksums import HEADERS_KEY, PageHeaders
+from floodmark.storage.parquet import ChecksummedFile, write_columns
 from profiles import sample
 
 MAGIC = 4  # the bytes before the first page, which say that this is Parquet

@@ -16,6 +16,7 @@ from floodmark.timeline import interleave
 from floodmark.timeline.manifest import TimelineObjects
 from floodmark.timeline.piece_files import PieceFiles, tail
 from floodmark.timeline.sections import Range
+from ledger.other_writers import replace_slice
 from limits import set_limit
 from profiles import IN_FULL
 from timeline.oracle import assert_right
@@ -133,13 +134,13 @@ def test_bounds_of_a_row_group_hold_all_of_its_rows(time, tmp_path):
 
 
 def test_bounds_are_looked_up_where_a_file_has_no_statistics(tmp_path):
-    dataset = filled(tmp_path, rounds=1).dataset
-    [path] = (tmp_path / dataset.snapshot().objects.folder / "data").iterdir()
-    before = pieces(dataset)
-    table = pq.read_table(path)
-    path.chmod(0o644)
-    pq.write_table(table, path, write_statistics=False, row_group_size=before[0].rows)
-    assert [(p.first, p.last) for p in pieces(dataset)] == [(p.first, p.last) for p in before]
+    made = filled(tmp_path, rounds=1)
+    objects, before = made.dataset.snapshot().objects, pieces(made.dataset)
+    [path] = (tmp_path / objects.folder / "data").iterdir()
+    other = tmp_path / "other"
+    pq.write_table(pq.read_table(path), other, write_statistics=False, row_group_size=before[0].rows)
+    replace_slice(objects, other)
+    assert [(p.first, p.last) for p in pieces(fm.Lake(made.store)["ticks"])] == [(p.first, p.last) for p in before]
 
 
 def test_slices_outside_of_a_range_are_not_opened(tmp_path, monkeypatch):

@@ -18,7 +18,8 @@ from floodmark.columns.catalog import FIELD_ID, ColumnObjects
 from floodmark.columns.manifest import ColumnSegment
 from floodmark.engine.rounds import rows_that_fit
 from floodmark.errors import ObjectNotFound, StorageError, UnreadableColumn
-from floodmark.storage.parquet import HEADERS_KEY, ROW_GROUP_ROWS, PageHeaders, write_columns
+from floodmark.storage.page_checksums import HEADERS_KEY, PageHeaders
+from floodmark.storage.parquet import ROW_GROUP_ROWS, write_columns
 from floodmark.storage.scratch import explain_write_errors
 
 ArrowValues: TypeAlias = pa.Array | pa.ChunkedArray

@@ -91,7 +91,7 @@ def _result_tally(objects: DatasetObjects, event: ev.ExecuteTransform) -> BatchT
     """The counts of a slice of results, from the operations of its records; None without a readable slice."""
     if event.new_data is None:
         return None
-    found = count_operations(objects.store, objects.data_key(event.new_data.physical_hash))
+    found = count_operations(objects.store, objects.data_key(event.new_data.physical_hash), event.new_data.size)
     return None if found is None else BatchTally(new=int(found[0]), retracted=int(found[1]), changed=int(found[3]))
 
 

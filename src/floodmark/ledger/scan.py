@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,8 @@ from floodmark.ledger.side_columns import (
 )
 from floodmark.ledger.unreadable import unreadable_records
 from floodmark.storage.arrays import I64
-from floodmark.storage.parquet import arrow_filesystem, check_size
+from floodmark.storage.page_checksums import check_size, check_slice
+from floodmark.storage.parquet import arrow_filesystem
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pa_ds
@@ -39,6 +41,7 @@ Where = Any
 """SQL text, an Arrow expression, or None."""
 
 _FALLBACK = "a folded file is damaged (%s): reading its slices instead; call fold() to write the file again"
+_REQUESTS = 16
 _log = logging.getLogger(__name__)
 
 
@@ -93,27 +96,40 @@ class Scan:
         filesystem: Any
         sources: list[str]
         if all(path is not None for path in paths):
-            self.check_local_sizes()
+            self.check_local_files()
             filesystem, sources = pa_fs.LocalFileSystem(), [str(path) for path in paths]
         else:
-            filesystem, sources = (
-                arrow_filesystem(self.objects.store, {f.key: f.size for f in self.selection.files}),
-                keys,
-            )
-        # Folded files have page checksums. Slices have none, so this setting costs nothing for them.
+            sizes = {f.key: f.size for f in self.selection.files}
+            slices = frozenset(key for key in keys if self._is_slice(key))
+            filesystem, sources = arrow_filesystem(self.objects.store, sizes, slices), keys
         file_format = pa_ds.ParquetFileFormat(
             default_fragment_scan_options=pa_ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         )
         fragments = [file_format.make_fragment(source, filesystem) for source in sources]
         return pa_ds.FileSystemDataset(fragments, self.layout.read_schema, file_format, filesystem)
 
-    def check_local_sizes(self) -> None:
-        """Refuse local files that are missing or have another size than when they were committed."""
+    def check_local_files(self) -> None:
+        """Refuse local files that are missing or have another size than when they were committed, and damaged slices.
+
+        Everything is checked except the pages, which have checksums. Folded files were checked when they were selected.
+        """
         with self.readable():
             for file in self.selection.files:
                 path = self.objects.store.local_path(file.key)
-                if path is not None:
+                if path is not None and self._is_slice(file.key):
+                    check_slice(self.objects.store, file.key, file.size)
+                elif path is not None:
                     check_size(file.key, path.stat().st_size, file.size)
+
+    def _check_objects(self) -> None:
+        """The same for slices in a bucket. Each check is a request."""
+        slices = [file for file in self.selection.files if self._is_slice(file.key)]
+        with self.readable(), ThreadPoolExecutor(_REQUESTS) as threads:
+            for done in [threads.submit(check_slice, self.objects.store, f.key, f.size) for f in slices]:
+                done.result()
+
+    def _is_slice(self, key: str) -> bool:
+        return key.startswith(self.objects.data_prefix)
 
     def filter(self) -> pc.Expression | None:
         """The filter that keeps the records of the selection; None if all records of its files belong to it."""
@@ -299,6 +315,8 @@ class Scan:
 
     def filtered(self) -> pa_ds.Dataset:
         """Exactly the records of the selection, as a dataset for DuckDB to filter and join."""
+        if not self.objects.is_local:
+            self._check_objects()  # before DuckDB reads: it can wait forever for an error of a file in Python
         if self.beside is not None:
             from floodmark.ledger.duckdb_table import ScanTable
 

@@ -28,6 +28,7 @@ from floodmark.ledger.slice_segment import (
     BadSegment,
     SliceSegment,
     check_definitions,
+    check_purge,
     decode,
     definition_blocks,
     encode,
@@ -246,6 +247,7 @@ def _read(objects: DatasetObjects, name: str, cache: SegmentCache) -> SliceIndex
     if segment.name != name:
         raise BadSegment(f"segment {segment.name} is stored under the name {name}")
     check_definitions(segment)
+    check_purge(segment, objects.get_block)
     return SliceIndex(objects, segment, _still_needed(cache, segment))
 
 

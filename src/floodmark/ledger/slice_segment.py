@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,9 +20,9 @@ import pyarrow as pa
 from floodmark.chain import wire
 from floodmark.chain.events import ROUTINE_KINDS, AddData, ExecuteTransform, MetadataBlock, SourceState, kind
 from floodmark.chain.ids import SHA3_256, BlockRef, Multihash
-from floodmark.chain.walk import SkipPointers
+from floodmark.chain.walk import SkipPointers, read_block
 from floodmark.chain.walk import merge as merge_skips
-from floodmark.errors import ChainError
+from floodmark.errors import ChainError, ObjectNotFound
 from floodmark.ledger.block_attributes import (
     carried_before,
     erasure_of,
@@ -34,9 +34,9 @@ from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument, Document
 
 _KIND = "slice index"
-_VERSION = 6
+_VERSION = 7
 """Since version 2 a segment says that all blocks up to its last one were checked; since 3 it marks carried rows; since
-5 it has erased records; since 6 empty tables take no bytes.
+5 it has erased records; since 6 empty tables take no bytes; since 7 it names the block of the newest purge.
 
 Older segments are rebuilt.
 """
@@ -99,6 +99,7 @@ class Totals:
     data_block: str | None = None  # the hash of the block with the last record
     carried_end: int = 0  # the offset after the last record that a purge carried
     erasures: int = 0  # how many blocks erased records
+    purge_block: str | None = None  # the hash of the block with the newest purge: it proves `purged_before`
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
     count = 0
     n_slices, n_bytes, purged, last_state = totals.slices, totals.bytes, totals.purged_before, totals.last_state
     data_block, carried_end, erasures = totals.data_block, totals.carried_end, totals.erasures
+    purge_block = totals.purge_block
     erased: list[tuple[Any, ...]] = []
     for block_hash, data, block in blocks:
         ref, event = BlockRef(block.sequence_number, block_hash), block.event
@@ -200,7 +202,8 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
             last_state = event.new_source_state
             assert last_state is not None
             states.append((state_key(last_state), ref.sequence_number, block_hash.digest))
-            purged = max(purged, purged_before(last_state))
+            if purged_before(last_state) > purged:
+                purged, purge_block = purged_before(last_state), block_hash.text
             gone_slices, gone_bytes = purged_amount(event)
             n_slices, n_bytes = n_slices - gone_slices, n_bytes - gone_bytes
     if skips is None:
@@ -208,7 +211,7 @@ def span(previous: SliceSegment | None, blocks: Iterable[tuple[Multihash, bytes,
     return SliceSegment(
         skips=skips,
         blocks=count,
-        totals=Totals(n_slices, n_bytes, purged, last_state, data_block, carried_end, erasures),
+        totals=Totals(n_slices, n_bytes, purged, last_state, data_block, carried_end, erasures, purge_block),
         older=(previous.as_older, *previous.older) if previous else (),
         definitions=definitions,
         slices=_table(rows, SLICES),
@@ -268,6 +271,7 @@ def encode(segment: SliceSegment) -> bytes:
             "data_block": totals.data_block,
             "carried_end": totals.carried_end,
             "erasures": totals.erasures,
+            "purge_block": totals.purge_block,
         },
         "older": [[o.name, o.blocks] for o in segment.older],
         "definitions": segment.definitions,
@@ -302,6 +306,22 @@ def check_definitions(segment: SliceSegment) -> None:
     for event_kind, data in segment.definitions.items():
         if Multihash.sha3_256(data) != segment.skips.newest[event_kind].hash:
             raise BadSegment(f"the {event_kind} block in the segment is not the one that the skip pointers name")
+
+
+def check_purge(segment: SliceSegment, get_block: Callable[[Multihash], bytes]) -> None:
+    """Check the newest purge against its block: an index alone must not hide records."""
+    totals = segment.totals
+    proven = 0
+    if totals.purge_block is not None:
+        try:
+            name = Multihash.parse(totals.purge_block)
+            event = read_block(name, get_block(name)).event
+        except (ChainError, ObjectNotFound) as error:
+            raise BadSegment(f"the block of the purge cannot be read: {error.message}") from error
+        state = event.new_source_state if isinstance(event, AddData) else None
+        proven = 0 if state is None else purged_before(state)
+    if totals.purged_before != proven:
+        raise BadSegment(f"the segment says that records before {totals.purged_before} are purged, its block {proven}")
 
 
 def definition_blocks(segment: SliceSegment, without: Container[str] = ()) -> dict[str, MetadataBlock]:

@@ -25,7 +25,6 @@ MASK_BYTES = 256 << 20
 """The most bytes of masks (two billion records) to send with Spark's tasks. A reading task gets only its own dead."""
 
 _VERIFY_PAGES = ("parquet.page.verify-checksum.enabled", "true")
-"""Folded files have page checksums. Slices have none, so this setting costs nothing for them."""
 
 BATCH_ROWS = 1 << 14
 """Records per batch for Spark: a batch should still be in the processor's cache when Spark reads it."""
@@ -47,7 +46,7 @@ def spark_frame(scan: Scan, spark: Any) -> Any:
     by_tasks = scan.needs_side_columns() or not scan.objects.is_local or len(scan.selection.files) > NATIVE_SLICES
     if by_tasks or any(pa.types.is_time(t) for t in scan.layout.data.types):  # Spark's reader lacks times of day
         return ordered_frame(scan, spark)
-    scan.check_local_sizes()
+    scan.check_local_files()
     stretches = masked_stretches(scan.selection)
     if bitmap_bytes(stretches) > MASK_BYTES:
         return ordered_frame(scan, spark)

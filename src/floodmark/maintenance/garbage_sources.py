@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.backup.checkpoint_notes import read_checkpoint
-from floodmark.chain.events import AddData, ExecuteTransform
+from floodmark.chain.events import AddData, ExecuteTransform, source_state
 from floodmark.chain.ids import SHA3_256, Multihash
 from floodmark.chain.walk import walk_back
 from floodmark.derive.notes import NoteGone
 from floodmark.errors import BadIndex, ObjectNotFound
+from floodmark.ledger.block_attributes import erasure_of, purged_before
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.snapshot import Snapshot, load_snapshot
 from floodmark.ledger.strategy import strategy_of
@@ -78,7 +79,7 @@ class StrayGarbage(ChainGarbage):
         snapshot = load_snapshot(self.objects, head, {})
         if not self._may_have_strays(snapshot, listing.objects):
             return None
-        named = self._named_objects(snapshot)
+        named = self._named_objects(head)
         return ObjectUsage(lambda info, _: info.key in named)
 
     def _may_have_strays(self, snapshot: Snapshot, listed: Sequence[ObjectInfo]) -> bool:
@@ -89,16 +90,24 @@ class StrayGarbage(ChainGarbage):
         more_blocks = len(listed) - len(slices) > snapshot.head_block.sequence_number + 1
         return more_blocks or any(info.key not in named for info in slices)
 
-    def _named_objects(self, snapshot: Snapshot) -> set[str]:
+    def _named_objects(self, head: Multihash) -> set[str]:
         """The keys of all blocks of the chain, and of the slices that are not purged."""
-        keys = set()
-        slices = snapshot.all_slices  # with the files that erasures gave them
-        files = dict(zip(slices.column("start").to_pylist(), slices.column("physical").to_pylist(), strict=True))
-        for block_hash, _, block in walk_back(self.objects.get_block, snapshot.head):
+        keys, rewritten = set(), dict[int, str]()
+        purged = 0
+        for block_hash, _, block in walk_back(self.objects.get_block, head):  # newest first: purges before their slices
             keys.add(self.objects.block_key(block_hash))
-            data = block.event.new_data if isinstance(block.event, AddData | ExecuteTransform) else None
-            if data is not None and data.offset_interval.end >= snapshot.purged_before:
-                keys.add(self.objects.data_key(Multihash(SHA3_256, files[data.offset_interval.start])))
+            event = block.event
+            if (erasure := erasure_of(event)) is not None:
+                for one in erasure.slices:
+                    rewritten.setdefault(one.start, one.after)
+            if not isinstance(event, AddData | ExecuteTransform):
+                continue
+            if (state := source_state(event)) is not None:
+                purged = max(purged, purged_before(state))
+            data = event.new_data
+            if data is not None and data.offset_interval.end >= purged:
+                after = rewritten.get(data.offset_interval.start)
+                keys.add(self.objects.data_key(data.physical_hash if after is None else Multihash.parse(after)))
         return keys
 
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from floodmark.chain.ids import SHA3_256, Multihash
 from floodmark.errors import DAMAGED_HINT, BadIndex, ObjectNotFound, StorageError, UnreadableSlice
@@ -39,6 +38,7 @@ from floodmark.rows.key_index_files import (
 from floodmark.rows.row_hash import hash_rows
 from floodmark.storage.arrays import I64, Hashes
 from floodmark.storage.local import LocalStore
+from floodmark.storage.parquet import open_slice
 from floodmark.storage.scratch import TemporaryFolder
 from floodmark.storage.sorted_runs import END_OF_HASHES
 from floodmark.storage.store import ObjectInfo
@@ -263,13 +263,13 @@ def hash_records_since(snapshot: Snapshot, shape: KeyIndexShape, start: int) -> 
 
 def _batches(snapshot: Snapshot, shape: KeyIndexShape, start: int) -> Iterator[HashedRecords]:
     layout = snapshot.require_layout(snapshot.objects.folder)
-    columns = [snapshot.slices.column(name).to_pylist() for name in ("start", "end", "physical")]
-    for first, end, physical in zip(*columns, strict=True):
+    columns = [snapshot.slices.column(name).to_pylist() for name in ("start", "end", "physical", "size")]
+    for first, end, physical, size in zip(*columns, strict=True):
         if end <= start:
             continue
         if first != start:
             raise _unreadable(start, first, f"the slice after record {start - 1} begins with record {first}")
-        for batch in _read_keys(snapshot, layout, Multihash(SHA3_256, physical), first, end):
+        for batch in _read_keys(snapshot, layout, Multihash(SHA3_256, physical), size, first, end):
             yield _without_erased(_hashed(batch, layout, shape, start), snapshot.erased)
             start += batch.num_rows
         if start != end:
@@ -277,16 +277,14 @@ def _batches(snapshot: Snapshot, shape: KeyIndexShape, start: int) -> Iterator[H
 
 
 def _read_keys(
-    snapshot: Snapshot, layout: Layout, physical: Multihash, first: int, end: int
+    snapshot: Snapshot, layout: Layout, physical: Multihash, size: int, first: int, end: int
 ) -> Iterator[pa.RecordBatch]:
     objects = snapshot.objects
     key = objects.data_key(physical)
-    with _readable(first, end):
-        path = objects.store.local_path(key)
-        with pq.ParquetFile(path if path is not None else objects.store.open(key)) as file:
-            in_file = set(file.schema_arrow.names)
-            columns = [layout.vocab.offset, layout.vocab.op, *(n for n in layout.data.names if n in in_file)]
-            yield from file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False)
+    with _readable(first, end), open_slice(objects.store, key, size) as file:
+        in_file = set(file.schema_arrow.names)
+        columns = [layout.vocab.offset, layout.vocab.op, *(n for n in layout.data.names if n in in_file)]
+        yield from file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False)
 
 
 def _hashed(batch: pa.RecordBatch, layout: Layout, shape: KeyIndexShape, start: int) -> HashedRecords:

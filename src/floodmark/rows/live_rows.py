@@ -27,7 +27,7 @@ from floodmark.ledger.verify import VerifyProblem
 from floodmark.storage import document
 from floodmark.storage.arrays import I64
 from floodmark.storage.document import DamagedDocument
-from floodmark.storage.parquet import HEADERS_KEY, PageHeaders
+from floodmark.storage.page_checksums import HEADERS_KEY, PageHeaders
 from floodmark.storage.store import ObjectInfo, Store
 from floodmark.storage.sweep import GarbageSource, Listing, ObjectUsage
 

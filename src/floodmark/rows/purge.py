@@ -7,7 +7,7 @@ marked as carried, so only history is lost. A reader that has read the old slice
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.chain.events import AddData, MetadataEvent
+from floodmark.chain.events import AddData, ExecuteTransform, MetadataEvent
 from floodmark.chain.ids import SHA3_256, Multihash
+from floodmark.chain.walk import read_block
 from floodmark.engine.session import Runtime
-from floodmark.errors import CommitConflict, ObjectNotFound, StorageError, UnreadableSlice
+from floodmark.errors import ChainError, CommitConflict, ObjectNotFound, StorageError, UnreadableSlice
 from floodmark.ledger.append import next_system_time
 from floodmark.ledger.block_attributes import BatchTally, carried_attributes, purge_attributes, purge_state
 from floodmark.ledger.casting import cast_columns
@@ -240,20 +241,36 @@ def _derive(after: Snapshot, plan: _Plan, last: PlannedBlock) -> None:
         _log.warning("the key index of %s lacks the rows that the purge carried", after.objects.folder, exc_info=True)
 
 
+def _is_purged(objects: DatasetObjects, row: Mapping[str, Any], snapshot: Snapshot) -> bool:
+    """Whether the chain, too, says that a slice of the index is purged. Otherwise the index is wrong."""
+    block_hash = Multihash(SHA3_256, row["block"])
+    event = read_block(block_hash, objects.get_block(block_hash)).event
+    data = event.new_data if isinstance(event, AddData | ExecuteTransform) else None
+    if data is not None and data.offset_interval.start == row["start"]:
+        is_rewritten = row["start"] in snapshot.erased_records.column("start").to_pylist()
+        if data.offset_interval.end < snapshot.purged_before:
+            return is_rewritten or data.physical_hash.digest == row["physical"]
+    _log.warning("the slice index of %s names a purged slice that the chain does not; it stays", objects.folder)
+    return False
+
+
 def remove_purged(objects: DatasetObjects, snapshot: Snapshot) -> None:
     """Delete the files of all purged slices, also those that an earlier purge could not delete."""
     try:
         slices = snapshot.all_slices
+        existing = {info.key for info in objects.store.list(objects.data_prefix)}
     except StorageError as error:  # the purge is already committed, so it must not fail
         _log.warning("the purged slices cannot be listed (%s); the next purge deletes them", error)
         return
     gone = slices.filter(pc.less_equal(slices.column("end"), snapshot.purged_before))
-    for digest in gone.column("physical").to_pylist():
-        physical = Multihash(SHA3_256, digest)
+    for row in gone.to_pylist():
+        physical = Multihash(SHA3_256, row["physical"])
         try:
+            if objects.data_key(physical) in existing and not _is_purged(objects, row, snapshot):
+                continue
             objects.store.delete(objects.data_key(physical))
             objects.store.delete(objects.rows_key(physical.text))
-        except StorageError as error:
+        except (StorageError, ChainError) as error:
             _log.warning("a purged slice could not be deleted (%s); the next purge tries again", error)
     try:
         drop_purged(objects, snapshot.purged_before)

@@ -25,7 +25,8 @@ from floodmark.ledger.schema import Layout
 from floodmark.ledger.unreadable import unreadable_records
 from floodmark.rows import row_hash
 from floodmark.storage.arrays import I64, Hashes
-from floodmark.storage.parquet import check_size
+from floodmark.storage.page_checksums import check_slice
+from floodmark.storage.parquet import open_slice
 
 _log = logging.getLogger(__name__)
 
@@ -149,8 +150,7 @@ class RowReader:
         """All rows of a slice, or the rows at some sorted positions. Reads only the row groups with these rows."""
         key = self.objects.data_key(self._physical(number))
         try:
-            with self.objects.store.open(key) as opened, pq.ParquetFile(opened) as file:
-                check_size(key, opened.size(), self._size(number))
+            with open_slice(self.objects.store, key, self._size(number)) as file:
                 in_file = set(file.schema_arrow.names)
                 names = [f.name for f in _data_fields(self.layout) if f.name in in_file]
                 return file.read(columns=names) if at is None else _rows_at(file, names, at)
@@ -163,13 +163,12 @@ class RowReader:
         return unreadable_records(self.objects, start, start + self._length(number), error, [key])
 
     def _check_slice(self, number: int) -> None:
-        """Refuse the copy of a local slice that is missing or has another size, as a read of the slice does."""
+        """Refuse the copy of a local slice that is missing or damaged, as a read of the slice does."""
         key = self.objects.data_key(self._physical(number))
-        path = self.objects.store.local_path(key)
-        if path is None:
+        if self.objects.store.local_path(key) is None:
             return
         try:
-            check_size(key, path.stat().st_size, self._size(number))
+            check_slice(self.objects.store, key, self._size(number))
         except OSError as error:
             raise self._unreadable(number, error) from error
 

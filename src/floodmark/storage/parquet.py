@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import os
-import zlib
-from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -26,6 +21,16 @@ from floodmark.chain.ids import SHA3_256, Multihash
 from floodmark.errors import ObjectNotFound, StorageError
 from floodmark.storage.arrays import I64
 from floodmark.storage.logical_hash import column_digests, compose_hash
+from floodmark.storage.page_checksums import (
+    HEADERS_KEY,
+    SEAL_KEY,
+    PagesFile,
+    SealedPagesFile,
+    blank_seal,
+    check_open_slice,
+    check_size,
+    check_slice,
+)
 from floodmark.storage.store import Store
 
 SYSTEM_TIME_TYPE = pa.timestamp("ms", tz="UTC")
@@ -117,13 +122,14 @@ def write_records(
     with ThreadPoolExecutor(1) as hashing:
         to_hash = [name for name in table.column_names if name not in known_digests]
         pending = {name: hashing.submit(column_digests, table.column(name)) for name in to_hash}
-        sink = _HashingFile(path)
-        with sink, pq.ParquetWriter(sink, schema, **_parquet_options(data, vocab.reserved)) as writer:
+        sink, options = SealedPagesFile(path), _parquet_options(data, vocab.reserved)
+        with sink, pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
             writer.write_table(table, row_group_size=row_group_rows)
             new_digests = {name: future.result() for name, future in pending.items()}
             digests = {**known_digests, **new_digests}
             hex_digests = {name: [d.hex() for d in digests[name]] for name in table.column_names}
-            writer.add_key_value_metadata({DIGESTS_KEY: json.dumps(hex_digests).encode()})
+            seal = blank_seal(sink.end_of_pages())
+            writer.add_key_value_metadata({DIGESTS_KEY: json.dumps(hex_digests).encode(), SEAL_KEY: seal})
     low, high = event_time_bounds(data.column(vocab.event_time))
     return SliceFile(
         path=path,
@@ -150,11 +156,24 @@ def has_records(store: Store, key: str, offsets: I64) -> bool:
     return bool(np.isin(offsets, found).any())
 
 
-def count_operations(store: Store, key: str) -> I64 | None:
+def open_slice(store: Store, key: str, size: int | None = None) -> pq.ParquetFile:
+    """Open a slice, of which everything except its pages was checked. Pages are checked when they are read.
+
+    Raises `OSError` if it is damaged, and what stores raise if it cannot be read.
+    """
+    path = store.local_path(key)
+    if path is not None:
+        check_slice(store, key, size)
+        return pq.ParquetFile(path, page_checksum_verification=True)
+    opened = store.open(key)
+    check_open_slice(store, key, opened, size)
+    return pq.ParquetFile(opened, page_checksum_verification=True)
+
+
+def count_operations(store: Store, key: str, size: int) -> I64 | None:
     """How many records of a slice have each operation, 0 to 3; None if the file cannot be read."""
     try:
-        with store.open(key) as source:
-            file = pq.ParquetFile(source)
+        with open_slice(store, key, size) as file:
             found = file.read(columns=[file.schema_arrow.names[1]]).column(0).to_numpy()
     except (StorageError, OSError, pa.ArrowException):
         return None
@@ -195,7 +214,7 @@ def _write_pages(
     path: Path, tables: Iterable[pa.Table], schema: pa.Schema, options: Mapping[str, Any]
 ) -> ChecksummedFile:
     rows = 0
-    sink = _PagesFile(path)
+    sink = PagesFile(path)
     with sink, pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
@@ -266,123 +285,24 @@ def _steps_are_small(sample: pa.ChunkedArray) -> bool:
     return bool(steps.min() >= 0 and steps.max() < 1 << 20)
 
 
-class _HashingFile(io.RawIOBase):
-    """A new file that hashes the bytes written to it, so that no slice is read again to compute its name."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb")
-        self._hasher = hashlib.sha3_256()
-        self.size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data)
-        self._hasher.update(view)
-        self._file.write(view)
-        self.size += view.nbytes
-        return view.nbytes
-
-    def flush(self) -> None:
-        if not self._file.closed:
-            self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def digest(self) -> bytes:
-        return self._hasher.digest()
-
-
-_LARGEST_HEADER = 256
-"""In bytes. Headers have about 30, because statistics are in the page index."""
-
-
-class _PagesFile(_HashingFile):
-    """A `_HashingFile` for pages with checksums: it also records the positions of the page headers."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._bounds: list[int] = []
-        self._headers_checksum = 0
-        self.pages_end = 0
-        self.tail_checksum = 0
-
-    def write(self, data: Any) -> int:
-        start = self.size
-        written = super().write(data)
-        if self.pages_end:
-            self.tail_checksum = zlib.crc32(data, self.tail_checksum)
-        elif written <= _LARGEST_HEADER:  # each header is one write; this includes small pages, which is harmless
-            self._headers_checksum = zlib.crc32(data, self._headers_checksum)
-            if self._bounds and self._bounds[-1] == start:
-                self._bounds[-1] = self.size
-            else:
-                self._bounds += [start, self.size]
-        return written
-
-    def end_of_pages(self) -> PageHeaders:
-        """The headers of all pages. The bytes written after this call are the tail of the file."""
-        self.pages_end = self.size
-        return PageHeaders(np.array(self._bounds, np.int64), self._headers_checksum)
-
-
-HEADERS_KEY = b"floodmark.page-headers"
-"""The key of the page headers in the footer of a file."""
-
-_CHECKSUM_BYTES = 4
-
-
-@dataclass(frozen=True)
-class PageHeaders:
-    """The positions of the page headers of a file, and the CRC-32 of all of them in order."""
-
-    bounds: npt.NDArray[np.int64]  # start, end, start, end, …
-    checksum: int
-
-    def encode(self) -> bytes:
-        """As text for a footer. The gaps between positions are small numbers, which compress well."""
-        gaps = np.diff(self.bounds, prepend=0).astype("<u4")
-        return b64encode(self.checksum.to_bytes(_CHECKSUM_BYTES, "little") + zlib.compress(gaps.tobytes()))
-
-    @staticmethod
-    def decode(text: bytes) -> PageHeaders:
-        data = b64decode(text)
-        gaps = np.frombuffer(zlib.decompress(data[_CHECKSUM_BYTES:]), "<u4")
-        return PageHeaders(np.cumsum(gaps, dtype=np.int64), int.from_bytes(data[:_CHECKSUM_BYTES], "little"))
-
-    def are_in(self, path: Path) -> bool:
-        """Whether the file has these headers. Only the headers are read."""
-        checksum = 0
-        with path.open("rb", buffering=0) as file:
-            number = file.fileno()
-            for start, end in self.bounds.reshape(-1, 2).tolist():
-                checksum = zlib.crc32(os.pread(number, end - start, start), checksum)
-        return checksum == self.checksum
-
-
 # A store as an Arrow file system
 
 
-def arrow_filesystem(store: Store, sizes: Mapping[str, int]) -> pa_fs.FileSystem:
-    """A read-only Arrow file system in which objects are files at their keys. They must have these sizes."""
-    return pa_fs.PyFileSystem(_StoreFiles(store, sizes))
+def arrow_filesystem(store: Store, sizes: Mapping[str, int], slices: Container[str]) -> pa_fs.FileSystem:
+    """A read-only Arrow file system in which objects are files at their keys. They must have these sizes.
 
-
-def check_size(key: str, actual: int, expected: int) -> None:
-    """Raise `OSError` for a file that has another size than when it was committed."""
-    if actual != expected:
-        raise OSError(f"{key} has {actual} bytes, but had {expected} when it was committed")
+    Slices are checked when they are opened.
+    """
+    return pa_fs.PyFileSystem(_StoreFiles(store, sizes, slices))
 
 
 class _StoreFiles(pa_fs.FileSystemHandler):  # type: ignore[misc]
     """The reading methods of an Arrow file system. The writing methods raise `OSError`."""
 
-    def __init__(self, store: Store, sizes: Mapping[str, int]) -> None:
+    def __init__(self, store: Store, sizes: Mapping[str, int], slices: Container[str]) -> None:
         self._store = store
         self._sizes = sizes
+        self._slices = slices
 
     def get_type_name(self) -> str:
         return "floodmark"
@@ -408,7 +328,9 @@ class _StoreFiles(pa_fs.FileSystemHandler):  # type: ignore[misc]
             opened = self._store.open(path)
         except ObjectNotFound as error:
             raise FileNotFoundError(path) from error
-        if path in self._sizes:
+        if path in self._slices:
+            check_open_slice(self._store, path, opened, self._sizes[path])
+        elif path in self._sizes:
             check_size(path, opened.size(), self._sizes[path])
         return opened
 

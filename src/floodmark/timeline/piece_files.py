@@ -22,7 +22,8 @@ from floodmark.ledger.selection import DataFile, Selection, select
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.rows.live_rows import select_current, without_dead_files
 from floodmark.storage.arrays import I64
-from floodmark.storage.parquet import HEADERS_KEY, PageHeaders, write_rows
+from floodmark.storage.page_checksums import HEADERS_KEY, PageHeaders, check_open_slice, check_slice
+from floodmark.storage.parquet import open_slice, write_rows
 from floodmark.storage.scratch import explain_write_errors
 from floodmark.timeline.bundles import RowGroup, row_groups_of
 from floodmark.timeline.manifest import (
@@ -204,28 +205,33 @@ def _open_file(objects: TimelineObjects, name: str, texts: frozenset[str]) -> _O
     store, key = objects.store, objects.key(name)
     path = store.local_path(key)
     source = store.open(key) if path is None else pa.memory_map(str(path))
-    metadata = _checked_metadata(source, name, path)
-    checked = metadata is not None  # slices have no page checksums
+    metadata = _checked_metadata(objects, source, name, path)
 
     def open_(dictionaries: list[str]) -> pq.ParquetFile:
         return pq.ParquetFile(
             source,
             metadata=metadata,
             pre_buffer=path is None,
-            page_checksum_verification=checked,
+            page_checksum_verification=True,
             read_dictionary=dictionaries,
         )
 
     return _OpenFile(open_, texts)
 
 
-def _checked_metadata(source: pa.NativeFile, name: str, path: Path | None) -> pq.FileMetaData | None:
-    """The checked footer of an own file; None for a slice. Raises `ValueError` if the file is damaged.
+def _checked_metadata(
+    objects: TimelineObjects, source: pa.NativeFile, name: str, path: Path | None
+) -> pq.FileMetaData | None:
+    """The checked footer of an own file; None for a slice, which is checked too. An error if the file is damaged.
 
     Page headers are only checked in local files: in a bucket, each header would be a request.
     """
     own = parse_own_file(name)
     if own is None:
+        if path is None:
+            check_open_slice(objects.store, objects.key(name), source)
+        else:
+            check_slice(objects.store, objects.key(name))
         return None
     if source.size() < own.tail:
         raise ValueError("it is truncated")
@@ -282,8 +288,13 @@ def _group_pieces(objects: TimelineObjects, layout: Layout, file: DataFile, with
     """The row groups of a file that may have records in a range."""
     name = objects.file(file.key)
     try:
+        is_slice = file.key.startswith(objects.dataset.data_prefix)
         path = objects.store.local_path(file.key)
-        with pq.ParquetFile(objects.store.open(file.key) if path is None else path) as opened:
+        with (
+            open_slice(objects.store, file.key, file.size)
+            if is_slice
+            else pq.ParquetFile(objects.store.open(file.key) if path is None else path)
+        ) as opened:
             found = [_tail_piece(opened, number, name, layout) for number in range(opened.metadata.num_row_groups)]
     except (StorageError, OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise UnreadablePiece(
