@@ -292,6 +292,23 @@ def _(world: World) -> Any:
     return None
 
 
+@case("Empty line")
+def _(world: World) -> Any:
+    world.call("ingest", "one", world.file("one.csv", "id\n1\n\n3\n\n"))
+    world.call("ingest", "two", world.file("two.csv", "id,v\n1,\n\n3,\n"))
+    assert world.lake["one"].to_arrow()["id"].to_pylist() == world.lake["two"].to_arrow()["id"].to_pylist() == [1, 3]
+    return None
+
+
+@case("Not a data file")
+def _(world: World) -> Any:
+    world.file("inbox/a.csv", "id\n1\n")
+    world.file("inbox/b.txt", "id\n2\n")
+    world.call("ingest", "people", "inbox")
+    assert world.lake["people"].count() == 1
+    return None
+
+
 @case("Column not in the dataset, or missing")
 def _(world: World) -> Any:
     people = world.people()

@@ -58,6 +58,12 @@ def test_a_time_without_a_zone_is_refused_with_what_it_may_mean(argument: str, g
     use(d, NOON.replace(tzinfo=UTC) + timedelta(minutes=1))
 
 
+def test_as_of_takes_a_day_in_the_forms_that_others_take() -> None:
+    d = dataset("UTC")
+    for day, rows in ((date(2026, 11, 15), 0), (date(2026, 11, 16), 4)):
+        assert d.to_arrow(as_of=day).num_rows == d.to_arrow(as_of=day.isoformat()).num_rows == rows
+
+
 def test_now_without_a_zone_is_refused() -> None:
     d = fm.Lake(MemoryStore()).create("d", key="id")
     rows = pa.table({"id": [1]})

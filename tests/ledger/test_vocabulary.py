@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 import floodmark as fm
-from floodmark.errors import BadColumnName, BadOption, BadPipeline, DatasetExists
+from floodmark.errors import BadColumnName, BadOption, BadPipeline, BadStep, DatasetExists
 from floodmark.provenance.replay import replay
+from transforms.worlds import in_this_process
 
 VOCAB = {"offset": "_offset"}
 
@@ -216,3 +217,44 @@ def test_the_new_name_is_reserved_instead_of_the_old_one(lake: fm.Lake) -> None:
     with pytest.raises(BadColumnName) as caught:
         lake.create("other").write(messages((1, "a")))
     assert "vocab={'offset': '_offset'}" in str(caught.value)
+
+
+STEPS = {
+    "transform": lambda function, output: fm.BatchTransform(function, ["k"], [output], name="s"),
+    "table": lambda function, output: fm.DatatableTransform(function, ["k"], [output], name="s"),
+    "generate": lambda function, output: fm.BatchGenerate(lambda: [function({"id": [1]})], [output], name="s"),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_output_with_a_column_offset_is_refused_with_what_helps(lake: fm.Lake, kind: str) -> None:
+    lake.create("k", key="id").write(pa.table({"id": [1]}))
+
+    def function(rows: Any) -> pa.Table:
+        return pa.table({"id": rows["id"], "offset": rows["id"]})
+
+    function.__annotations__["rows"] = pa.Table
+    with in_this_process():
+        with pytest.raises(BadColumnName, match="'offset' is reserved") as refused:
+            STEPS[kind](function, fm.OutputSpec("out", key="id")).run(lake)
+        wanted = "drop the output, if it exists, and declare OutputSpec('out', vocab={'offset': '_offset'})"
+        assert wanted in refused.value.hint
+        step = STEPS[kind](function, fm.OutputSpec("out", key="id", vocab=VOCAB))
+        lake.create("out", key="id", exist_ok=True) if kind == "generate" else None
+        with pytest.raises(BadStep, match="exists with the system columns offset, op, system_time, not _offset"):
+            step.run(lake)
+        lake.drop("out")
+        step.run(lake)
+    assert lake["out"].to_arrow()["offset"].to_pylist() == [1]
+
+
+def test_output_with_another_event_time_than_declared_is_refused(lake: fm.Lake) -> None:
+    lake.create("k", key="id").write(pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "UTC"))}))
+
+    def copied(rows: pa.Table) -> pa.Table:
+        return rows
+
+    with in_this_process():
+        fm.BatchTransform(copied, ["k"], ["out"], name="s").run(lake)
+        with pytest.raises(BadStep, match="exists with the event time None, not 'at'"):
+            fm.BatchTransform(copied, ["k"], [fm.OutputSpec("out", event_time="at")], name="s").run(lake)

@@ -59,6 +59,21 @@ FILES = {
 }
 
 
+def test_files_of_a_folder_that_are_not_read_are_named(dataset, inbox, caplog):
+    (inbox / "a.csv").write_text(CSV)
+    for name in ("b.txt", "part-1", "_SUCCESS", ".c.csv.crc"):
+        (inbox / name).write_text(CSV)
+    dataset.write(inbox)
+    assert dataset.count() == 3
+    assert caplog.messages == [f"{inbox}: not read, because the names show no format: b.txt, part-1"]
+
+
+def test_folders_that_give_one_column_two_values_are_refused(dataset, inbox):
+    parquet(inbox / "n=1/n=2" / "a.parquet", [{"m": 1}])
+    with pytest.raises(UnreadableFile, match=r"two folders of .* are called n="):
+        dataset.write(inbox)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_file_is_written(dataset, inbox, name):
     FILES[name](inbox / name)

@@ -140,6 +140,9 @@ def test_log_and_chain_say_what_was_carried(dataset):
     assert carried.startswith("carried 2 current rows from before offset 4, offsets 4–5")
     [one] = dataset.snapshot().carried
     assert (one.before, one.start, one.end) == (4, 4, 6)
+    dataset.delete([1])
+    dataset.purge(before=7)
+    assert list(dataset.log())[1].summary.startswith("carried 1 current row from before offset 7, offsets 7–7")
 
 
 def died_after(changes):

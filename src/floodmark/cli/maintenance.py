@@ -155,7 +155,8 @@ def _erase_facts(report: EraseReport | None) -> dict[str, Any]:
 def _purged_text(report: PurgeReport) -> str:
     slices = f"{output.format_count(report.slices, 'slice')} ({output.format_bytes(report.bytes)})"
     gone = f"{output.format_count(report.records, 'record')} in {slices}"
-    return gone + (f", of which {output.format_count(report.carried, 'current row')} stay" if report.carried else "")
+    stay = "stays" if report.carried == 1 else "stay"
+    return gone + (f", of which {output.format_count(report.carried, 'current row')} {stay}" if report.carried else "")
 
 
 def _purge_facts(report: PurgeReport) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -31,6 +32,8 @@ _SUFFIXES: dict[str, Format] = {
     ".ndjson": "json",
 }
 _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+_SHOWN = 3
+_log = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -201,8 +204,13 @@ def hive_values(path: Path, base: Path) -> HiveValues:
     """The columns in folder names below `base`, and in the folders directly above it that hold columns too."""
     above = [*takewhile(_HIVE.fullmatch, reversed(base.parts))]
     below = path.relative_to(base).parts[:-1]
-    found = (_HIVE.fullmatch(part) for part in [*reversed(above), *below])
-    return tuple((unquote(m[1]), None if m[2] == _NO_VALUE else unquote(m[2])) for m in found if m is not None)
+    found = [m for part in [*reversed(above), *below] if (m := _HIVE.fullmatch(part)) is not None]
+    names = [unquote(m[1]) for m in found]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            hint = "rename one of the folders: they give each row one value of a column"
+            raise UnreadableFile(f"two folders of {path} are called {name}=…", hint=hint, path=str(path))
+    return tuple((name, None if m[2] == _NO_VALUE else unquote(m[2])) for name, m in zip(names, found, strict=True))
 
 
 def is_address(path: str | Path) -> bool:
@@ -235,8 +243,12 @@ def _expand(item: str | Path) -> list[Path]:
 def _found_files(item: str | Path) -> list[Path]:
     path = Path(item)
     if path.is_dir():
-        inside = [p for p in path.rglob("*") if p.is_file() and _suffix(p) in _SUFFIXES]
-        return sorted(p for p in inside if not any(s.startswith((".", "_")) for s in p.relative_to(path).parts))
+        every = sorted(p for p in path.rglob("*") if p.is_file())
+        inside = [p for p in every if not any(s.startswith((".", "_")) for s in p.relative_to(path).parts)]
+        if others := [str(p.relative_to(path)) for p in inside if _suffix(p) not in _SUFFIXES]:
+            shown = ", ".join(others[:_SHOWN]) + (f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
+            _log.warning("%s: not read, because the names show no format: %s", path, shown)
+        return [p for p in inside if _suffix(p) in _SUFFIXES]
     if path.exists():
         return [path]
     return sorted(Path(p) for p in glob.glob(str(item), recursive=True) if Path(p).is_file())  # noqa: PTH207 -- absolute globs

@@ -228,7 +228,8 @@ def _slice_summary(event: ev.DataEvent, new: ev.DataSlice, tally: BatchTally | N
     """The records of one slice. The last slice of a merged batch also has the counts of the whole batch."""
     where = f"offsets {new.offset_interval.start}–{new.offset_interval.end} ({_bytes(new.size)})"
     if before := carried_before(event):
-        return f"carried {new.rows:,} current rows from before offset {before}, {where}"
+        rows = "1 current row" if new.rows == 1 else f"{new.rows:,} current rows"
+        return f"carried {rows} from before offset {before}, {where}"
     _, slices = commit_part(event)
     if tally is None:
         return f"+{new.rows:,} records, {where}"

@@ -29,7 +29,7 @@ from floodmark.storage.arrays import I64
 
 _SHORT_HASH = re.compile(r"[0-9a-f]{8}")
 
-AsOf = int | str | datetime | Multihash | None
+AsOf = int | str | date | datetime | Multihash | None
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _point(snapshot: Snapshot, name: str, as_of: AsOf) -> int:
             return as_of + 1
         case Multihash():
             return _end_at_block(snapshot, name, as_of)
-        case datetime():
+        case date():  # or a datetime
             return _end_at_time(snapshot, parse_time(name, as_of))
         case str():
             return _end_at_text(snapshot, name, as_of)

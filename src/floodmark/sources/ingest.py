@@ -23,7 +23,7 @@ from floodmark.rows.fold import fold_if_due
 from floodmark.rows.merge import KeyedWrite
 from floodmark.storage.parquet import Vocabulary
 from floodmark.storage.scratch import explain_write_errors
-from floodmark.transforms.outputs import explain_row_errors
+from floodmark.transforms.outputs import check_declared_names, explain_row_errors
 from floodmark.transforms.specs import OutputSpec
 from floodmark.transforms.step import RunReport
 
@@ -74,6 +74,7 @@ def find_output(lake: Any, spec: OutputSpec, step: str) -> RootOutput:
     if declared is not None and declared != strategy.key:
         hint = "leave out the key, or name another output"
         raise _refused(step, spec.name, f"its key is {list(strategy.key)}, not {list(declared)}", hint)
+    check_declared_names(spec, snapshot, step)
     return RootOutput(spec, strategy.key, snapshot)
 
 

@@ -26,6 +26,7 @@ from floodmark.rows.classify import Batch
 from floodmark.rows.row_hash import hash_rows
 from floodmark.storage.arrays import Hashes
 from floodmark.storage.scratch import SortedFile
+from floodmark.transforms.outputs import explain_row_errors
 
 Attempts = npt.NDArray[np.int32]
 
@@ -202,7 +203,8 @@ def join_columns(schemas: Sequence[pa.Schema | None], shape: OutputShape, functi
 def with_learnt_columns(shape: OutputShape, columns: pa.Schema) -> OutputShape:
     """The output with these columns, which all have a type."""
     vocab = shape.vocab if shape.event_time is None else replace(shape.vocab, event_time=shape.event_time)
-    layout, _ = derived_layout(columns, output_strategy(shape), vocab)
+    with explain_row_errors(shape.name):
+        layout, _ = derived_layout(columns, output_strategy(shape), vocab)
     return replace(shape, layout=layout)
 
 

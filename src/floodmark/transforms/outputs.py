@@ -6,6 +6,7 @@ is a small note that names the primary one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -135,7 +136,27 @@ def _find(lake: LakeLike, spec: OutputSpec, step: str) -> StepOutput:
             step=step,
             output=spec.name,
         )
+    check_declared_names(spec, snapshot, step)
     return StepOutput(spec, spec.name, dataset, snapshot)
+
+
+def check_declared_names(spec: OutputSpec, snapshot: Snapshot, step: str) -> None:
+    """Refuse an output that was created with other system columns, or another event time, than declared."""
+    vocab = snapshot.state.vocab
+    present, wanted = vocabulary(vocab).reserved, vocabulary(declare_vocab(spec.vocab)).reserved
+    other = ""
+    if spec.vocab is not None and present != wanted:
+        other = f"the system columns {', '.join(present)}, not {', '.join(wanted)}"
+    event_time = None if vocab is None else vocab.event_time_column
+    if spec.event_time is not None and spec.event_time != event_time:
+        other = f"the event time {event_time!r}, not {spec.event_time!r}"
+    if other:
+        raise BadStep(
+            f"output {spec.name!r} of step {step!r} exists with {other}",
+            hint=f"drop {spec.name!r}: the next run creates it again; or declare what it was created with",
+            step=step,
+            output=spec.name,
+        )
 
 
 def refuse_shared(outputs: Sequence[StepOutput], step: str) -> None:
@@ -297,4 +318,5 @@ def _hint(error: BadData, output: str) -> str:
         return error.hint.replace("give schema=", f"declare the type: OutputSpec({output!r}, schema=…)")
     if isinstance(error, TypeMismatch):
         return f"{error.hint}; or drop the output and declare the type: OutputSpec({output!r}, schema=…)"
-    return error.hint
+    declaration = rf"drop the output, if it exists, and declare OutputSpec({output!r}, \1)"
+    return re.sub(r"create a dataset with (vocab=\{[^}]*\})", declaration, error.hint)
