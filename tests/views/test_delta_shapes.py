@@ -108,6 +108,20 @@ SHAPES = {
     "scalar subqueries": (
         "select id, n - (select min(n) from events) d from sales where k < (select max(k) from products)"
     ),
+    "first by order": "select id, k, n from sales order by n desc, id limit 3",
+    "first of groups": (
+        "select p.cat, sum(s.m) m from sales s join products p on s.k = p.k group by p.cat order by m desc, cat limit 1"
+    ),
+    "after some": "select k from sales order by m desc, id limit 2 offset 2",
+    "first of equal rows": "select k, n from events order by k, n limit 4",
+    "joined with the first": (
+        "select s.id, t.n from sales s join (select k, n from products p join events e using (k) order by n, c limit 2)"
+        " t on s.k = t.k"
+    ),
+    "sums": "select c, sum(n) s, avg(n) a, avg(m) b, sum(m) t, count(m) d, count(*) n from sales group by c",
+    "sums of a filter": "select k, sum(n + 1) * 2 s, count(c) + 1 d from sales where n > 1 group by k",
+    "sums of no columns": "select count(*) n from (select k from sales group by k) g",
+    "sums and others": "select upper(c) c, sum(n) s, max(n) x from sales group by upper(c)",
     "having": "select p.cat, count(*) n from sales s join products p on s.k = p.k group by p.cat having count(*) > 2",
 }
 

@@ -47,8 +47,7 @@ def _content(note: StoredNote) -> CheckpointContent:
         retired = frozenset(name for _, name in meta.retired)
         return CheckpointContent(frozenset(meta.names), retired, inputs | seen)
     if (view := note.read_as(ViewNote)) is not None:
-        files = frozenset() if view.errors is None else frozenset([view.errors])
-        return CheckpointContent(files, inputs=_with_blocks(view.positions, view.blocks))
+        return CheckpointContent(view.files, inputs=_with_blocks(view.positions, view.blocks))
     if (second := note.read_as(SecondaryNote)) is not None:
         read = _with_blocks(second.last_offsets or (), {})
         return CheckpointContent(inputs=read, first_output=DatasetId.parse(second.primary))

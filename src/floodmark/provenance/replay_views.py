@@ -37,7 +37,7 @@ from floodmark.storage.arrays import I64
 from floodmark.views.analysis import OFFSET_COLUMN, InputUse
 from floodmark.views.changed_rows import LocalRows, SparkRows, read_all_rows, read_rows_at
 from floodmark.views.definition import UdfColumn, resolve_udf
-from floodmark.views.delta_cache import delta_run
+from floodmark.views.delta_cache import run_whole
 from floodmark.views.evaluator import Evaluator, IsolatedSession, convert_refresh_errors, empty_result
 from floodmark.views.functions import Failures, load_failures
 from floodmark.views.snapshot import ViewNote
@@ -150,7 +150,8 @@ class ViewReplay:
         if view.analysis.kind == "changes" and session.has_plans:
             evaluator = Evaluator(output.name, view.analysis, frozenset(), session)
             with convert_refresh_errors(output.name):
-                table: pa.Table = evaluator.complete(delta_run(view.analysis, sources, session).whole()).toArrow()
+                frame, _, _ = run_whole(view.analysis, sources, session)
+                table: pa.Table = evaluator.complete(frame).toArrow()
             return table
         evaluator = Evaluator(output.name, view.analysis, frozenset(c.name for c in columns), session)
         is_empty = all(isinstance(some, LocalRows) and not some.table.num_rows for some in rows.values())

@@ -49,7 +49,7 @@ from floodmark.views.classification import (
     udf_field,
 )
 from floodmark.views.definition import UdfColumn, ViewDefinition
-from floodmark.views.delta_rules import Facts, find_rules, key_of
+from floodmark.views.delta_rules import Facts, find_rules, keeps_totals, key_of
 from floodmark.views.query_plan import UnreadablePlan, named_columns, used_columns
 from floodmark.views.sources import input_schema_of
 from floodmark.views.spark_sql import inject_columns, isolated_session, meaning_settings
@@ -256,7 +256,7 @@ class _Analyser:
         for variant in self._variants(first):
             if variant.is_equivalent_to(first) and (kind != "rows" or variant.classified.t):
                 analysis = self._analysis(variant, variant.classified)
-                return analysis if kind != "whole" else self._by_rules(variant, analysis)
+                return self._by_rules(variant, analysis) if kind in ("whole", "groups") else analysis
         if self.definition.udfs:
             raise BadView("the view does not identify the rows of its input", hint="use plain columns in select=")
         return self._analysis(first, Classification("whole", _ROWS_NOT_IDENTIFIED))
@@ -399,7 +399,10 @@ class _Analyser:
         )
 
     def _by_rules(self, variant: _AnalysedQuery, analysis: Analysis) -> Analysis:
-        """The analysis of a query without T: changes are carried through its operators if each has a rule."""
+        """The analysis of a query without T: changes are carried through its operators if each has a rule.
+
+        So they are for groups whose totals can be kept: then no row of a group is read again.
+        """
         if not variant.is_deterministic or any(use.computed for use in analysis.sources):
             return analysis
         query = optimize(self.spark, variant.text, variant.tables.schemas())
@@ -408,8 +411,10 @@ class _Analyser:
         except UnreadablePlan:
             return analysis
         rules = maintained.rule
+        if analysis.kind == "groups" and not (rules.reason is None and keeps_totals(query.tree)):
+            return analysis
         if rules.reason is not None:
-            return replace(analysis, rules=rules)
+            return replace(analysis, why=rules.reason, rules=rules)
         key = self._natural_key(analysis, maintained.facts)
         if key is None:
             return replace(analysis, kind="changes", why=None, t=(ROW_COLUMN,), rules=rules)

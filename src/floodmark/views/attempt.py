@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -37,17 +37,22 @@ from floodmark.views.changed_rows import (
     read_keys_at,
     read_rows_at,
 )
-from floodmark.views.commit import ViewPublisher
+from floodmark.views.commit import NoteFiles, ViewPublisher
 from floodmark.views.definition import UdfColumn, resolve_udf
 from floodmark.views.evaluator import Evaluator, IsolatedSession, convert_refresh_errors, empty_result
-from floodmark.views.explanation import RefreshWork, TableRead
+from floodmark.views.explanation import KeptState, RefreshWork, TableRead, work_of
 from floodmark.views.functions import ComputedResult, Failures, FunctionColumns
+from floodmark.views.operator_state import StateFiles
 from floodmark.views.plan import RefreshReport
 from floodmark.views.snapshot import ViewNote, ViewSnapshot
 from floodmark.views.sources import ViewInputSnapshot
 
+if TYPE_CHECKING:
+    from floodmark.views.delta_run import DeltaRun
+
 _MS = 10**6
 _NO_WORK = RefreshWork()
+_NO_STATES = StateFiles()
 _log = logging.getLogger(__name__)
 
 
@@ -108,43 +113,43 @@ class RefreshAttempt:
     def _refresh_whole(self, publisher: ViewPublisher, stale: str | None) -> RefreshReport:
         view_snapshot = self.view_snapshot
         with _timed("everything"):
-            answer = self._whole_answer()
+            answer, states, kept = self._whole_answer()
             computed = self._computed(answer, publisher.folder, publisher.progress)
-            failed = Failures().joined({} if computed is None else computed.errors)
-            work = RefreshWork(whole=stale or view_snapshot.analysis.why)
-            note = self._note(failed, keys=0, computed=computed, work=work)
+            files = NoteFiles(Failures().joined({} if computed is None else computed.errors), states)
+            work = RefreshWork(whole=stale or view_snapshot.analysis.why, states=kept)
+            note = self._note(files, keys=0, computed=computed, work=work)
             with convert_refresh_errors(view_snapshot.name):
-                commit = publisher.publish_all(answer if computed is None else computed.answer, note, failed)
+                commit = publisher.publish_all(answer if computed is None else computed.answer, note, files)
         return self._report(commit, stale, 0, computed)
 
-    def _whole_answer(self) -> TableData | SparkData:
+    def _whole_answer(self) -> tuple[TableData | SparkData, StateFiles, Mapping[int, KeptState]]:
         view_snapshot = self.view_snapshot
         if self._has_plan:
-            from floodmark.views.delta_cache import delta_run
+            from floodmark.views.delta_cache import run_whole
             from floodmark.views.delta_run import as_data
 
             with convert_refresh_errors(view_snapshot.name):
-                run = delta_run(view_snapshot.analysis, view_snapshot.sources, self._session)
-                return as_data(self._evaluator.complete(run.whole()))
+                analysis, sources = view_snapshot.analysis, view_snapshot.sources
+                frame, run, without = run_whole(analysis, sources, self._session, self._not_kept)
+                states = StateFiles.of(run.states, dict.fromkeys(without))
+                return as_data(self._evaluator.complete(frame)), states, _kept_states(run, states)
         inputs = {
             source.alias: read_all_rows(source, view_snapshot.analysis, self._session)
             for source in view_snapshot.sources
         }
-        return self._answer(inputs)
+        return self._answer(inputs), _NO_STATES, {}
 
     # Refresh by changes carried through the query
 
     def _carry_changes(self, publisher: ViewPublisher) -> RefreshReport:
         from floodmark.views.bag import apply_changes
-        from floodmark.views.delta_cache import delta_run
         from floodmark.views.table_changes import WholeInstead
 
         view_snapshot = self.view_snapshot
         try:
             self._check_can_carry()
             with _timed("changes"), convert_refresh_errors(view_snapshot.name):
-                positions = view_snapshot.positions
-                run = delta_run(view_snapshot.analysis, view_snapshot.sources, self._session, positions)
+                run = self._delta_run()
                 rows, weights = run.changes()
             view = InputSnapshot(
                 view_snapshot.name, str(view_snapshot.snapshot.state.dataset_id), view_snapshot.snapshot, self.cache
@@ -156,12 +161,39 @@ class RefreshAttempt:
         except QueryFailed as error:  # the query itself may fail, too, and then the refresh does
             _log.warning("view %s: the changes could not be carried through its query: %s", view_snapshot.name, error)
             return self._refresh_whole(publisher, "the changes could not be carried through the query")
+        assert view_snapshot.note is not None
+        states = StateFiles.of(run.states, view_snapshot.note.states)
+        before = work_of(view_snapshot.note)
+        work = replace(run.work, states={**before.states, **_kept_states(run, states)})
         if not after.keys.num_rows:
-            return self._refresh_nothing(publisher, run.work)
-        note = self._note(self._failures, keys=after.keys.num_rows, computed=None, work=run.work)
+            return self._refresh_nothing(publisher, work, states)
+        files = NoteFiles(self._failures, states)
+        note = self._note(files, keys=after.keys.num_rows, computed=None, work=work)
         with _timed("commit"), convert_refresh_errors(view_snapshot.name):
-            commit = publisher.publish_some(TableData(after.rows), after.keys, note, self._failures)
+            commit = publisher.publish_some(TableData(after.rows), after.keys, note, files)
         return self._report(commit, None, after.keys.num_rows, None)
+
+    def _delta_run(self) -> DeltaRun:
+        from floodmark.views.delta_cache import delta_run
+        from floodmark.views.operator_state import load_state
+
+        view_snapshot = self.view_snapshot
+        assert view_snapshot.note is not None
+        states, objects = view_snapshot.note.states, view_snapshot.snapshot.objects
+
+        def load(operator: str) -> pa.Table:
+            name = states[operator]
+            assert name is not None  # otherwise the plan does not use it
+            return load_state(name, objects)
+
+        positions, session = view_snapshot.positions, self._session
+        return delta_run(view_snapshot.analysis, view_snapshot.sources, session, positions, states, load)
+
+    @property
+    def _not_kept(self) -> frozenset[str]:
+        """The states that an earlier refresh could not keep."""
+        note = self.view_snapshot.note
+        return frozenset() if note is None else frozenset(name for name, file in note.states.items() if file is None)
 
     @cached_property
     def _has_plan(self) -> bool:
@@ -172,7 +204,7 @@ class RefreshAttempt:
         from floodmark.views.table_changes import WholeInstead
 
         try:
-            plan_of(self.view_snapshot.analysis, self.view_snapshot.sources, self._session)
+            plan_of(self.view_snapshot.analysis, self.view_snapshot.sources, self._session, self._not_kept)
         except WholeInstead:
             return False
         return True
@@ -190,10 +222,12 @@ class RefreshAttempt:
 
     # Refresh of the changed keys
 
-    def _refresh_nothing(self, publisher: ViewPublisher, work: RefreshWork = _NO_WORK) -> RefreshReport:
+    def _refresh_nothing(
+        self, publisher: ViewPublisher, work: RefreshWork = _NO_WORK, states: StateFiles = _NO_STATES
+    ) -> RefreshReport:
         """Only move the positions."""
-        note = self._note(self._failures, keys=0, computed=None, work=work)
-        commit = publisher.publish_nothing(note, self._failures)
+        files = NoteFiles(self._failures, states)
+        commit = publisher.publish_nothing(self._note(files, keys=0, computed=None, work=work), files)
         return self._report(commit, None, 0, None)
 
     def _touched(self, publisher: ViewPublisher) -> RefreshReport:
@@ -216,10 +250,11 @@ class RefreshAttempt:
         with _timed("functions"):
             computed = self._computed(answer, publisher.folder, publisher.progress)
             failed = before if computed is None else before.without(computed.offsets).joined(computed.errors)
-        note = self._note(failed, keys=keys.num_rows, computed=computed, work=_work_of(inputs, view_snapshot))
+        files = NoteFiles(failed)
+        note = self._note(files, keys=keys.num_rows, computed=computed, work=_work_of(inputs, view_snapshot))
         with _timed("commit"), convert_refresh_errors(view_snapshot.name):
             rows: QueryResult = answer if computed is None else computed.answer
-            commit = publisher.publish_some(rows, keys, note, failed)
+            commit = publisher.publish_some(rows, keys, note, files)
         return self._report(commit, None, keys.num_rows, computed)
 
     def _add_failed_rows(
@@ -278,7 +313,7 @@ class RefreshAttempt:
         failures = functions.load_failures(self.view_snapshot.name, note.errors, objects)
         return failures.carried_to(source.given.carried_to).without(source.given.dead)
 
-    def _note(self, failed: Failures, keys: int, computed: ComputedResult | None, work: RefreshWork) -> ViewNote:
+    def _note(self, files: NoteFiles, keys: int, computed: ComputedResult | None, work: RefreshWork) -> ViewNote:
         view_snapshot, runtime = self.view_snapshot, self.lake.runtime
         return ViewNote(
             version=view_snapshot.version,
@@ -286,7 +321,8 @@ class RefreshAttempt:
             blocks=blocks_at(view_snapshot.last_offsets, [source.given for source in view_snapshot.sources]),
             purged=view_snapshot.purged,
             generations=view_snapshot.generations,
-            errors=failed.name,
+            errors=files.failures.name,
+            states=files.states.names,
             run=runtime.random_bytes(16).hex(),
             process_ts=self.started // _MS,
             records=self._records,
@@ -322,6 +358,12 @@ class RefreshAttempt:
             commits=1,
             positions=view_snapshot.named(view_snapshot.last_offsets),
         )
+
+
+def _kept_states(run: DeltaRun, states: StateFiles) -> dict[int, KeptState]:
+    """The sizes of the states that a run computed or changed, by operator."""
+    known = [(state.operator, state.name) for state in run.plan.states if state.name in run.states]
+    return {at: KeptState(run.states[name].table.num_rows, len(states.content[name])) for at, name in known}
 
 
 def _work_of(inputs: Mapping[str, LocalRows | SparkRows], view_snapshot: ViewSnapshot) -> RefreshWork:

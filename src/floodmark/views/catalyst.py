@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from floodmark.ledger.spark_query import convert_query_errors, parse_select
 from floodmark.ledger.types import spark_schema
 from floodmark.views.classification import check_resolved
-from floodmark.views.delta_rules import DROPPED, KEPT, TABLE
+from floodmark.views.delta_rules import DROPPED, KEPT, TABLE, TYPES
 from floodmark.views.query_plan import PlanNode, parse_plan
 from floodmark.views.spark_sql import register_table, resolved_query
 
@@ -82,11 +82,35 @@ def _completed(tree: PlanNode, plan: Any) -> PlanNode:
             output = _texts(plan.output())
             lists = [_texts(projection) for projection in items(plan.projections())]
             more[KEPT] = tuple(at for at, name in enumerate(output) if all(one[at] == name for one in lists))
+        if tree.name == "Aggregate":
+            more[TYPES] = tuple(map(_value_type, aggregate_functions(plan)))
         return replace(tree, children=children, fields={**tree.fields, **more})
     output = plan.output()
     if output.isEmpty() or not output.apply(0).metadata().contains(TABLE):
         return tree
     return replace(tree, fields={**tree.fields, TABLE: str(output.apply(0).metadata().getString(TABLE))})
+
+
+def aggregate_functions(plan: Any) -> list[Any]:
+    """The calls of aggregate functions of an Aggregate, each once."""
+    calls: dict[str, Any] = {}
+
+    def collect(expression: Any) -> None:
+        if class_of(expression) == "AggregateExpression":
+            calls.setdefault(str(expression.resultId()), expression)
+            return
+        for child in items(expression.children()):
+            collect(child)
+
+    for item in items(plan.aggregateExpressions()):
+        collect(item)
+    return list(calls.values())
+
+
+def _value_type(call: Any) -> str:
+    """The type of the value that an aggregate function gets; empty if it gets none or several."""
+    values = items(call.aggregateFunction().children())
+    return str(values[0].dataType().sql()) if len(values) == 1 else ""
 
 
 def _texts(expressions: Any) -> list[str]:
@@ -218,6 +242,23 @@ class Catalyst:
     def same(self, one: Any, other: Any) -> Any:
         """Whether two expressions are equal; null equals null."""
         return self._expressions.EqualNullSafe(one, other)
+
+    def select(self, text: str, plan: Any) -> Any:
+        """A SELECT from one table, with a plan in the place of the table."""
+        return self._parser.parsePlan(text).withNewChildren(self.seq([plan]))
+
+    def cast(self, expression: Any, kind: str) -> Any:
+        """An expression with another type."""
+        to = self._parser.parseExpression(f"cast(null as {kind})")
+        return to.withNewChildren(self.seq([expression]))
+
+    def sort(self, order: Iterable[Any], plan: Any, hint: Any) -> Any:
+        return self._plans.Sort(self.seq(order), True, plan, hint)
+
+    def limit(self, rows: int, plan: Any) -> Any:
+        """The first rows."""
+        number = self.expression(str(rows))
+        return self._plans.GlobalLimit(number, self._plans.LocalLimit(number, plan))
 
     def filter(self, condition: Any, plan: Any) -> Any:
         return self._plans.Filter(condition, plan)

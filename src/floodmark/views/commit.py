@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.chain.events import SetDataSchema
+from floodmark.chain.ids import Multihash
 from floodmark.derive.commit import (
     CommitMoves,
     KeyResults,
@@ -27,6 +28,7 @@ from floodmark.errors import CommitConflict
 from floodmark.ledger.append import WriteResult
 from floodmark.ledger.commit import Commit
 from floodmark.ledger.data_input import SparkData, StreamData, TableData
+from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.parts import PART_BYTES
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.staging import discard_remote, stage
@@ -35,7 +37,27 @@ from floodmark.rows.buckets import SortTask, sort_part
 from floodmark.rows.row_hash import hash_rows
 from floodmark.storage.scratch import SortedFile
 from floodmark.views.functions import Failures
+from floodmark.views.operator_state import StateFiles
 from floodmark.views.snapshot import ViewNote, ViewSnapshot, has_name
+
+
+@dataclass(frozen=True)
+class NoteFiles:
+    """The files that the note of a refresh names."""
+
+    failures: Failures = field(default_factory=Failures)
+    states: StateFiles = field(default_factory=StateFiles)
+
+    def put(self, objects: DatasetObjects) -> None:
+        """Store them durably."""
+        self.failures.put(objects)
+        self.states.put(objects)
+
+
+def discard_files(names: Iterable[str], objects: DatasetObjects) -> None:
+    """Delete files that the newest note no longer names; call it after the commit."""
+    for name in names:
+        objects.store.delete(objects.checkpoint_key(Multihash.parse(name)))
 
 
 @dataclass(frozen=True)
@@ -48,7 +70,7 @@ class ViewPublisher:
     progress: Progress
     cache: dict[str, Any] = field(repr=False)  # the open parts of the view's key index
 
-    def publish_some(self, answer: QueryResult, keys: pa.Table, note: ViewNote, failures: Failures) -> Commit:
+    def publish_some(self, answer: QueryResult, keys: pa.Table, note: ViewNote, files: NoteFiles) -> Commit:
         """Replace the rows of these keys (values of T) with the result; all other rows stay."""
         layout, objects = self.view_snapshot.layout, self.view_snapshot.snapshot.objects
         strategy = self.view_snapshot.stored.strategy
@@ -57,27 +79,26 @@ class ViewPublisher:
         processed = write_hashes(hash_rows(typed, names), self.folder, objects, self._prefix)
         try:
             rows = self._sorted(complete_columns(answer, layout), layout, strategy)
-            return self._written(commit_results, KeyResults(rows, [processed]), note, failures)
+            return self._written(commit_results, KeyResults(rows, [processed]), note, files)
         finally:
             discard_remote(objects, self.folder)
 
-    def publish_all(self, answer: QueryResult, note: ViewNote, failures: Failures) -> Commit:
+    def publish_all(self, answer: QueryResult, note: ViewNote, files: NoteFiles) -> Commit:
         """Make the result the whole content of the view; only the differences are written."""
         whole = complete_columns(answer, self.view_snapshot.layout)
-        return self._written(commit_whole_result, whole, note, failures)
+        return self._written(commit_whole_result, whole, note, files)
 
-    def publish_nothing(self, note: ViewNote, failures: Failures) -> Commit:
+    def publish_nothing(self, note: ViewNote, files: NoteFiles) -> Commit:
         """Commit new positions and a new watermark without changing rows."""
-        return self._written(commit_results, KeyResults((), ()), note, failures)
+        return self._written(commit_results, KeyResults((), ()), note, files)
 
     def _written(
-        self, way: Callable[..., WriteResult], what: QueryResult | KeyResults, note: ViewNote, failures: Failures
+        self, way: Callable[..., WriteResult], what: QueryResult | KeyResults, note: ViewNote, files: NoteFiles
     ) -> Commit:
-        view_snapshot, moved = self.view_snapshot, self._moves(note, failures)
+        view_snapshot, moved = self.view_snapshot, self._moves(note, files)
         written = way(view_snapshot.name, self.runtime, view_snapshot.snapshot, what, moved, self.progress, self.cache)
-        failures.discard(
-            None if view_snapshot.note is None else view_snapshot.note.errors, view_snapshot.snapshot.objects
-        )
+        if view_snapshot.note is not None:
+            discard_files(view_snapshot.note.files - note.files, view_snapshot.snapshot.objects)
         return written.commit
 
     @property
@@ -98,7 +119,7 @@ class ViewPublisher:
                 return list(staged.run(tasks, sort_part))
         return [write_results(table, layout, strategy, self.folder, objects, self._prefix) for table in tables]
 
-    def _moves(self, note: ViewNote, failures: Failures) -> CommitMoves:
+    def _moves(self, note: ViewNote, files: NoteFiles) -> CommitMoves:
         snapshot, objects = self.view_snapshot.snapshot, self.view_snapshot.snapshot.objects
 
         def put() -> None:
@@ -106,7 +127,7 @@ class ViewPublisher:
                 raise CommitConflict(
                     f"view {self.view_snapshot.name!r} was replaced meanwhile", hint="refresh it again"
                 )
-            failures.put(objects)
+            files.put(objects)
             note.put(objects)
 
         columns = (

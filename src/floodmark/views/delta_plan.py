@@ -8,7 +8,7 @@ a read may return more rows than needed; the joins of the plan are exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -23,19 +23,23 @@ from floodmark.views.delta_rules import (
     has_row_frame,
     is_restrictable,
     join_kind,
+    limit_of,
     output_of,
     plain_column,
     table_columns,
     table_of,
+    totals_of,
 )
+from floodmark.views.operator_state import COLUMN, KEY
 from floodmark.views.query_plan import PlanNode
+from floodmark.views.state_plan import GroupPlan, OrderPlan, StatePlan, state_name
 
 Version = Literal["now", "before"]
 
 
 @dataclass(frozen=True)
 class Read:
-    """Rows that a plan reads under a name: of a table, or the keys of a stage.
+    """Rows that a plan reads under a name: of a table, of the state of an operator, or the keys of a stage.
 
     With `among`, only the rows whose `columns` have values that occur in columns of another read are needed.
     """
@@ -45,6 +49,7 @@ class Read:
     table: str | None = None
     columns: tuple[str, ...] = ()
     among: Values | None = None
+    state: str | None = None  # the rows of a state, not of a table
 
     @property
     def is_small(self) -> bool:
@@ -95,13 +100,51 @@ class Stage:
     terms: tuple[Term, ...]
     operator: int
 
+    @property
+    def changed(self) -> tuple[Read, ...]:
+        """The reads of what it finds."""
+        return (self.keys,)
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    """An operator that keeps a state, and the reads of those of its rows that a refresh changed."""
+
+    name: str
+    operator: int
+    plan: StatePlan
+    whole: Rows  # computes its content
+    added: Read
+    removed: Read
+
+
+@dataclass(frozen=True)
+class StateStage:
+    """The changes of the input of an operator that keeps a state."""
+
+    state: OperatorState
+    terms: tuple[Term, ...]
+
+    @property
+    def operator(self) -> int:
+        return self.state.operator
+
+    @property
+    def changed(self) -> tuple[Read, ...]:
+        """The reads of what it finds."""
+        return (self.state.added, self.state.removed)
+
 
 @dataclass(frozen=True)
 class DeltaPlan:
-    """The stages of a query's changes, in order, the terms of the changes, and the whole query."""
+    """The stages of a query's changes, in order, the terms of the changes, and the whole query.
 
-    stages: tuple[Stage, ...]
+    The states are in an order in which each is computed from those before it.
+    """
+
+    stages: tuple[Stage | StateStage, ...]
     changes: tuple[Term, ...]
+    states: tuple[OperatorState, ...]
     whole: Rows
     tables: tuple[str, ...]  # every occurrence of a table
     columns: Mapping[str, tuple[str, ...]]  # by table, the columns that the plans read
@@ -121,9 +164,12 @@ class BuiltPlan:
     plan: DeltaPlan
 
 
-def build_delta_plan(catalyst: Catalyst, query: OptimizedQuery) -> DeltaPlan:
-    """Build the plans of a query that has rules for all its operators."""
-    return _Builder(catalyst).build(_Operator.of(query.tree, query.plan))
+def build_delta_plan(catalyst: Catalyst, query: OptimizedQuery, can_keep: Callable[[str], bool]) -> DeltaPlan:
+    """Build the plans of a query that has rules for all its operators.
+
+    `can_keep` says whether the totals of an aggregate can be kept, by the name of its state.
+    """
+    return _Builder(catalyst, can_keep).build(_Operator.of(query.tree, query.plan))
 
 
 @dataclass(eq=False)
@@ -174,11 +220,15 @@ class _Pair:
 
 
 class _Builder:
-    def __init__(self, catalyst: Catalyst) -> None:
+    def __init__(self, catalyst: Catalyst, can_keep: Callable[[str], bool]) -> None:
         self._catalyst = catalyst
+        self._can_keep = can_keep
         self._reads: dict[tuple[object, ...], Read] = {}
-        self._stages: list[Stage] = []
+        self._stages: list[Stage | StateStage] = []
         self._numbers: dict[_Operator, int] = {}
+        self._states: dict[_Operator, OperatorState | None] = {}
+        self._staged: set[_Operator] = set()
+        self._is_carrying = False  # whether plans of changes are built, not the plan of the whole query
         self._tables: list[str] = []
         self._leaf_columns: dict[int, list[Any]] = {}
         self._unused: frozenset[int] = frozenset()
@@ -186,13 +236,15 @@ class _Builder:
 
     def build(self, root: _Operator) -> DeltaPlan:
         self._find_columns(root)
-        self._numbers = {op: number for number, op in enumerate(root.all())}
+        self._number(root)
         rows = self._rows(root, "now", ())
         whole = replace(rows, plan=self._catalyst.project(root.columns, rows.plan))
         tables = tuple(self._tables)
+        states = tuple(state for state in self._states.values() if state is not None)
+        self._is_carrying = True
         terms = [replace(term, plan=self._ordered(root, term)) for term in self._changes(root)]
         columns = {table: tuple(sorted(names)) for table, names in self._columns.items()}
-        return DeltaPlan(tuple(self._stages), tuple(terms), whole, tables, columns)
+        return DeltaPlan(tuple(self._stages), tuple(terms), states, whole, tables, columns)
 
     def _find_columns(self, root: _Operator) -> None:
         """Find the columns of tables that the query uses."""
@@ -216,6 +268,12 @@ class _Builder:
                 names = {str(columns[one]["name"]) for one in leaf.output if one not in unused}
                 self._columns.setdefault(table, set()).update(names)
 
+    def _number(self, op: _Operator) -> None:
+        """Number the operators as the tree of their rules does, in which an order belongs to its limit."""
+        self._numbers[op] = len(self._numbers)
+        for child in op.children if limit_of(op.node) is None else (_kept_input(op),):
+            self._number(child)
+
     def _columns_of(self, op: _Operator) -> list[Any]:
         """The columns of an operator that are used."""
         return [op.column(one) for one in op.output if one not in self._unused]
@@ -224,15 +282,24 @@ class _Builder:
         """The plan with the columns of an operator and the weight, in this order."""
         return self._catalyst.project([*self._columns_of(op), self._catalyst.weight], rows.plan)
 
-    def _read(self, kind: Any, table: str | None, columns: tuple[str, ...] = (), among: Values | None = None) -> Read:
-        identity = (kind, table, columns, among)
+    def _read(
+        self,
+        kind: Any,
+        table: str | None,
+        columns: tuple[str, ...] = (),
+        among: Values | None = None,
+        state: str | None = None,
+    ) -> Read:
+        identity = (kind, table, columns, among, state)
         if identity not in self._reads:
-            self._reads[identity] = Read(f"floodmark_{kind}_{len(self._reads)}", kind, table, columns, among)
+            self._reads[identity] = Read(f"floodmark_{kind}_{len(self._reads)}", kind, table, columns, among, state)
         return self._reads[identity]
 
     # Rows of an operator as of a version, where possible only those within limits
 
     def _rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
+        if (state := self._state(op)) is not None:
+            return self._state_rows(op, state, version, limits)
         match op.node.name:
             case "Project":
                 return self._projected_rows(op, version, limits)
@@ -254,6 +321,67 @@ class _Builder:
             case _:
                 return self._leaf_rows(op, version, limits)
 
+    def _state(self, op: _Operator) -> OperatorState | None:
+        """The state that an operator keeps; None if it keeps none."""
+        if op not in self._states:
+            known = self._new_state(op)  # first those of the operators below
+            self._states[op] = known
+        return self._states[op]
+
+    def _new_state(self, op: _Operator) -> OperatorState | None:
+        if totals_of(op.node) is None and limit_of(op.node) is None:
+            return None
+        name = state_name(self._numbers[op], op.node)
+        below = _kept_input(op)
+        plan: StatePlan
+        if op.node.name == "Aggregate":
+            if not self._can_keep(name):
+                return None
+            plan = GroupPlan.of(self._catalyst, op.node, op.plan)
+            rows = self._rows(below, "now", ())
+            rows = replace(rows, plan=plan.totals(rows.plan))
+        else:
+            plan = OrderPlan.of(self._catalyst, op.node, op.plan, self._columns_of(below))
+            rows = self._rows(below, "now", ())
+            rows = replace(rows, plan=plan.first(rows.plan))
+        added, removed = (Read(f"floodmark_{which}_{name}", "keys") for which in ("added", "removed"))
+        return OperatorState(name, self._numbers[op], plan, rows, added, removed)
+
+    def _state_rows(self, op: _Operator, state: OperatorState, version: Version, limits: Sequence[Limit]) -> Rows:
+        if self._is_carrying:
+            self._stage_state(op, state)
+        limit = _best_limit(limits, self._state_columns(op, state))
+        return self._rows_of_state(op, state, self._read(version, None, *limit, state.name))
+
+    def _rows_of_state(self, op: _Operator, state: OperatorState, read: Read) -> Rows:
+        columns = self._state_columns(op, state) if read.is_small else {}
+        sources = {one: Values(read, (name,)) for one, name in columns.items()}
+        return Rows(state.plan.rows(self._catalyst.relation(read.name)), (read,), sources)
+
+    def _state_columns(self, op: _Operator, state: OperatorState) -> dict[int, str]:
+        """The columns of an operator that its state has, by id."""
+        if isinstance(state.plan, GroupPlan):
+            passed = _passed_columns(op.node.expressions("aggregateExpressions"))
+            names = {one: f"{KEY}{n}" for n, one in enumerate(state.plan.by)}
+            return {above: names[one] for above, one in passed.items() if one in names}
+        limit = limit_of(op.node)
+        assert limit is not None
+        below = _kept_input(op)
+        used = [one for one in below.output if one not in self._unused]
+        names = {one: f"{COLUMN}{n}" for n, one in enumerate(used)}
+        for projection in limit.projections:
+            passed = _passed_columns(projection.expressions("projectList"))
+            names = {above: names[one] for above, one in passed.items() if one in names}
+        return names
+
+    def _stage_state(self, op: _Operator, state: OperatorState) -> None:
+        """Have the state changed before what reads it."""
+        if op not in self._staged:
+            self._staged.add(op)
+            below = _kept_input(op)
+            terms = [replace(term, plan=self._ordered(below, term)) for term in self._changes(below)]
+            self._stages.append(StateStage(state, tuple(terms)))
+
     def _over(self, op: _Operator, *below: Any) -> Any:
         """The same operator over other inputs."""
         return op.plan.withNewChildren(self._catalyst.seq(below))
@@ -264,8 +392,10 @@ class _Builder:
             return Rows(op.plan, ())
         if version == "now" and not limits:
             self._tables.append(table)
-        read = self._read(version, table, *self._best_limit(op, limits))
-        return self._table_rows(op, read)
+        columns = {
+            one: str(column["name"]) for one, column in table_columns(op.node).items() if is_restrictable(column)
+        }
+        return self._table_rows(op, self._read(version, table, *_best_limit(limits, columns)))
 
     def _table_rows(self, op: _Operator, read: Read) -> Rows:
         sources = {}
@@ -293,21 +423,6 @@ class _Builder:
                 known.append(self._catalyst.alias(self._catalyst.expression(quoted), name, op.column(one).exprId()))
             self._leaf_columns[id(op)] = known
         return known
-
-    def _best_limit(self, op: _Operator, limits: Sequence[Limit]) -> tuple[tuple[str, ...], Values | None]:
-        """The limit that leaves the fewest rows: the one with the most columns that the table can be searched by."""
-        columns = table_columns(op.node)
-        best: tuple[tuple[str, ...], Values | None] = ((), None)
-        for limit in limits:
-            pairs = [
-                (str(columns[one]["name"]), name)
-                for one, name in zip(limit.ids, limit.values.columns, strict=True)
-                if one in columns and is_restrictable(columns[one])
-            ]
-            if len(pairs) > len(best[0]) and len({own for own, _ in pairs}) == len(pairs):
-                own, names = zip(*pairs, strict=True)
-                best = (tuple(own), Values(limit.values.read, tuple(names)))
-        return best
 
     def _projected_rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
         passed = _passed_columns(op.node.expressions("projectList"))
@@ -401,6 +516,12 @@ class _Builder:
     # Changes of an operator
 
     def _changes(self, op: _Operator) -> list[Term]:
+        if (state := self._state(op)) is not None:
+            self._stage_state(op, state)
+            return [
+                self._weighed(op, self._rows_of_state(op, state, read), weight, read)
+                for read, weight in ((state.added, 1), (state.removed, -1))
+            ]
         match op.node.name:
             case "Project":
                 return [self._projected(op, term) for term in self._changes(op.only)]
@@ -561,12 +682,35 @@ class _Builder:
         return Term(plan, rows.reads, rows.sources, seed=seed)
 
 
+def _kept_input(op: _Operator) -> _Operator:
+    """The operator from whose rows a state is computed."""
+    below = op.only
+    if op.node.name == "GlobalLimit":
+        while below.node.name != "Sort":
+            below = below.only
+        return below.only
+    return below
+
+
 def key_column(number: int) -> str:
     """The name of a column of keys."""
     return f"floodmark_k{number}"
 
 
 _AFTER_BEFORE: tuple[tuple[Version, int], ...] = (("now", 1), ("before", -1))
+
+
+def _best_limit(limits: Iterable[Limit], columns: Mapping[int, str]) -> tuple[tuple[str, ...], Values | None]:
+    """The limit that leaves the fewest rows: the one with the most of these columns, by which rows can be found."""
+    best: tuple[tuple[str, ...], Values | None] = ((), None)
+    for limit in limits:
+        pairs = [
+            (columns[one], name) for one, name in zip(limit.ids, limit.values.columns, strict=True) if one in columns
+        ]
+        if len(pairs) > len(best[0]) and len({own for own, _ in pairs}) == len(pairs):
+            own, names = zip(*pairs, strict=True)
+            best = (tuple(own), Values(limit.values.read, tuple(names)))
+    return best
 
 
 def _within(limits: Sequence[Limit], ids: Iterable[int]) -> list[Limit]:

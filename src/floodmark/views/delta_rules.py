@@ -6,17 +6,21 @@ it, or the reason why they cannot be.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from floodmark.views.query_plan import MAX_KEYS, PlanNode, UnreadablePlan, is_comparable
+from floodmark.views.query_plan import MAX_KEYS, PlanNode, UnreadablePlan, is_comparable, operators
 
 TABLE = "floodmark.table"
 """The field of a leaf of a plan that names its dataset, and the metadata of its columns in Spark."""
 
 DROPPED = "floodmark.dropped"
 """The field of a Generate that has the numbers of its input's columns that it does not return."""
+
+TYPES = "floodmark.types"
+"""The field of an Aggregate that has the type of each function's value, in the order of `totals_of`."""
 
 KEPT = "floodmark.kept"
 """The field of an Expand that has the numbers of the columns that are the same in all its projections."""
@@ -102,7 +106,8 @@ TableKeys = Mapping[str, tuple[str, ...]]
 def find_rules(plan: PlanNode, keys: TableKeys) -> Maintained:
     """The rules by which the operators of an optimized plan are maintained."""
     rule = _RULES.get(plan.name)
-    below = [find_rules(child, keys) for child in plan.children]
+    limit = limit_of(plan)
+    below = [find_rules(child, keys) for child in (plan.children if limit is None else [limit.sorted.only])]
     if rule is None:
         reason = "no rule knows this operator" if plan.children else "it is not a dataset"
         return _whole(plan, below, reason)
@@ -128,11 +133,11 @@ def operator_name(plan: PlanNode) -> str:
 # Reading plans
 
 
-def expression_id(item: PlanNode) -> int:
+def expression_id(item: PlanNode | Mapping[str, Any]) -> int:
     """The id of a column, or of an expression that becomes one."""
     value = item["exprId"]
     if not isinstance(value, dict) or "id" not in value:
-        raise UnreadablePlan(f"{item.name} has no id")
+        raise UnreadablePlan("a column has no id")
     return int(value["id"])
 
 
@@ -393,9 +398,41 @@ def _aggregate(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintaine
     items = plan.expressions("aggregateExpressions")
     facts = Facts(_ids(items), _group_keys(by, items), _inexact_aggregates(items, below[0]))
     why = _group_reason(by, items, below[0])
-    if not by:
-        return _rule(plan, "one group: after minus before", facts, "of all rows", why)
-    return _rule(plan, "the groups that changed: after minus before", facts, f"by {_names(by)}", why)
+    if totals_of(plan) is not None:
+        rule = "changes are added to the totals that are kept"
+    else:
+        rule = "the groups that changed: after minus before" if by else "one group: after minus before"
+    return _rule(plan, rule, facts, f"by {_names(by)}" if by else "of all rows", why)
+
+
+_TOTALS = {"Count", "Sum", "Average"}
+_EXACT_TYPE = re.compile(r"(TINYINT|SMALLINT|INT|BIGINT|DECIMAL\(.*\))$")
+
+
+def totals_of(plan: PlanNode) -> tuple[PlanNode, ...] | None:
+    """The calls of an aggregate whose results follow from counts and exact sums, each once; None if others do not."""
+    if plan.name != "Aggregate" or any(_plain(by) is None for by in plan.expressions("groupingExpressions")):
+        return None
+    calls: dict[int, PlanNode] = {}
+    for item in plan.expressions("aggregateExpressions"):
+        for call in aggregate_calls(item):
+            calls.setdefault(expression_id({"exprId": call["resultId"]}), call)
+    types = plan[TYPES]
+    if types is None or len(types) != len(calls) or not all(map(_is_total, calls.values(), types)):
+        return None
+    return tuple(calls.values())
+
+
+def keeps_totals(plan: PlanNode) -> bool:
+    """Whether totals can be kept for every aggregate of a query."""
+    return all(totals_of(one) is not None for one in operators(plan) if one.name == "Aggregate")
+
+
+def _is_total(call: PlanNode, kind: str) -> bool:
+    function = call.children[0]
+    is_plain = not call["isDistinct"] and len(call.children) == 1 and call.expression("filter") is None
+    is_known = function.name in _TOTALS and len(function.children) == 1
+    return is_plain and is_known and (function.name == "Count" or _EXACT_TYPE.match(kind) is not None)
 
 
 def _group_reason(by: tuple[PlanNode, ...], items: tuple[PlanNode, ...], below: Facts) -> str | None:
@@ -495,8 +532,62 @@ def _names(items: Iterable[PlanNode]) -> str:
     return ", ".join(str(item["name"]) if item.name == "AttributeReference" else "…" for item in items)
 
 
+@dataclass(frozen=True)
+class LimitedOrder:
+    """The rows of an order that are shown, after some that are skipped."""
+
+    skipped: int
+    shown: int
+    sorted: PlanNode  # the Sort
+    projections: tuple[PlanNode, ...]  # between the Sort and the limit, the lowest first
+
+
+MAX_LIMIT = 10_000
+"""The most rows of a LIMIT with its OFFSET whose first rows are kept."""
+
+
+def limit_of(plan: PlanNode) -> LimitedOrder | None:
+    """What a limit shows of an order; None if it is another operator, or shows any rows."""
+    if plan.name != "GlobalLimit":
+        return None
+    shown, skipped, below = _number(plan.expression("limitExpr")), 0, plan.only
+    if below.name == "Offset":
+        number = _number(below.expression("offsetExpr"))
+        if number is None:
+            return None
+        skipped, below = number, below.only
+    if below.name == "LocalLimit":
+        below = below.only
+    projections: list[PlanNode] = []
+    while below.name == "Project":
+        projections.insert(0, below)
+        below = below.only
+    if below.name != "Sort" or not below["global"] or shown is None:
+        return None
+    return LimitedOrder(skipped, shown, below, tuple(projections))
+
+
+def _number(expression: PlanNode | None) -> int | None:
+    if expression is None or expression.name != "Literal":
+        return None
+    return int(str(expression["value"]))
+
+
 def _limit(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
-    return _rule(plan, "", below[0], "", "it has LIMIT or OFFSET: one row may move every row")
+    found, facts = limit_of(plan), below[0]
+    if found is None:
+        return _rule(plan, "", facts, "", "it has LIMIT or OFFSET without an order, so any rows may be the result")
+    if found.skipped + found.shown > MAX_LIMIT:
+        return _rule(plan, "", facts, "", f"it has LIMIT or OFFSET with more than {MAX_LIMIT:,} rows")
+    why = _COMPARES_FLOATS if facts.inexact else None
+    for projection in found.projections:
+        facts = _project(projection, [facts], {}).facts
+    text = f"the first {found.skipped + found.shown:,} rows and some more are kept; changes are put in their place"
+    return Maintained(OperatorRule("Limit", f"to {found.shown:,} rows", text, why), facts)
+
+
+def _only_sorted(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
+    return _rule(plan, "", below[0], "", "it has LIMIT or OFFSET without an order, so any rows may be the result")
 
 
 def _sample(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
@@ -522,9 +613,9 @@ _RULES: Mapping[str, Callable[[PlanNode, list[Facts], TableKeys], Maintained]] =
     "Aggregate": _aggregate,
     "Window": _window,
     "GlobalLimit": _limit,
-    "LocalLimit": _limit,
-    "Offset": _limit,
-    "Tail": _limit,
+    "LocalLimit": _only_sorted,
+    "Offset": _only_sorted,
+    "Tail": _only_sorted,
     "Sample": _sample,
 }
 

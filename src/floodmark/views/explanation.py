@@ -147,9 +147,14 @@ class Explanation:
         return asdict(self)
 
 
+def work_of(note: ViewNote | None) -> RefreshWork:
+    """What the last refresh did, from its note."""
+    return RefreshWork() if note is None or note.work is None else RefreshWork.from_json(note.work)
+
+
 def explain(view: str, analysis: Analysis, note: ViewNote | None) -> Explanation:
     """Explain a view by its analysis and the note of its last refresh."""
-    work = RefreshWork() if note is None or note.work is None else RefreshWork.from_json(note.work)
+    work = work_of(note)
     rules = analysis.rules or _rules_without_operators(analysis)
     tree, _ = _explained(rules, 0, work, set())
     return Explanation(view, analysis.kind, analysis.why, work.whole, tree)

@@ -186,11 +186,6 @@ class Failures:
         if self.name is not None:
             objects.store.put_if_absent(objects.checkpoint_key(Multihash.parse(self.name)), self._bytes)
 
-    def discard(self, before: str | None, objects: DatasetObjects) -> None:
-        """Delete the file that these errors replace; call it after the commit."""
-        if before is not None and before != self.name:
-            objects.store.delete(objects.checkpoint_key(Multihash.parse(before)))
-
     def carried_to(self, moved: Callable[[I64], I64]) -> Failures:
         """The same errors at the offsets to which purges carried their rows."""
         place = self.table.schema.get_field_index("offset")

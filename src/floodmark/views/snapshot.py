@@ -248,6 +248,12 @@ class ViewNote(CommitNote):
     carried: int = 0  # values of functions that input rows took over from the rows that they replaced
     by_plan: bool = False  # whether Spark's plan of the query was run, which leaves no order of rows open
     work: Mapping[str, Any] | None = None  # `RefreshWork`: what was read and computed at each operator
+    states: Mapping[str, str | None] = field(default_factory=dict)  # by operator, its state's file; None: not kept
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The names of the files that it needs."""
+        return frozenset(name for name in (self.errors, *self.states.values()) if name is not None)
 
 
 def read_note(name: str, snapshot: Snapshot) -> ViewNote | None:

@@ -117,14 +117,21 @@ def _nullable(rows: pa.Table) -> pa.Table:
 
 def cancel_equal(rows: pa.Table, weights: I64) -> tuple[pa.Table, I64]:
     """Each row once, with the sum of its weights; rows whose weights cancel are left out."""
+    distinct, total = sum_weights(rows, weights)
+    kept = np.flatnonzero(total)
+    return distinct.take(pa.array(kept)), total[kept]
+
+
+def sum_weights(rows: pa.Table, weights: I64) -> tuple[pa.Table, I64]:
+    """Each row once, where it occurs first, with the sum of its weights."""
     if not rows.num_rows:
         return rows, weights
     hashes = row_hash.hash_rows(rows, rows.column_names)
     index = HashIndex.of(hashes)
     total = np.zeros(rows.num_rows, np.int64)
     np.add.at(total, index.find(hashes), weights)
-    kept = np.flatnonzero(total)
-    return rows.take(pa.array(kept)), total[kept]
+    first = np.sort(index.places)
+    return rows.take(pa.array(first)), total[first]
 
 
 def repeat_rows(rows: pa.Table, weights: I64) -> tuple[pa.Table, I64]:
