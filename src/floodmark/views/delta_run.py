@@ -299,8 +299,8 @@ class DeltaRun:
             reads[TableRead(read.table, read.kind, rows, read.columns if is_by_key else None)] = None
         changed = {}
         for stage in self.plan.stages:
-            given = [self._given.get(read.name) for read in stage.changed]
-            counts = [one.table.num_rows for one in given if isinstance(one, LocalRows)]
+            results = [self._given.get(read.name) for read in stage.changed]
+            counts = [one.table.num_rows for one in results if isinstance(one, LocalRows)]
             if counts:
                 changed[stage.operator] = max(counts)
         return RefreshWork(reads=tuple(reads), keys=changed)
