@@ -224,7 +224,11 @@ class History:
             report = self.world.refresh(name)
         if plan.keys is not None and not report.is_whole:  # else nobody knows before it is done
             assert plan.nothing_to_do == report.nothing, f"{plan}\n{report}\n{told}"
-            assert (plan.records, plan.keys) == (report.records, report.keys), f"{plan}\n{report}\n{told}"
+            assert plan.records == report.records, f"{plan}\n{report}\n{told}"
+            if self.world.lake.view(name).analysis.carries_changes:  # groups whose rows do not change are left out
+                assert plan.keys >= report.keys, f"{plan}\n{report}\n{told}"
+            else:
+                assert plan.keys == report.keys, f"{plan}\n{report}\n{told}"
         calls = self.world.calls.count()
         assert set(calls.values()) <= {1}, f"called twice for one row: {calls}\n{told}"
         assert report.called == len(calls), told

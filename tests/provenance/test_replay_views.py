@@ -26,7 +26,7 @@ from waiting import PATIENCE
 VIEWS = {
     "big": "select id, c, amount * 2 as twice from orders where amount > 15",
     "keyless": "select c, n + 1 as n from events",
-    "sums": "select c, sum(amount) as s from orders group by c",
+    "sums": "select c, sum(amount) as s, max(amount) as m from orders group by c",
     "cities": "select o.id, o.c, k.city from orders o left join clients k on o.c = k.c",
     "total": "select count(*) as n from orders",
     "on_top": "select c, max(twice) as most from big group by c",

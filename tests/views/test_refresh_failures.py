@@ -14,6 +14,7 @@ from floodmark.errors import BadMeta
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage.local import LocalStore
 from floodmark.views import functions
+from floodmark.views.commit import discard_files
 from floodmark.views.functions import Failures
 
 
@@ -70,7 +71,6 @@ def test_list_that_was_replaced_is_deleted_and_the_present_one_is_not(tmp_path: 
     old, new = Failures().joined({"a": errors(3)}), Failures().joined({"a": errors(3, 7)})
     for stored in (old, new):
         stored.put(objects)
-    new.discard(new.name, objects)
-    new.discard(old.name, objects)
-    new.discard(None, objects)
+    assert old.name is not None
+    discard_files([old.name], objects)
     assert [info.key.rsplit("/", 1)[-1] for info in objects.checkpoints()] == [new.name]

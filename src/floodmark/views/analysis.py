@@ -83,7 +83,8 @@ class Analysis:
 
     T (`t`) is a set of columns with this property: the query over only the input rows with certain values of T gives
     exactly the view's rows with these values. A view of kind `whole` has no T, and `why` is the reason. In a view of
-    kind `changes`, T only identifies the view's rows: changes are carried through the operators by `rules`.
+    kind `changes`, T only identifies the view's rows: changes are carried through the operators by `rules`. So they are
+    in a view of kind `groups` that has rules.
     """
 
     kind: RefreshKind
@@ -99,6 +100,11 @@ class Analysis:
     schemas: str  # `schemas_digest` of the inputs when the query was analysed
     settings: Mapping[str, str] = field(default_factory=dict)  # the Spark settings that affect the meaning of the query
     rules: OperatorRule | None = None  # how each operator is maintained; None for kinds that need no rules
+
+    @property
+    def carries_changes(self) -> bool:
+        """Whether changes are carried through its operators, from the newest records to the rows of the view."""
+        return self.kind == "changes" or (self.kind == "groups" and self.rules is not None)
 
     @property
     def lookup(self) -> tuple[str, ...]:

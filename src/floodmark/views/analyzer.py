@@ -399,11 +399,13 @@ class _Analyser:
         )
 
     def _by_rules(self, variant: _AnalysedQuery, analysis: Analysis) -> Analysis:
-        """The analysis of a query without T: changes are carried through its operators if each has a rule.
+        """The analysis with the rules of the query's operators.
 
-        So they are for groups whose totals can be kept: then no row of a group is read again.
+        Without T, changes are carried through them if each operator has one. With groups, they are carried through if
+        totals can be kept: then no row of a group is read again.
         """
-        if not variant.is_deterministic or any(use.computed for use in analysis.sources):
+        has_rows_twice = analysis.kind == "groups" and analysis.identity
+        if not variant.is_deterministic or has_rows_twice or any(use.computed for use in analysis.sources):
             return analysis
         query = optimize(self.spark, variant.text, variant.tables.schemas())
         try:
@@ -411,8 +413,8 @@ class _Analyser:
         except UnreadablePlan:
             return analysis
         rules = maintained.rule
-        if analysis.kind == "groups" and not (rules.reason is None and keeps_totals(query.tree)):
-            return analysis
+        if analysis.kind == "groups":
+            return replace(analysis, rules=rules) if rules.reason is None and keeps_totals(query.tree) else analysis
         if rules.reason is not None:
             return replace(analysis, why=rules.reason, rules=rules)
         key = self._natural_key(analysis, maintained.facts)

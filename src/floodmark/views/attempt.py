@@ -79,7 +79,7 @@ class RefreshAttempt:
                 stale, is_whole = self._stale, view_snapshot.analysis.kind == "whole"
                 if stale is not None or (is_whole and (self._records or self.retry_errors)):
                     return self._refresh_whole(publisher, stale)
-                if view_snapshot.analysis.kind == "changes":
+                if view_snapshot.analysis.carries_changes:
                     return self._carry_changes(publisher)
                 if is_whole:
                     return self._refresh_nothing(publisher)
@@ -147,7 +147,6 @@ class RefreshAttempt:
 
         view_snapshot = self.view_snapshot
         try:
-            self._check_can_carry()
             with _timed("changes"), convert_refresh_errors(view_snapshot.name):
                 run = self._delta_run()
                 rows, weights = run.changes()
@@ -174,20 +173,28 @@ class RefreshAttempt:
         return self._report(commit, None, after.keys.num_rows, None)
 
     def _delta_run(self) -> DeltaRun:
+        """A run of the plans of the changes. `WholeInstead` if it would read rows that were purged since they were."""
         from floodmark.views.delta_cache import delta_run
         from floodmark.views.operator_state import load_state
+        from floodmark.views.table_changes import WholeInstead
 
-        view_snapshot = self.view_snapshot
-        assert view_snapshot.note is not None
-        states, objects = view_snapshot.note.states, view_snapshot.snapshot.objects
+        view_snapshot, note = self.view_snapshot, self.view_snapshot.note
+        if note is None or not note.by_plan:
+            raise WholeInstead("it was computed from its SQL text, without a plan")
+        states, objects = note.states, view_snapshot.snapshot.objects
 
         def load(operator: str) -> pa.Table:
             name = states[operator]
             assert name is not None  # otherwise the plan does not use it
             return load_state(name, objects)
 
-        positions, session = view_snapshot.positions, self._session
-        return delta_run(view_snapshot.analysis, view_snapshot.sources, session, positions, states, load)
+        analysis, positions = view_snapshot.analysis, view_snapshot.positions
+        run = delta_run(analysis, view_snapshot.sources, self._session, positions, states, load)
+        for source in view_snapshot.sources:
+            is_purged = note.purged.get(source.dataset_id, 0) != source.purged_before
+            if is_purged and any((read.kind, read.table) == ("before", source.alias) for read in run.plan.reads):
+                raise WholeInstead(f"records of {source.name!r} were purged")
+        return run
 
     @property
     def _not_kept(self) -> frozenset[str]:
@@ -198,7 +205,7 @@ class RefreshAttempt:
     @cached_property
     def _has_plan(self) -> bool:
         """Whether the query is run by a plan with a rule for each operator."""
-        if self.view_snapshot.analysis.kind != "changes":
+        if not self.view_snapshot.analysis.carries_changes:
             return False
         from floodmark.views.delta_cache import plan_of
         from floodmark.views.table_changes import WholeInstead
@@ -208,17 +215,6 @@ class RefreshAttempt:
         except WholeInstead:
             return False
         return True
-
-    def _check_can_carry(self) -> None:
-        """Refuse to carry changes through the query if its inputs as they were cannot be read, or the rows differ."""
-        from floodmark.views.table_changes import WholeInstead
-
-        note = self.view_snapshot.note
-        if note is None or not note.by_plan:
-            raise WholeInstead("it was computed from its SQL text, without a plan")
-        for source in self.view_snapshot.sources:
-            if note.purged.get(source.dataset_id, 0) != source.purged_before:
-                raise WholeInstead(f"records of {source.name!r} were purged")
 
     # Refresh of the changed keys
 
@@ -329,7 +325,7 @@ class RefreshAttempt:
             keys=keys,
             seconds=time.monotonic() - self.began,
             carried=0 if computed is None else computed.carried,
-            by_plan=view_snapshot.analysis.kind == "changes" and self._has_plan,
+            by_plan=self._has_plan,
             work=work.to_json(),
         )
 

@@ -424,8 +424,9 @@ def totals_of(plan: PlanNode) -> tuple[PlanNode, ...] | None:
 
 
 def keeps_totals(plan: PlanNode) -> bool:
-    """Whether totals can be kept for every aggregate of a query."""
-    return all(totals_of(one) is not None for one in operators(plan) if one.name == "Aggregate")
+    """Whether totals can be kept for every aggregate of a query, and there are some."""
+    totals = [totals_of(one) for one in operators(plan) if one.name == "Aggregate"]
+    return any(totals) and None not in totals
 
 
 def _is_total(call: PlanNode, kind: str) -> bool:
