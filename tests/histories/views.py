@@ -15,7 +15,9 @@ import pyarrow as pa
 
 import floodmark as fm
 from columns.worlds import TENFOLD
+from faults.recording import WatchedFileSystem
 from floodmark.dataset import Dataset
+from floodmark.maintenance.gc import collect_garbage
 from floodmark.views import changed_rows as touched_rows
 from floodmark.views import evaluator
 from histories.calls import in_this_process
@@ -35,6 +37,7 @@ from views.view_oracle import (
     replayed,
 )
 from views.view_worlds import (
+    CARRIED,
     CASES,
     COMPUTED,
     GROUPS,
@@ -56,12 +59,16 @@ THEMES = {
     "rows": [one.name for one in ROWS],
     "groups": [one.name for one in GROUPS],
     "joins": [one.name for one in JOINS],
+    "carried": [one.name for one in CARRIED],
     "whole": [one.name for one in WHOLE],
     "views": [one.name for one in ON_VIEWS],
     "computed": [one.name for one in COMPUTED],
 }
 MOST_CHANGES = 40
 """Changes of the disk within which a killed refresh ends."""
+
+MOST_CALLS = 200
+"""Calls of the file system within which most refreshes end."""
 
 
 @dataclass
@@ -188,6 +195,27 @@ class History:
         assert_same(self.shown(case.name), self.right(case.name), "\n".join([*self.story, told]))
         self.note(case.name)
         return f"{told}: it was done by then"
+
+    def meanwhile(self) -> str:
+        """A source moves, is purged, or loses its garbage, while a refresh reads it; the next refresh sees that."""
+        case, lake = self.chance.choice(self.world.views), self.world.lake
+        what = self.chance.choice(["append", "update", "purge", "collect"])
+        told: list[str] = []
+
+        def act(number: int, _: str) -> None:
+            if number == call:
+                told.append(getattr(self, what)())
+
+        folder, call = Path(lake.store.url).parent, self.chance.randrange(MOST_CALLS)
+        self.world.refresh(case.name, open_lake(folder, lake.runtime.session, WatchedFileSystem(act)))
+        assert lake[case.name].verify().problems == ()
+        self.story.append(f"refresh {case.name}, and before its call {call}: {told}")
+        self.refresh(case.name)
+        return f"refresh {case.name}"
+
+    def collect(self) -> str:
+        names = [dataset.name for dataset in self.sources]
+        return f"collect garbage: {list(collect_garbage(self.world.lake, names))}"
 
     def refresh_one(self) -> str:
         """One view alone, without those it is made of."""
@@ -405,6 +433,8 @@ def weights(of: History) -> dict[Callable[[], str], int]:
         of.define: 2,
         of.reopen: 1,
         of.kill: 3,
+        of.meanwhile: 3,
+        of.collect: 1,
         of.refresh_one: 4,
         of.refresh_all: 3,
         **own,

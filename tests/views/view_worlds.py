@@ -285,18 +285,37 @@ JOINS = [
     case("null_safe", "join", "events notes", "select e.g, e.v, n.n from events e left join notes n on e.g <=> n.g"),
 ]
 
-WHOLE = [
+CARRIED = [
     case(
         "totals",
-        "whole",
+        "changes",
         "flights",
         "select count(*) as n, sum(v) as s from flights",
         "select count(*) as n, min(v) as s from flights",
     ),
-    case("above_mean", "whole", "flights", "select g, v from flights where v > (select avg(v) from flights)"),
-    case("first_three", "whole", "flights", "select g, v from flights order by v desc nulls last, id limit 3"),
-    case("united", "whole", "flights events", "select g, v from flights union all select g, v from events"),
-    case("ranked", "whole", "flights", "select id, rank() over (partition by g order by v) as r from flights"),
+    case("above_mean", "changes", "flights", "select g, v from flights where v > (select avg(v) from flights)"),
+    case("united", "changes", "flights events", "select g, v from flights union all select g, v from events"),
+    case("ranked", "changes", "flights", "select id, rank() over (partition by g order by v) as r from flights"),
+    case(
+        "sums_by_partner",
+        "changes",
+        "flights weather",
+        "select w.t, count(*) as n, sum(f.v) as s from flights f join weather w on f.g = w.g group by w.t",
+        "select w.t, count(*) as n, max(f.v) as s from flights f left join weather w on f.g = w.g group by w.t",
+    ),
+    case("not_among", "changes", "events notes", "select g, v from events where v not in (select y from notes)"),
+    case(
+        "newest",
+        "changes",
+        "flights",
+        "select g, id, v from (select *, row_number() over (partition by upper(g) order by id desc) as r from flights) "
+        "where r = 1",
+    ),
+]
+
+WHOLE = [
+    case("first_three", "", "flights", "select g, v from flights order by v desc nulls last, id limit 3"),
+    case("listed", "whole", "flights", "select sort_array(collect_list(v)) as vs from flights"),
 ]
 
 ON_VIEWS = [
@@ -311,6 +330,7 @@ ON_VIEWS = [
     case("sums", "groups", "base", "select g, sum(w) as s, count(*) as n from base group by g"),
     case("of_keyless", "rows", "base_keyless", "select v + 1 as v from base_keyless where g is not null", exact=False),
     case("sums_of_keyless", "groups", "base_keyless", "select g, sum(v) as s from base_keyless group by g"),
+    case("total_of_sums", "changes", "sums", "select sum(s) as s, count(*) as n from sums"),
     case("joined_views", "join", "sums weather", "select s.g, s.s, w.t from sums s left join weather w on s.g = w.g"),
 ]
 
@@ -420,7 +440,7 @@ COMPUTED = [  # flights has a column c that a function computes
     case("of_none_computed", "groups", "flights", "select g, sum(v) as s from flights group by g"),
 ]
 
-CASES = {one.name: one for one in [*ROWS, *GROUPS, *JOINS, *WHOLE, *ON_VIEWS, *ODD, *COMPUTED]}
+CASES = {one.name: one for one in [*ROWS, *GROUPS, *JOINS, *CARRIED, *WHOLE, *ON_VIEWS, *ODD, *COMPUTED]}
 
 
 # A lake for them
