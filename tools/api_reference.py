@@ -71,7 +71,7 @@ PAGES = (
         "pipelines",
         "Pipelines",
         "What a `pipeline.py` declares, and what a run of it returns.",
-        ("Pipeline", "DatasetSpec", "Source", "ColumnSpec", "ViewSpec", "PipelineReport"),
+        ("Pipeline", "DatasetSpec", "Source", "ColumnSpec", "ViewSpec", "sql_views", "PipelineReport"),
     ),
     Page("spark", "Spark", "Datasets in any Spark job: the data source `floodmark`.", ("register", "stream_sink")),
     Page(
