@@ -130,6 +130,9 @@ def _views() -> Iterator[Bar]:
     yield Bar("tpch_refresh", "worst.one", 22, "at most", 1.1, "the slowest of these, scale 1", one)
     yield Bar("tpch_refresh", "mean.ten", 22, "at most", 1 / 20, "TPC-H, 0.1 % of the orders ÷ all rows, scale 10", ten)
     yield Bar("tpch_refresh", "worst.ten", 22, "at most", 1 / 2, "the slowest of these, scale 10", ten)
+    yield Bar("view_shapes", "parts", 22, "at least", 16, "everyday shapes that are refreshed in parts")
+    slowest = "the slowest of them: refresh ÷ the larger of 1/15 of Spark and 200 ms"
+    yield Bar("view_shapes", "worst", 22, "at most", 1, slowest, {"rows": TEN_MILLION})
 
 
 def _timeline() -> Iterator[Bar]:

@@ -50,6 +50,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program("aggregation", {"rows": 1_000_000, "repeats": 2}, ROWS),
     Program("view_refresh", {"rows": 300_000, "repeats": 2}, ROWS),
     Program("tpch_refresh", {"orders": 15_000, "repeats": 1}, {"orders": 15_000_000}),
+    Program("view_shapes", {"rows": 50_000, "repeats": 1}, ROWS),
     Program("late_narrow", {**_LATE_QUICK, "repeats": 2}, _LATE),
     Program(
         "late_spread", {"rows": 1_000_000, "row_group_size": 10_000, "repeats": 3}, {**ROWS, "row_group_size": 100_000}
