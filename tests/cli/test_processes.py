@@ -8,13 +8,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import floodmark as fm
 import floodmark.cli
-from waiting import PATIENCE
+from small_s3 import BUCKET, CREDENTIALS, small_s3
+from waiting import PATIENCE, wait_until
 
 # A shell that starts a job in the background has it ignore Ctrl-C; here it must not.
 COMMAND = [
@@ -81,17 +85,31 @@ def test_ctrl_c_in_an_ingest_exits_130_and_leaves_no_dataset(run, folder):
     assert run("list", "--json").json["datasets"] == []
 
 
-def test_ctrl_c_in_a_query_does_not_wait_for_duckdb(run, folder):
-    run("init")
-    os.mkfifo(folder / "slow.csv")
-    query = "select * from read_csv('slow.csv', header=true)"
-    with subprocess.Popen([*COMMAND, "sql", query, "--json"], stdout=subprocess.PIPE, text=True) as process:
-        writer = open_when_read(folder / "slow.csv")
-        process.send_signal(signal.SIGINT)
-        assert process.stdout is not None
-        assert json.loads(process.stdout.read())["error"]["type"] == "Interrupted"
-        assert process.wait(PATIENCE) == 130
-        os.close(writer)
+def test_ctrl_c_in_a_query_does_not_wait_for_duckdb(folder, monkeypatch):
+    """DuckDB cannot be interrupted while it waits for records: here for an answer of the store."""
+    reading, end = threading.Event(), threading.Event()
+
+    def stall(_: int, method: str, key: str) -> None:
+        if method == "GET" and "/data/" in key:
+            reading.set()
+            end.wait()
+
+    with small_s3() as s3:
+        fm.Lake(s3.store()).create("trips").write(pa.table({"id": [1, 2]}))
+        s3.reset(stall)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3.address)
+        for name, value in CREDENTIALS.items():
+            monkeypatch.setenv(f"AWS_{name.upper()}", value)
+        arguments = ["sql", "select sum(id) from trips", "--json", "--lake", f"s3://{BUCKET}/lake"]
+        with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True) as process:
+            try:
+                wait_until(lambda: reading.is_set() or process.poll() is not None)
+                process.send_signal(signal.SIGINT)
+                assert process.stdout is not None
+                assert json.loads(process.stdout.read())["error"]["type"] == "Interrupted"
+                assert process.wait(PATIENCE) == 130
+            finally:
+                end.set()
 
 
 def test_importing_the_command_line_imports_nothing_heavy():
