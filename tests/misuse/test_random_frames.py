@@ -181,6 +181,8 @@ class World:
         given = as_given(self.random, odd_table(self.random, self.plan))
         keys = odd_keys(self.random, self.account.rows(), self._known_keys(), self.account.key)
         processed = None if self.dataset.schema is None else self.random.choice([None, keys])
+        if processed is not None and processed.data is None:
+            processed = None  # as without the argument
         now = self.random.choice(
             [None, None, None, 0, -1, 1e30, float("nan"), "x", True, datetime(2026, 1, 1), date(2026, 1, 1)]
         )
