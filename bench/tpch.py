@@ -31,6 +31,9 @@ KEYS: Mapping[str, Sequence[str]] = {
 }
 """The tables, each after the tables that it refers to, with their primary keys."""
 
+LOOKUPS = {"lineitem": "l_orderkey", "partsupp": "ps_partkey"}
+"""By table, the first column of its key, by which its rows can be looked up too."""
+
 LINES_PER_ORDER = 7  # at most
 
 QUERIES = {
@@ -57,7 +60,7 @@ def read_table(folder: Path, table: str) -> pa.Table:
 def load(lake: fm.Lake, folder: Path) -> None:
     """Create the tables as datasets with keys."""
     for table, key in KEYS.items():
-        lake.create(table, key=key).write(read_table(folder, table))
+        lake.create(table, key=key, lookup=LOOKUPS.get(table)).write(read_table(folder, table))
 
 
 def change_orders(lake: fm.Lake, seed: int, share: float = 0.001) -> int:
