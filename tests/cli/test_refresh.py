@@ -65,7 +65,7 @@ def test_refresh_counts_what_it_touched(run, views, flights):
 def test_all_goes_in_the_order_of_what_views_are_made_from(run, views):
     answer = run("refresh", "--all")
     assert [line.partition(":")[0] for line in answer.lines] == ["daily", "a_top", "windy"]
-    assert rows("a_top", "carrier") == [{"carrier": "AA", "delay": 5}]
+    assert Lake("lake")["a_top"].to_arrow().to_pylist() == [{"carriers": ["AA", "DL"]}]
 
 
 def test_named_views_go_in_that_order_too(run, views):
@@ -78,7 +78,7 @@ def test_view_computed_as_a_whole_says_why_every_time(run, views, flights):
     flights.write(pa.table(FLIGHT))
     line = run("refresh", "--all").lines[1]
     assert line.startswith("a_top: everything was computed, because ")
-    assert "LIMIT" in line.upper()
+    assert "may depend on the order of the rows" in line
     assert untimed(line).endswith("; rows: nothing changed")
     assert run("refresh", "a_top").out == "a_top: nothing to do\n"
 
