@@ -55,7 +55,15 @@ def test_new_rows_are_processed_as_they_come_and_nothing_else_is_run(lake):
     lake = fm.Lake(lake.store, runtime=Runtime(sleep=lambda _: next(sleeps)))
     with pytest.raises((StopIteration, RuntimeError)):
         watch(
-            pipeline, lake, (), show, every=60, seconds=None, asked=DEFAULT_OPTIONS, workers=1, watcher=SilentObserver()
+            pipeline,
+            lake,
+            (),
+            show,
+            every=60,
+            seconds=None,
+            options=DEFAULT_OPTIONS,
+            workers=1,
+            watcher=SilentObserver(),
         )
     assert shown == [
         {"ingest_orders": "done"},
@@ -87,6 +95,14 @@ def test_what_failed_is_tried_again_though_nothing_moved(lake):
     lake = fm.Lake(lake.store, runtime=Runtime(sleep=lambda _: next(sleeps)))
     with pytest.raises((StopIteration, RuntimeError)):
         watch(
-            pipeline, lake, (), show, every=60, seconds=None, asked=DEFAULT_OPTIONS, workers=1, watcher=SilentObserver()
+            pipeline,
+            lake,
+            (),
+            show,
+            every=60,
+            seconds=None,
+            options=DEFAULT_OPTIONS,
+            workers=1,
+            watcher=SilentObserver(),
         )
     assert shown == ["failed", "failed", "done"]

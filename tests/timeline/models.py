@@ -93,7 +93,7 @@ class Model:
 
     def _carry_out(self, arranged: Arrangement, how: PieceOrigin) -> None:
         self.version += 1
-        self.works, self.before = arranged.works, self.partition
+        self.works, self.before = arranged.jobs, self.partition
         written = [self._merged(work, how) for work in self.works]
         self.partition = arranged.finished(written, self.next_run, self.places)
         self.next_run += len(self.works)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from floodmark.backup.manifest import BackedObject, Inventory, SliceFile
+from floodmark.backup.manifest import BackedObject, BackedSlice, Inventory
 from floodmark.backup.snapshot import PinnedDataset
 from floodmark.chain.events import AddData, ExecuteTransform, MetadataBlock, source_state
 from floodmark.chain.ids import SHA3_256, Multihash
@@ -44,7 +44,7 @@ class _BlockContent:
 
     digest: bytes
     size: int
-    new: SliceFile | None
+    new: BackedSlice | None
     purged_before: int
     erasure: Erasure | None
 
@@ -55,7 +55,7 @@ def _read(block_hash: Multihash, data: bytes, block: MetadataBlock) -> _BlockCon
     if isinstance(event, AddData | ExecuteTransform):
         if (added := event.new_data) is not None:
             offsets = added.offset_interval
-            new = SliceFile(offsets.start, offsets.end + 1, added.physical_hash.digest, added.size)
+            new = BackedSlice(offsets.start, offsets.end + 1, added.physical_hash.digest, added.size)
         if (state := source_state(event)) is not None:
             purged = purged_before(state)
     return _BlockContent(block_hash.digest, len(data), new, purged, erasure_of(event))
@@ -66,7 +66,7 @@ class ChainContent:
     """The blocks of a chain, and the files of the slices that are neither purged nor replaced."""
 
     blocks: dict[bytes, int] = field(default_factory=dict)
-    slices: dict[int, SliceFile] = field(default_factory=dict)  # by first offset
+    slices: dict[int, BackedSlice] = field(default_factory=dict)  # by first offset
     purged_before: int = 0
 
     @staticmethod

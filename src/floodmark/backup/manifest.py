@@ -42,7 +42,7 @@ class BackedObject:
 
 
 @dataclass(frozen=True)
-class SliceFile:
+class BackedSlice:
     """The file of a slice: the offsets [start, end), and the digest and size of the file."""
 
     start: int
@@ -66,7 +66,7 @@ class Inventory:
     dataset_id: DatasetId
     head: Multihash
     blocks: Mapping[bytes, int]  # digest → size, oldest first
-    slices: tuple[SliceFile, ...]
+    slices: tuple[BackedSlice, ...]
     purged_before: int
     files: tuple[BackedObject, ...]  # all other objects that never change
     catalog: bytes | None
@@ -212,7 +212,7 @@ def _inventory(found: Document, digest: str) -> Inventory:
         dataset_id=DatasetId.parse(facts["id"]),
         head=Multihash.parse(facts["head"]),
         blocks=dict(zip(blocks, sizes, strict=True)),
-        slices=tuple(SliceFile(s, e, file, n) for (s, e, n), file in zip(numbers, files, strict=True)),
+        slices=tuple(BackedSlice(s, e, file, n) for (s, e, n), file in zip(numbers, files, strict=True)),
         purged_before=facts["purged_before"],
         files=tuple(BackedObject(path, size, bytes.fromhex(digest)) for path, size, digest in facts["files"]),
         catalog=contents.get("catalog"),

@@ -116,15 +116,15 @@ def run(
     from floodmark.pipeline.nodes import PipelineOptions
 
     typed = (lambda step, lake: _parse_filters(texts, step, lake)) if texts else None
-    asked = PipelineOptions(typed, max_records, commit_every, full, where)
+    options = PipelineOptions(typed, max_records, commit_every, full, where)
     if dry_run:
-        _dry_run(call, pipeline, lake, chosen, asked)
+        _dry_run(call, pipeline, lake, chosen, options)
     elif chosen and watch:
-        failed_steps = _watch(call, pipeline, lake, chosen, asked, workers, every, watch_seconds)
+        failed_steps = _watch(call, pipeline, lake, chosen, options, workers, every, watch_seconds)
         if failed_steps.failed or (strict and failed_steps.with_failed_records):
             click.get_current_context().exit(FAILED)
     elif chosen or call.as_json:
-        ran = _run(call, pipeline, lake, chosen, asked, workers)
+        ran = _run(call, pipeline, lake, chosen, options, workers)
         if not ran.ok or (strict and any(one.failed_records for one in ran.outcomes)):
             click.get_current_context().exit(FAILED)
 
@@ -134,7 +134,7 @@ def _run(
     pipeline: Pipeline,
     lake: Lake,
     chosen: Sequence[PipelineNode],
-    asked: PipelineOptions,
+    options: PipelineOptions,
     workers: int | None,
 ) -> PipelineReport:
     """Run the nodes once, and print the outcomes."""
@@ -146,7 +146,7 @@ def _run(
         return PipelineReport((), 0.0)
     with ExitStack() as shown:
         seen = _recorder(call, pipeline, shown, {node.name for node in chosen})
-        ran = _run_nodes(pipeline, lake, chosen, asked, workers, seen)
+        ran = _run_nodes(pipeline, lake, chosen, options, workers, seen)
     if len(ran.outcomes) == 1 and (error := ran.outcomes[0].error) is not None and ran.outcomes[0].state == "failed":
         run_output.print_traceback(call, error)
         raise error
@@ -166,7 +166,7 @@ def _run_nodes(
     pipeline: Pipeline,
     lake: Lake,
     chosen: Sequence[PipelineNode],
-    asked: PipelineOptions,
+    options: PipelineOptions,
     workers: int | None,
     seen: OutcomeRecorder,
 ) -> PipelineReport:
@@ -176,7 +176,7 @@ def _run_nodes(
     names = [node.name for node in chosen]
     try:
         with redirect_stdout(sys.stderr):  # stdout is for the answer only
-            return run_module.run(pipeline, lake, names, workers=_workers(workers), asked=asked, watcher=seen)
+            return run_module.run(pipeline, lake, names, workers=_workers(workers), options=options, watcher=seen)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or exit_codes.interrupt_pressed():
             raise Stopped(
@@ -210,7 +210,7 @@ def _watch(
     pipeline: Pipeline,
     lake: Lake,
     chosen: Sequence[PipelineNode],
-    asked: PipelineOptions,
+    options: PipelineOptions,
     workers: int | None,
     every: float,
     seconds: float | None,
@@ -243,7 +243,7 @@ def _watch(
                 show,
                 every=every,
                 seconds=seconds,
-                asked=asked,
+                options=options,
                 workers=_workers(workers),
                 # Lines on a terminal too: bars would be idle most of the time.
                 watcher=SilentObserver() if call.as_json or len(names) == 1 else LineDisplay(sys.stderr),
@@ -276,13 +276,13 @@ class _FailedSteps:
 
 
 def _dry_run(
-    call: Invocation, pipeline: Pipeline, lake: Lake, chosen: Sequence[PipelineNode], asked: PipelineOptions
+    call: Invocation, pipeline: Pipeline, lake: Lake, chosen: Sequence[PipelineNode], options: PipelineOptions
 ) -> None:
     from floodmark.cli import plan
 
     names = [node.name for node in chosen]
     graph = _checked_graph(pipeline, lake, names)
-    planned = plan.plan_all(graph) if asked.full else plan.dry_run(pipeline, graph, lake) if names else []
+    planned = plan.plan_all(graph) if options.full else plan.dry_run(pipeline, graph, lake) if names else []
     if call.as_json:
         output.emit(lake=lake.store.url, plans=[one.fields for one in planned])
         return

@@ -248,7 +248,7 @@ class _Derive(KeyedWrite):
         return derived_layout(incoming_schema(self.data), strategy_of(snapshot.state), snapshot.state.vocab)
 
     def _events(self, snapshot: Snapshot, prepared: PreparedMerge) -> list[MetadataEvent]:
-        files = [m.file for m in prepared.made]
+        files = [m.file for m in prepared.merged_slices]
         _, state = plan_blocks(snapshot.state, prepared.definitions, prepared.system_time)
         moves = self.moves
         if state.dataset_kind is DatasetKind.ROOT:  # users write to it, too: their blocks name no new checkpoint

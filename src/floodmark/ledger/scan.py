@@ -53,7 +53,7 @@ class Scan:
     layout: Layout
     selection: Selection
     columns: tuple[str, ...]
-    beside: SideColumnSet | None = None
+    side_columns: SideColumnSet | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -63,22 +63,22 @@ class Scan:
     @property
     def full_schema(self) -> pa.Schema:
         """All columns that can be read."""
-        return pa.schema([*self.layout.read_schema, *self._beside_schema])
+        return pa.schema([*self.layout.read_schema, *self._side_schema])
 
     @property
     def data_names(self) -> tuple[str, ...]:
         """All columns except system columns and hidden columns."""
-        return (*self.layout.shown.names, *self._beside_schema.names)
+        return (*self.layout.shown.names, *self._side_schema.names)
 
     @property
-    def _beside_schema(self) -> pa.Schema:
-        return pa.schema([]) if self.beside is None else self.beside.schema
+    def _side_schema(self) -> pa.Schema:
+        return pa.schema([]) if self.side_columns is None else self.side_columns.schema
 
     def needs_side_columns(self, where: pc.Expression | None = None) -> bool:
         """Whether the requested columns or the filter need a column that is not in the records' own files."""
-        if self.beside is None:
+        if self.side_columns is None:
             return False
-        known = set(self.beside.schema.names)
+        known = set(self.side_columns.schema.names)
         return not known.isdisjoint(self.columns) or (
             where is not None and not filter_fits(where, self.layout.read_schema)
         )
@@ -198,13 +198,13 @@ class Scan:
         """The records with side columns. A filter that needs only the records' own columns is applied to the files."""
         import pyarrow.dataset as pa_ds
 
-        assert self.beside is not None
+        assert self.side_columns is not None
         early = where is None or filter_fits(where, self.layout.read_schema)
         filtered_by = [] if early or where is None else filter_columns(where, self.full_schema)
         own, others = self._split_columns([*self.columns, *filtered_by])
         located = self._located(own, where if early else None)
-        beside = pa.schema([self.beside.schema.field(name) for name in others])
-        for table in with_side_columns(located, self.beside.open(others), beside):
+        side_columns = pa.schema([self.side_columns.schema.field(name) for name in others])
+        for table in with_side_columns(located, self.side_columns.open(others), side_columns):
             if early:
                 yield from table.select(list(self.columns)).to_batches()
             else:
@@ -216,30 +216,30 @@ class Scan:
 
     def _split_columns(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Split names into columns of the records and side columns, each name once."""
-        beside = set(self._beside_schema.names)
+        side_columns = set(self._side_schema.names)
         once = dict.fromkeys(names)
-        return tuple(n for n in once if n not in beside), tuple(n for n in once if n in beside)
+        return tuple(n for n in once if n not in side_columns), tuple(n for n in once if n in side_columns)
 
     def _located(self, columns: tuple[str, ...], where: pc.Expression | None) -> Iterator[OffsetBatch]:
         """Columns of the records with the offset of each record. Offsets are counted, not read, where possible."""
         start, end = self.selection.start, self.selection.end
         if where is None and is_dense(self.selection):
-            own = replace(self, columns=columns, beside=None)
+            own = replace(self, columns=columns, side_columns=None)
             return count_offsets(start, own._records(None) if columns else batches_without_columns(end - start))
         offset = self.layout.vocab.offset
-        own = replace(self, columns=tuple(dict.fromkeys([*columns, offset])), beside=None)
+        own = replace(self, columns=tuple(dict.fromkeys([*columns, offset])), side_columns=None)
         return (OffsetBatch(batch.column(offset).to_numpy(), batch) for batch in own._records(where))
 
     def _wide_table(self) -> pa.Table:
         """All records with side columns. A dense selection is read in one step."""
-        assert self.beside is not None
+        assert self.side_columns is not None
         own, others = self._split_columns(self.columns)
         if not is_dense(self.selection):
             return pa.Table.from_batches(self.batches(), self.schema)
-        reading = BackgroundRead(self.beside, others, range(self.selection.start, self.selection.end))
-        records = replace(self, columns=own, beside=None)._records_table() if own else pa.table({})
-        beside = pa.schema([self.beside.schema.field(name) for name in others])
-        return append_columns(records, reading.result(), beside).select(list(self.columns))
+        reading = BackgroundRead(self.side_columns, others, range(self.selection.start, self.selection.end))
+        records = replace(self, columns=own, side_columns=None)._records_table() if own else pa.table({})
+        side_columns = pa.schema([self.side_columns.schema.field(name) for name in others])
+        return append_columns(records, reading.result(), side_columns).select(list(self.columns))
 
     def _records_table(self) -> pa.Table:
         if self.selection.has_dead:
@@ -317,7 +317,7 @@ class Scan:
         """Exactly the records of the selection, as a dataset for DuckDB to filter and join."""
         if not self.objects.is_local:
             self._check_objects()  # before DuckDB reads: it can wait forever for an error of a file in Python
-        if self.beside is not None:
+        if self.side_columns is not None:
             from floodmark.ledger.duckdb_table import ScanTable
 
             return ScanTable(self)
@@ -399,10 +399,10 @@ def _duckdb_batches(reader: pa.RecordBatchReader, records: pa_ds.Dataset) -> Ite
 
 
 def checked_columns(
-    layout: Layout, columns: Sequence[str] | None, name: str, beside: SideColumnSet | None = None
+    layout: Layout, columns: Sequence[str] | None, name: str, side_columns: SideColumnSet | None = None
 ) -> tuple[str, ...]:
     """The columns to read: the requested ones, or all except system columns and hidden columns."""
-    others = [] if beside is None else beside.schema.names
+    others = [] if side_columns is None else side_columns.schema.names
     if columns is None:
         return (*layout.shown.names, *others)
     known = dict.fromkeys([*layout.read_schema.names, *others])

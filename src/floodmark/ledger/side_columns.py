@@ -76,11 +76,11 @@ def append_columns(records: pa.RecordBatch | pa.Table, columns: Sequence[ColumnA
 class BackgroundRead:
     """All values of some side columns in a range of offsets, read by several threads in the background."""
 
-    def __init__(self, beside: SideColumnSet, names: Sequence[str], offsets: range) -> None:
-        self._types = [beside.schema.field(name).type for name in names]
+    def __init__(self, side_columns: SideColumnSet, names: Sequence[str], offsets: range) -> None:
+        self._types = [side_columns.schema.field(name).type for name in names]
         ranges = list(_cut(offsets, pa.cpu_count()))
         threads = ThreadPoolExecutor(pa.cpu_count())
-        self._reading = [[threads.submit(beside.open([name]).take, some) for some in ranges] for name in names]
+        self._reading = [[threads.submit(side_columns.open([name]).take, some) for some in ranges] for name in names]
         threads.shutdown(wait=False)  # submitted reads still run
 
     def result(self) -> list[ColumnArray]:
@@ -135,10 +135,10 @@ def batches_without_columns(rows: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), count, [None]))
 
 
-def check_side_names(records: pa.Schema, beside: SideColumnSet, name: str) -> None:
+def check_side_names(records: pa.Schema, side_columns: SideColumnSet, name: str) -> None:
     """Refuse to read a dataset if a side column has the same name as a column of the records."""
     names = {column.lower() for column in records.names}
-    for column in beside.schema.names:
+    for column in side_columns.schema.names:
         if column.lower() in names:
             raise BadColumnName(
                 f"dataset {name!r} has both a data column and a computed column {column!r} (case is ignored)",

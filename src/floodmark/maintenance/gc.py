@@ -90,19 +90,19 @@ class Collector:
     collect: Callable[[], Sequence[GarbageObjects]]
 
 
-def find_garbage(lake: Lake, wanted: Sequence[str] = ()) -> Iterator[GarbageObjects | FailedCollection]:
+def find_garbage(lake: Lake, requested_names: Sequence[str] = ()) -> Iterator[GarbageObjects | FailedCollection]:
     """The garbage that `collect_garbage` would remove."""
-    yield from _run_in_order((dataset, collector.find) for dataset, collector in _collectors(lake, wanted))
+    yield from _run_in_order((dataset, collector.find) for dataset, collector in _collectors(lake, requested_names))
 
 
-def collect_garbage(lake: Lake, wanted: Sequence[str] = ()) -> Iterator[GarbageObjects | FailedCollection]:
+def collect_garbage(lake: Lake, requested_names: Sequence[str] = ()) -> Iterator[GarbageObjects | FailedCollection]:
     """Remove unused objects, and yield what was removed.
 
-    `wanted` has names of datasets, or ids of unnamed datasets with records. Without it the whole lake is searched, but
-    unnamed datasets with records stay.
+    `requested_names` has names of datasets, or ids of unnamed datasets with records. Without it the whole lake is
+    searched, but unnamed datasets with records stay.
     """
     check_clock(lake.store, lake.runtime.clock() / 10**9)
-    yield from _run_in_order((dataset, collector.collect) for dataset, collector in _collectors(lake, wanted))
+    yield from _run_in_order((dataset, collector.collect) for dataset, collector in _collectors(lake, requested_names))
 
 
 def check_clock(store: Store, now: float) -> None:
@@ -128,20 +128,20 @@ def read_store_time(store: Store) -> float:
     return info.modified
 
 
-def _collectors(lake: Lake, wanted: Sequence[str]) -> Iterator[tuple[str | None, Collector]]:
+def _collectors(lake: Lake, requested_names: Sequence[str]) -> Iterator[tuple[str | None, Collector]]:
     now = lake.runtime.clock() / 10**9
     oldest = now - GRACE_SECONDS
-    ids = [name for name in wanted if is_id(name)]
+    ids = [name for name in requested_names if is_id(name)]
     named = [
-        names.require_entry(lake.store, name) for name in wanted if name not in ids
+        names.require_entry(lake.store, name) for name in requested_names if name not in ids
     ]  # fails before anything is removed
-    for entry in named if wanted else names.entries(lake.store):
+    for entry in named if requested_names else names.entries(lake.store):
         objects = dataset_objects(lake.store, entry.id)
         for collector in _dataset_collectors(Dataset.open(Ledger(entry.name, objects, lake.runtime)), objects, now):
             yield entry.name, collector
-    if ids or not wanted:
+    if ids or not requested_names:
         yield None, _unnamed_collector(lake.store, oldest, ids)
-    if not wanted:
+    if not requested_names:
         yield None, _staging_collector(lake.store, now)
 
 
@@ -266,16 +266,16 @@ def find_unnamed(store: Store) -> list[UnnamedDataset]:
     return [one for one in unnamed if one.objects]
 
 
-def find_removable(store: Store, oldest: float, wanted: Sequence[str] = ()) -> list[UnnamedDataset]:
+def find_removable(store: Store, oldest: float, requested_names: Sequence[str] = ()) -> list[UnnamedDataset]:
     """The old unnamed datasets that gc may remove: those with the given ids, by default the useless ones."""
     old = [one for one in find_unnamed(store) if one.is_old(oldest)]
-    return [one for one in old if (str(one.id) in wanted if wanted else one.is_useless)]
+    return [one for one in old if (str(one.id) in requested_names if requested_names else one.is_useless)]
 
 
-def collect_unnamed(store: Store, oldest: float, wanted: Sequence[str] = ()) -> list[UnnamedDataset]:
+def collect_unnamed(store: Store, oldest: float, requested_names: Sequence[str] = ()) -> list[UnnamedDataset]:
     """Remove them, the head first, so that no commit follows. After a crash, the next collection removes the rest."""
     removed = []
-    for one in find_removable(store, oldest, wanted):
+    for one in find_removable(store, oldest, requested_names):
         objects = dataset_objects(store, one.id)
         with objects.turn():
             named = NamedDatasets.of(store)

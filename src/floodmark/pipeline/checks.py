@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from floodmark.transforms.step import Step
 
 
-def build_checked_graph(pipeline: Pipeline, lake: Any, wanted: Sequence[str] = ()) -> Graph:
+def build_checked_graph(pipeline: Pipeline, lake: Any, requested_names: Sequence[str] = ()) -> Graph:
     """The graph of a pipeline in a lake. One error lists all problems, with file and line."""
     existing = {entry.name for entry in names.entries(lake.store)}
-    graph = pipeline.graph(existing, wanted)
+    graph = pipeline.graph(existing, requested_names)
     small = {name.lower() for name in existing}
     try:
         problems = [
@@ -121,9 +121,10 @@ def _check_dataset(declared: DatasetSpec, lake: Any) -> Iterator[DeclarationProb
         message = f"dataset {declared.name!r} exists with the event time {dataset.event_time!r}"
         yield DeclarationProblem(f"{message}, not {declared.event_time!r}", hint, declared.place)
     present_names = dataset.system_columns
-    if declared.vocab is not None and (wanted := vocabulary(declare_vocab(declared.vocab)).reserved) != present_names:
+    reserved_names = None if declared.vocab is None else vocabulary(declare_vocab(declared.vocab)).reserved
+    if reserved_names is not None and reserved_names != present_names:
         message = f"dataset {declared.name!r} exists with the system columns {_listed(present_names)}"
-        yield DeclarationProblem(f"{message}, not {_listed(wanted)}", hint, declared.place)
+        yield DeclarationProblem(f"{message}, not {_listed(reserved_names)}", hint, declared.place)
     yield from check_types(declared, dataset, hint)
     if (settings := declared.settings) is not None and (present := timeline_settings.read_settings(state)) != settings:
         message = f"dataset {declared.name!r} exists with {'no timeline' if present is None else present}"

@@ -112,12 +112,12 @@ def _bridge_edges(edges: Mapping[str, tuple[str, ...]], kept: Collection[str]) -
 
 
 def build_graph(
-    nodes: Iterable[PipelineNode], known: Collection[str] | None = None, wanted: Collection[str] = ()
+    nodes: Iterable[PipelineNode], known: Collection[str] | None = None, requested_names: Collection[str] = ()
 ) -> Graph:
     """Build the graph of these nodes. `known` names the datasets that are declared or in the lake; None if unknown.
 
     `BadPipeline` lists all problems: duplicate names, two writers of one dataset, unknown datasets (read by any node,
-    or by those in `wanted`), and cycles.
+    or by those in `requested_names`), and cycles.
     """
     listed = list(nodes)
     problems = [*_same_names(listed), *_same_outputs(listed)]
@@ -129,7 +129,7 @@ def build_graph(
         if node.beside is not None:
             columns[node.beside.lower()].append(node)
     if known is not None:
-        checked = [node for node in listed if not wanted or node.name in wanted]
+        checked = [node for node in listed if not requested_names or node.name in requested_names]
         problems += _unknown(checked, {name for node in listed for name in node.writes}, known)
     if problems:
         raise BadPipeline.of(problems)

@@ -49,27 +49,27 @@ class NodeResult:
     waits: str | None = None
 
 
-def execute_node(pipeline: Pipeline, name: str, lake: Any, asked: PipelineOptions = DEFAULT_OPTIONS) -> NodeResult:
+def execute_node(pipeline: Pipeline, name: str, lake: Any, options: PipelineOptions = DEFAULT_OPTIONS) -> NodeResult:
     """Bring a node up to date."""
     if (column := pipeline.columns.get(name)) is not None:
-        return _backfill_column(column, lake, asked)
+        return _backfill_column(column, lake, options)
     if (view := pipeline.views.get(name)) is not None:
         return _refresh_view(view, lake)
-    return _run_step(pipeline[name], lake, asked)
+    return _run_step(pipeline[name], lake, options)
 
 
-def _run_step(step: Any, lake: Any, asked: PipelineOptions) -> NodeResult:
+def _run_step(step: Any, lake: Any, options: PipelineOptions) -> NodeResult:
     from floodmark.transforms.batch_transform import BatchTransform
 
     report: RunReport
     if isinstance(step, BatchTransform):
-        filters = None if asked.filters is None else asked.filters(step, lake)
-        if asked.where is not None:
-            filters = _filter_pending(step, lake, asked.where)
-        report = step.run(lake, filters=filters, max_records=asked.max_records, commit_every=asked.commit_every)
+        filters = None if options.filters is None else options.filters(step, lake)
+        if options.where is not None:
+            filters = _filter_pending(step, lake, options.where)
+        report = step.run(lake, filters=filters, max_records=options.max_records, commit_every=options.commit_every)
         nothing = report.nothing and not report.keys
     else:
-        report = step.run(lake, full=True) if asked.full and continues_source(step) else step.run(lake)
+        report = step.run(lake, full=True) if options.full and continues_source(step) else step.run(lake)
         nothing = report.nothing
     waits = step.missing() if nothing and hasattr(step, "missing") else None
     return NodeResult(nothing, report.new + report.changed + report.retracted, report.failed, report, waits)
@@ -122,7 +122,7 @@ def _filter_pending(step: BatchTransform, lake: Any, where: str) -> Any:
     return kept.to_pylist()
 
 
-def _backfill_column(column: ColumnSpec, lake: Any, asked: PipelineOptions) -> NodeResult:
+def _backfill_column(column: ColumnSpec, lake: Any, options: PipelineOptions) -> NodeResult:
     from floodmark.columns.backfill import BackfillReport
     from floodmark.errors import ColumnExists
 
@@ -135,9 +135,9 @@ def _backfill_column(column: ColumnSpec, lake: Any, asked: PipelineOptions) -> N
         dataset.add_column(column.name, column.udf, column.inputs, exist_ok=True)
     except ColumnExists:
         dataset.alter_column(column.name, column.udf, column.inputs)
-    where = column.where if asked.where is None else asked.where
-    options = {"checkpoint_size": column.checkpoint_size, "task_size": column.task_size}
-    done = dataset.backfill(column.name, where, udf=column.udf, retry_errors=column.retry_errors, **options)
+    where = column.where if options.where is None else options.where
+    sizes = {"checkpoint_size": column.checkpoint_size, "task_size": column.task_size}
+    done = dataset.backfill(column.name, where, udf=column.udf, retry_errors=column.retry_errors, **sizes)
     return NodeResult(done.commits == 0, done.computed + done.reused + done.carried, done.failed, done)
 
 

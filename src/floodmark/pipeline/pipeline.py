@@ -89,13 +89,13 @@ class Pipeline:
         """All nodes that can be run: steps, columns and views, in the order of declaration."""
         return [node for one in self._declarations if (node := self._node(one)) is not None]
 
-    def graph(self, known: Iterable[str] | None = None, wanted: Sequence[str] = ()) -> Graph:
+    def graph(self, known: Iterable[str] | None = None, requested_names: Sequence[str] = ()) -> Graph:
         """The graph of all nodes. `BadPipeline` if it has a cycle or two writers of one dataset.
 
         `known` are the names of the datasets in a lake. With it, reading an unknown dataset is an error too, for all
-        nodes or for those in `wanted`.
+        nodes or for those in `requested_names`.
         """
-        return build_graph(self.nodes, None if known is None else {*self._datasets, *known}, wanted)
+        return build_graph(self.nodes, None if known is None else {*self._datasets, *known}, requested_names)
 
     def labelled(self, labels: Mapping[str, str]) -> Pipeline:
         """A pipeline of the declarations that have all of these labels."""
@@ -142,7 +142,7 @@ class Pipeline:
         from floodmark.pipeline.nodes import PipelineOptions
         from floodmark.pipeline.run import raise_if_failed, run
 
-        report = run(self, lake, names, workers=workers, asked=PipelineOptions(full=full))
+        report = run(self, lake, names, workers=workers, options=PipelineOptions(full=full))
         if check:
             raise_if_failed(report)
         return report

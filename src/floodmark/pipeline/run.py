@@ -133,7 +133,7 @@ def run(
     names: Sequence[str] = (),
     *,
     workers: int | None = None,
-    asked: PipelineOptions = DEFAULT_OPTIONS,
+    options: PipelineOptions = DEFAULT_OPTIONS,
     watcher: RunObserver | None = None,
 ) -> PipelineReport:
     """Check the pipeline, lock the lake, create the declared datasets, and run all nodes or the named ones."""
@@ -143,11 +143,11 @@ def run(
     graph = select_nodes(pipeline, whole, names)
 
     def work(node: PipelineNode) -> NodeResult:
-        return execute_node(pipeline, node.name, with_progress(lake, shown.progress(node)), asked)
+        return execute_node(pipeline, node.name, with_progress(lake, shown.progress(node)), options)
 
     with hold_run_lock(lake.store, lake.runtime.clock):
         create_declared(pipeline, whole, lake)
-        if asked.full:  # all nodes first, so that any later run finishes a killed one
+        if options.full:  # all nodes first, so that any later run finishes a killed one
             for name in graph.order:
                 reset_node(pipeline, name, lake)
         outcomes = run_graph(graph, work, workers or default_workers(), shown)
@@ -352,7 +352,7 @@ def watch(
     *,
     every: float,
     seconds: float | None,
-    asked: PipelineOptions,
+    options: PipelineOptions,
     workers: int,
     watcher: RunObserver,
 ) -> None:
@@ -364,7 +364,7 @@ def watch(
     graph = select_nodes(pipeline, whole, names)
 
     def work(node: PipelineNode) -> NodeResult:
-        return execute_node(pipeline, node.name, with_progress(lake, watcher.progress(node)), asked)
+        return execute_node(pipeline, node.name, with_progress(lake, watcher.progress(node)), options)
 
     with hold_run_lock(lake.store, lake.runtime.clock):
         create_declared(pipeline, whole, lake)

@@ -41,11 +41,11 @@ from floodmark.storage.arrays import I64
 _NEVER = 1 << 62
 
 
-def forward(lake: LakeLike, name: str, asked: RecordSelector) -> ForwardProvenance:
+def forward(lake: LakeLike, name: str, selector: RecordSelector) -> ForwardProvenance:
     """Trace a record of a dataset forward to the records that were made from it."""
     following = _ForwardTracer(ProvenanceTracer(OpenedDatasets(lake)))
     given = following.datasets.named(name)
-    offset = resolve_offset(given, asked)
+    offset = resolve_offset(given, selector)
     [record] = read_records(given, [offset])
     direct = following.of(given, offset)
     block = block_of(given.transaction_at(offset))

@@ -48,11 +48,11 @@ MAX_ROWS = 10
 _TAKES_BACK = ("-R", "-C")
 
 
-def why(lake: LakeLike, name: str, asked: RecordSelector, rows: int = MAX_ROWS) -> Provenance:
+def why(lake: LakeLike, name: str, selector: RecordSelector, rows: int = MAX_ROWS) -> Provenance:
     """Trace a record of a dataset back to its sources, with at most `rows` rows of each input."""
     looking = ProvenanceTracer(OpenedDatasets(lake), rows)
     given = looking.datasets.named(name)
-    return looking.at(given, resolve_offset(given, asked))
+    return looking.at(given, resolve_offset(given, selector))
 
 
 @dataclass(frozen=True)
@@ -216,15 +216,15 @@ RecordSelector = int | Mapping[str, Any]
 """An offset, or the columns of a key."""
 
 
-def resolve_offset(given: OpenedDataset, asked: RecordSelector | Any) -> int:
+def resolve_offset(given: OpenedDataset, selector: RecordSelector | Any) -> int:
     """The offset of a record that is given by its offset or its key. Raises when it cannot be read."""
-    if isinstance(asked, Mapping | pa.Table):
-        return _by_key(given, asked)
+    if isinstance(selector, Mapping | pa.Table):
+        return _by_key(given, selector)
     try:
-        offset = operator.index(asked)
+        offset = operator.index(selector)
     except TypeError as error:
         raise UnknownRecord(
-            f"{asked!r} is neither an offset nor a key of {given.name!r}", hint="pass an integer, or {column: value}"
+            f"{selector!r} is neither an offset nor a key of {given.name!r}", hint="pass an integer, or {column: value}"
         ) from error
     end, purged = given.snapshot.next_offset, given.snapshot.purged_before
     if not 0 <= offset < end:

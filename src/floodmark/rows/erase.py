@@ -114,12 +114,12 @@ def _erase(
             snapshot = load()
             try:
                 plan = make_plan(snapshot)
-                made = [_rewritten(snapshot, name, *part, folder) for part in _by_slice(snapshot, plan.offsets)]
+                rewrites = [_rewritten(snapshot, name, *part, folder) for part in _by_slice(snapshot, plan.offsets)]
             except (ObjectNotFound, UnreadableSlice):
                 if not snapshot.has_moved:
                     raise
                 continue  # a purge removed slices meanwhile
-            after = _commit(snapshot, plan, made, runtime)
+            after = _commit(snapshot, plan, rewrites, runtime)
             if after is not None:
                 remove_erased(after, cache)
                 return plan.report, after
@@ -208,17 +208,17 @@ def _rewritten(snapshot: Snapshot, name: str, row: dict[str, Any], erased: I64, 
     path = folder / f"slice-{uuid.uuid4().hex}"
     groups = max((file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)), default=0)
     with explain_write_errors("a slice with erased records", folder):
-        made = write_records(path, system, values, vocab, {}, groups or ROW_GROUP_ROWS)
+        new_slice = write_records(path, system, values, vocab, {}, groups or ROW_GROUP_ROWS)
     note = ErasedSlice(
         start=row["start"],
         before=before.text,
-        after=made.physical_hash.text,
-        logical=made.logical_hash.text,
+        after=new_slice.physical_hash.text,
+        logical=new_slice.logical_hash.text,
         size_before=row["size"],
-        size=made.size,
+        size=new_slice.size,
         erased=tuple(erased.tolist()),
     )
-    return _RewrittenSlice(made, note)
+    return _RewrittenSlice(new_slice, note)
 
 
 def _without_values(data: pa.Table, mask: Mask, event_time: str) -> pa.Table:
@@ -241,12 +241,12 @@ def _without_values(data: pa.Table, mask: Mask, event_time: str) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=data.schema.remove_metadata())
 
 
-def _commit(snapshot: Snapshot, plan: _Plan, made: Sequence[_RewrittenSlice], runtime: Runtime) -> Snapshot | None:
+def _commit(snapshot: Snapshot, plan: _Plan, rewrites: Sequence[_RewrittenSlice], runtime: Runtime) -> Snapshot | None:
     """Commit the erasure; None if another writer moved the head first."""
-    if not made:
+    if not rewrites:
         snapshot.objects.head.make_durable()  # the commit that made this erasure unnecessary must survive a crash
         return snapshot
-    erasure = Erasure(plan.keys, tuple(one.note for one in made))
+    erasure = Erasure(plan.keys, tuple(one.note for one in rewrites))
     event: AddData | SetDataSchema
     if snapshot.state.dataset_kind is DatasetKind.DERIVATIVE:
         assert snapshot.state.schema is not None
@@ -255,7 +255,7 @@ def _commit(snapshot: Snapshot, plan: _Plan, made: Sequence[_RewrittenSlice], ru
         empty = empty_event(snapshot.state)
         event = replace(empty, new_source_state=erase_state(erasure), extra=erase_attributes(erasure))
     planned, state = plan_blocks(snapshot.state, [event], next_system_time(snapshot, runtime))
-    if not publish(snapshot.objects, snapshot.head, [one.file for one in made], planned):
+    if not publish(snapshot.objects, snapshot.head, [one.file for one in rewrites], planned):
         return None
     return snapshot.after(planned, state)
 

@@ -68,12 +68,12 @@ class PreparedMerge:
     """The slices of a batch for one head, ready to commit."""
 
     index: KeyIndex
-    taken: BatchBuckets
+    batch_buckets: BatchBuckets
     layout: Layout
     definitions: list[MetadataEvent]
     system_time: int
     tally: BatchTally
-    made: list[MergedSlice]
+    merged_slices: list[MergedSlice]
 
 
 @dataclass
@@ -146,7 +146,7 @@ class KeyedWrite(Write):
             built = self.rebuild(snapshot, index, layout)
             return bucket_in_memory(built.table, layout, strategy, built.op)
         if before is not None and before.layout == layout:
-            return before.taken  # the rows do not depend on the head, only on the layout
+            return before.batch_buckets  # the rows do not depend on the head, only on the layout
         return intake.take(layout, strategy)
 
     def _merge_buckets(
@@ -188,10 +188,10 @@ class KeyedWrite(Write):
         if not events:
             return self._unchanged(snapshot, tally)
         planned, state = plan_blocks(snapshot.state, events, prepared.system_time)
-        if not publish(snapshot.objects, snapshot.head, [m.file for m in prepared.made], planned):
+        if not publish(snapshot.objects, snapshot.head, [m.file for m in prepared.merged_slices], planned):
             return None
         after = snapshot.after(planned, state)
-        if prepared.made:
+        if prepared.merged_slices:
             self._derive(after, prepared)
         return self._committed(planned, prepared, after)
 
@@ -200,8 +200,8 @@ class KeyedWrite(Write):
 
     def _events(self, snapshot: Snapshot, prepared: PreparedMerge) -> list[MetadataEvent]:
         """The events of the commit; none if there is nothing to commit."""
-        if prepared.made:
-            files = [m.file for m in prepared.made]
+        if prepared.merged_slices:
+            files = [m.file for m in prepared.merged_slices]
             data = data_events(snapshot.state, files, self.source_state, prepared.tally)
             return [*prepared.definitions, *data]
         if snapshot.layout is None:
@@ -212,10 +212,10 @@ class KeyedWrite(Write):
         """Add the committed records to the key index and the row copies."""
         try:
             at = (after.head_block.sequence_number, after.head.digest)
-            prepared.index.extended(at, after.next_offset, [m.delta for m in prepared.made])
-            for made in prepared.made:
-                if made.copy is not None:
-                    store_copy(after.objects, made.file.physical_hash, made.copy)
+            prepared.index.extended(at, after.next_offset, [m.delta for m in prepared.merged_slices])
+            for merged in prepared.merged_slices:
+                if merged.copy is not None:
+                    store_copy(after.objects, merged.file.physical_hash, merged.copy)
         except Exception:
             # The commit has happened, so no error may be raised. Missing files are written again when they are needed.
             _log.warning("the key index and row copies of %r lack its newest commit", self.name, exc_info=True)

@@ -123,7 +123,7 @@ class OutputWrite:
 
     output: RootOutput
     spool: Spool
-    way: WriteMode
+    mode: WriteMode
     state: SourceState | None = None
     expected: Multihash | None = field(default=None)
 
@@ -142,7 +142,7 @@ class OutputWrite:
         cache: dict[str, Any] = {}
         progress.start(f"writing {self.output.name}", None)
         try:
-            kind = _merge_kind(strategy_of(snapshot.state), self.way)
+            kind = _merge_kind(strategy_of(snapshot.state), self.mode)
             merge = SourceMerge(
                 self.output.name, runtime, data, self.state, progress, cache=cache, kind=kind, expected=self.expected
             )
@@ -166,15 +166,15 @@ class OutputWrite:
                     f"the rows lack the key column {missing[0]!r}", hint=f"they have {', '.join(reader.schema.names)}"
                 )
             return StreamData(reader)
-        has_effect = self.state is not None or (self.way == "snapshot" and self.output.snapshot is not None)
+        has_effect = self.state is not None or (self.mode == "snapshot" and self.output.snapshot is not None)
         if known is None or not has_effect:
             return None
         return TableData(pa.schema([f.with_nullable(True) for f in known]).empty_table())
 
 
-def _merge_kind(strategy: Strategy, way: WriteMode) -> MergeKind | None:
+def _merge_kind(strategy: Strategy, mode: WriteMode) -> MergeKind | None:
     """The kind of merge to request; None is the dataset's own, which has the columns to compare."""
-    return None if strategy.kind == way else way
+    return None if strategy.kind == mode else mode
 
 
 def _refused(step: str, output: str, why: str, hint: str) -> OutputTaken:

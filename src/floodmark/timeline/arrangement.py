@@ -34,10 +34,10 @@ THIN = 32
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """Waiting runs that are merged into one run of a higher tier. The works are in time order."""
+    """Waiting runs that are merged into one run of a higher tier. The jobs are in time order."""
 
     tier: int
-    works: tuple[MergeJob, ...]
+    jobs: tuple[MergeJob, ...]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Arrangement:
     most: int = 0
 
     @property
-    def works(self) -> list[MergeJob]:
+    def jobs(self) -> list[MergeJob]:
         """The files to write. `finished` takes the results in this order."""
         return [*self.settled_jobs, *self.late_jobs]
 
@@ -61,11 +61,11 @@ class Arrangement:
     @property
     def late_jobs(self) -> list[MergeJob]:
         """The files of runs that keep waiting."""
-        return [work for run in self.waiting if isinstance(run, PlannedRun) for work in run.works]
+        return [work for run in self.waiting if isinstance(run, PlannedRun) for work in run.jobs]
 
     def finished(self, written: Sequence[Sequence[Piece]], next_run: int, places: ReadTimePoints) -> Partition:
         """The partition after the pieces of each work were written. New runs get numbers from `next_run` on."""
-        results = dict(zip(map(id, self.works), written, strict=True))
+        results = dict(zip(map(id, self.jobs), written, strict=True))
         settled: list[Piece] = []
         for each in self.settled:
             settled += results[id(each)] if isinstance(each, MergeJob) else [each]
@@ -73,7 +73,7 @@ class Arrangement:
         for run in self.waiting:
             if isinstance(run, WaitingRun):
                 runs.append(run)
-            elif pieces := [piece for work in run.works for piece in results[id(work)]]:
+            elif pieces := [piece for work in run.jobs for piece in results[id(work)]]:
                 parts = cut_at_spans(pieces, settled, max(1, self.most // THIN), places)
                 runs.append(WaitingRun(next_run, run.tier, tuple(parts)))
                 next_run += 1
@@ -293,7 +293,7 @@ def files_for(rows: float, size: float, most: int) -> int:
 def plan_jobs(
     groups: Sequence[Sequence[Piece]], late: Sequence[Piece], most: int, places: ReadTimePoints
 ) -> list[Piece | MergeJob]:
-    """The planner's actions as pieces and works. Each group of settled pieces counts as one; late rows are unsorted."""
+    """The planner's actions as pieces and jobs. Each group of settled pieces counts as one; late rows are unsorted."""
     times, offsets = _time_points(late, places)
     bounds, numbers = planner.ranks([(g[0].first, g[-1].last) for g in groups], times, offsets)
     sizes = [sum(p.rows for p in group) for group in groups]

@@ -102,7 +102,7 @@ class _PlannedFold:
 
     @property
     def rows(self) -> int:
-        return sum(work.rows for work in self.arranged.works)
+        return sum(work.rows for work in self.arranged.jobs)
 
 
 @dataclass

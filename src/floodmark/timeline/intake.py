@@ -140,8 +140,8 @@ def take_next_slices(
         among = died[slice(*np.searchsorted(died, [start, end]))]
         work.append(IntakeTask(objects, layout, file, start, end, size, settings, is_keyed, version, among))
     total = sum(rows["size"])
-    taken = tasks.run_tasks(f"sorting {name}", work, sort_slice, runtime, size=total, rows=_task_rows)
-    return _collect(taken, work, rows["block"][-1].hex(), total)
+    sorted_slices = tasks.run_tasks(f"sorting {name}", work, sort_slice, runtime, size=total, rows=_task_rows)
+    return _collect(sorted_slices, work, rows["block"][-1].hex(), total)
 
 
 def _next_slices(snapshot: Snapshot, applied: int) -> pa.Table:
@@ -160,16 +160,16 @@ def _task_rows(task: IntakeTask) -> int:
     return task.end - task.start
 
 
-def _collect(taken: Sequence[SortedSlice], work: Sequence[IntakeTask], block: str, size: int) -> TimelineIntake:
+def _collect(sorted_slices: Sequence[SortedSlice], work: Sequence[IntakeTask], block: str, size: int) -> TimelineIntake:
     found: defaultdict[int, list[tuple[Piece, ...]]] = defaultdict(list)
     arrivals: defaultdict[int, Arrival] = defaultdict(Arrival)
-    for one in taken:
+    for one in sorted_slices:
         for part in one.parts:
             for start, pieces in part.items():
                 found[start].append(pieces)
         for start, arrival in one.arrivals.items():
             arrivals[start] += arrival
-    killed = np.sort(np.concatenate([one.killed_times for one in taken]))
+    killed = np.sort(np.concatenate([one.killed_times for one in sorted_slices]))
     # Each of these records is dead itself. The other dead records of these slices were killed by records among them.
     at_once = sum(len(task.dead) for task in work) - len(killed)
     return TimelineIntake(
@@ -180,7 +180,7 @@ def _collect(taken: Sequence[SortedSlice], work: Sequence[IntakeTask], block: st
         killed_times=_sample_evenly(killed, len(killed) - at_once),
         rows=sum(map(_task_rows, work)),
         bytes_in=size,
-        bytes_written=sum(one.bytes_written for one in taken),
+        bytes_written=sum(one.bytes_written for one in sorted_slices),
     )
 
 

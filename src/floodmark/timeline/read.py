@@ -61,7 +61,7 @@ class TimelineScan:
     files: PieceFiles
     spans: tuple[Span, ...]
     columns: tuple[str, ...]
-    beside: SideColumnSet | None = None
+    side_columns: SideColumnSet | None = None
     dead: I64 = field(default_factory=lambda: NO_OFFSETS, compare=False)  # sorted offsets
     purged_before: int = 0
     fallback: LedgerFallback | None = field(default=None, compare=False, repr=False)
@@ -69,7 +69,7 @@ class TimelineScan:
 
     @property
     def schema(self) -> pa.Schema:
-        known = [*self.files.layout.read_schema, *(() if self.beside is None else self.beside.schema)]
+        known = [*self.files.layout.read_schema, *(() if self.side_columns is None else self.side_columns.schema)]
         fields = {f.name: f for f in known}
         return pa.schema([fields[name] for name in self.columns])
 
@@ -98,7 +98,7 @@ class TimelineScan:
         return replace(self, spans=ledger.spans(within, self.dead), fallback=None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        others = (self.files, self.spans, self.columns, self.beside, self.purged_before, self.fallback)
+        others = (self.files, self.spans, self.columns, self.side_columns, self.purged_before, self.fallback)
         return _unpickled, (pack_offsets(self.dead), *others)
 
 
@@ -107,11 +107,11 @@ def _unpickled(
     files: PieceFiles,
     spans: tuple[Span, ...],
     columns: tuple[str, ...],
-    beside: SideColumnSet | None,
+    side_columns: SideColumnSet | None,
     purged_before: int,
     instead: LedgerFallback | None,
 ) -> TimelineScan:
-    return TimelineScan(files, spans, columns, beside, unpack_offsets(dead), purged_before, instead)
+    return TimelineScan(files, spans, columns, side_columns, unpack_offsets(dead), purged_before, instead)
 
 
 def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -177,25 +177,26 @@ class _UnitReader:
         self._reading = reading
         self._files = reading.files
         layout = reading.files.layout
-        beside = [] if reading.beside is None else [n for n in reading.columns if n in reading.beside.schema.names]
-        self._beside = list(dict.fromkeys(beside))
-        self._values = reading.beside.open(self._beside) if beside and reading.beside is not None else None
+        side_columns = reading.side_columns
+        known = [] if side_columns is None else side_columns.schema.names
+        self._side_names = [name for name in dict.fromkeys(reading.columns) if name in known]
+        self._values = side_columns.open(self._side_names) if self._side_names and side_columns is not None else None
         self._turn = threading.Lock()  # for reading `_values`
         self._offset, self._time = layout.vocab.offset, time_column(layout)
-        own = [name for name in dict.fromkeys(reading.columns) if name not in beside]
+        own = [name for name in dict.fromkeys(reading.columns) if name not in known]
         # A table without columns has no row count, so read at least the offsets.
         self._own = own if own and self._values is None else list(dict.fromkeys([*own, self._offset]))
         self._located = list(dict.fromkeys([*own, self._offset, self._time]))
         self._schema = reading.schema
         self._timed = list(dict.fromkeys([*own, self._time]))
-        self._lying = OverlapCache(self._in_order, reading.files.objects.store.staging)
+        self._overlap_cache = OverlapCache(self._in_order, reading.files.objects.store.staging)
 
     def read(self, unit: SpanUnit) -> pa.Table:
         """The live records of a unit."""
         tables = [decode_dictionaries(table) for span in unit for table in self._tables(span)]
         table = pa.concat_tables(tables) if tables else self._empty()
         if self._values is not None:
-            table = self._with_beside(table)
+            table = self._with_side_columns(table)
         table = table.select(list(self._reading.columns))
         return table if table.schema.equals(self._schema) else table.cast(self._schema)
 
@@ -231,7 +232,7 @@ class _UnitReader:
         """The live records of a piece that are in a span."""
         if span.holds(piece):
             return self._in_order(piece)
-        return self._lying.rows(piece, span).between(span.lo, span.hi)
+        return self._overlap_cache.rows(piece, span).between(span.lo, span.hi)
 
     def _live(self, piece: Piece) -> OrderedRows:
         """The live records of a piece, with their time points."""
@@ -255,10 +256,10 @@ class _UnitReader:
     def _alive(self, offsets: I64) -> Mask | None:
         return live_mask(offsets, self._reading.dead, self._reading.purged_before)
 
-    def _with_beside(self, table: pa.Table) -> pa.Table:
+    def _with_side_columns(self, table: pa.Table) -> pa.Table:
         """The records with their side columns, whose values are read in offset order."""
         assert self._values is not None
-        assert self._reading.beside is not None
+        assert self._reading.side_columns is not None
         offsets = table.column(self._offset).to_numpy()
         positions = np.argsort(offsets, kind="stable")
         ranks = np.empty(len(positions), np.int64)
@@ -266,7 +267,8 @@ class _UnitReader:
         with self._turn:
             found = self._values.take(offsets[positions])
         columns = [column.take(pa.array(ranks)) for column in found]
-        return append_columns(table, columns, pa.schema([self._reading.beside.schema.field(n) for n in self._beside]))
+        schema = self._reading.side_columns.schema
+        return append_columns(table, columns, pa.schema([schema.field(name) for name in self._side_names]))
 
     def _empty(self) -> pa.Table:
         schema = self._files.layout.slice_schema

@@ -186,9 +186,9 @@ class TimelineSnapshot:
         """The statistics of the whole timeline."""
         return stats(self.root, self.partitions(Range()), self.settings.partition_by, self.snapshot.next_offset)
 
-    def reading(self, within: Range, columns: tuple[str, ...], beside: SideColumnSet | None) -> TimelineScan:
+    def reading(self, within: Range, columns: tuple[str, ...], side_columns: SideColumnSet | None) -> TimelineScan:
         """Some columns of the rows in a range, from pieces and from the ledger's tail, which is in no piece yet."""
-        reading = self._reading(columns, beside)
+        reading = self._reading(columns, side_columns)
         try:
             partitions = self.partitions(within)
             settled = self._kept(piece for partition in partitions for piece in partition.settled)
@@ -202,10 +202,10 @@ class TimelineSnapshot:
             return replace(reading, spans=self._ledger.spans(within, self.dead))
         return replace(reading, spans=found, fallback=self._ledger)
 
-    def _reading(self, columns: tuple[str, ...], beside: SideColumnSet | None) -> TimelineScan:
+    def _reading(self, columns: tuple[str, ...], side_columns: SideColumnSet | None) -> TimelineScan:
         layout = self.snapshot.require_layout(self.name)
         files = PieceFiles(self.objects, layout)
-        return TimelineScan(files, (), columns, beside, self.dead, self.snapshot.purged_before)
+        return TimelineScan(files, (), columns, side_columns, self.dead, self.snapshot.purged_before)
 
     def _kept(self, pieces: Iterable[Piece]) -> list[Piece]:
         """The pieces that are not completely purged. The files of the others may be gone while the root names them."""

@@ -78,14 +78,14 @@ class TimelineWriter:
     dead: Callable[[Snapshot, Sequence[tuple[int, int]]], I64]
     """The sorted offsets that are dead as of a snapshot, within ranges [low, high) that ascend and do not touch."""
     kept: RootCache = field(default_factory=RootCache, compare=False)  # pass the same one to frequent updates
-    held: bool = False  # whether the turn is held
+    has_turn: bool = False  # whether the turn is held
 
     @contextmanager
     def turn(self) -> Iterator[TimelineWriter]:
         """Wait for the turn to change this timeline and hold it, unless it is already held."""
-        waiting: AbstractContextManager[None] = nullcontext() if self.held else self.objects.turn()
+        waiting: AbstractContextManager[None] = nullcontext() if self.has_turn else self.objects.turn()
         with waiting:
-            yield replace(self, held=True)
+            yield replace(self, has_turn=True)
 
     @contextmanager
     def unless_dropped(self) -> Iterator[None]:
@@ -226,7 +226,7 @@ class WriterState:
         partitions: list[Partition] = []
         merged: list[MergeResult] = []
         for each in arranged:
-            written = [next(results) for _ in each.works]
+            written = [next(results) for _ in each.jobs]
             merged += written
             done = each.finished([m.pieces for m in written], next_run, self.files.places)
             next_run += sum(isinstance(run, PlannedRun) for run in each.waiting)
@@ -276,5 +276,5 @@ class WrittenPartitions:
 
     @property
     def files(self) -> int:
-        """The number of written files; small works share files."""
+        """The number of written files; small jobs share files."""
         return len({p.file for m in self.merged for p in m.pieces})

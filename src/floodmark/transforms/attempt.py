@@ -41,7 +41,7 @@ class RunAttempt:
 
     lake: LakeLike
     step_snapshot: StepSnapshot
-    wanted: RunScope
+    scope: RunScope
     runner: TaskRunner
     tally: RunTally
 
@@ -51,7 +51,7 @@ class RunAttempt:
 
     @cached_property
     def publisher(self) -> Publisher:
-        is_asked = not isinstance(self.wanted, ChangedScope)
+        is_asked = not isinstance(self.scope, ChangedScope)
         return Publisher(
             self.step_snapshot, self.lake.runtime, self.info, self.step_snapshot.stale is not None, is_asked
         )
@@ -76,7 +76,7 @@ class RunAttempt:
             folder = resources.enter_context(staging_area(step_snapshot.primary.objects.store))
             room = ScratchDir(folder, step_snapshot.primary.objects)
             resources.callback(room.clear)
-            for planned in Waves(step_snapshot, self.wanted, self.info.process_ts, self.runner).run(room):
+            for planned in Waves(step_snapshot, self.scope, self.info.process_ts, self.runner).run(room):
                 wave = replace(planned, units=[*waiting, *planned.units])
                 self.tally.set_unchanged(wave.unchanged)
                 computed = None
@@ -121,7 +121,7 @@ class RunAttempt:
                 raise problem
             if held:
                 self._refuse(held, store, progress)
-            elif self.wanted.is_whole and publisher.has_committed:
+            elif self.scope.is_whole and publisher.has_committed:
                 store.clear()
         return publisher.meta.positions
 

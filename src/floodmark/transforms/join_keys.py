@@ -94,7 +94,7 @@ def match_numbers(left: I64, right: I64) -> tuple[I64, I64]:
 
 
 def _read_links(
-    shape: KeyShape, inputs: Sequence[InputSnapshot], number: int, wanted: KeyParts | None, runner: TaskRunner
+    shape: KeyShape, inputs: Sequence[InputSnapshot], number: int, key_parts: KeyParts | None, runner: TaskRunner
 ) -> pa.Table:
     """The links of an input, each once: those with the wanted keys of the side, or the wanted parts of the input."""
     schema = shape.link_schema(number)
@@ -102,9 +102,9 @@ def _read_links(
     for source in shape.inputs[number].through:
         columns = shape.link_columns(number, source)
         own = dict(zip(schema.names, columns, strict=True))
-        rows = None if wanted is None else _by_index(shape, inputs[source], source, own, wanted)
+        rows = None if key_parts is None else _by_index(shape, inputs[source], source, own, key_parts)
         if rows is None:
-            found.append(read_columns(inputs[source], schema, columns, wanted, runner))
+            found.append(read_columns(inputs[source], schema, columns, key_parts, runner))
             continue
         given = shape.inputs[source].name
         values = [cast_exactly(rows.column(own[f.name]), f, given) for f in schema]
@@ -114,21 +114,21 @@ def _read_links(
 
 
 def _by_index(
-    shape: KeyShape, given: InputSnapshot, source: int, own: dict[str, str], wanted: KeyParts
+    shape: KeyShape, given: InputSnapshot, source: int, own: dict[str, str], key_parts: KeyParts
 ) -> pa.Table | None:
     """The current rows of a source with these parts, by its key index; None if a scan is better."""
     of_source = shape.inputs[source]
-    by = [own[name] for name in wanted.names]
+    by = [own[name] for name in key_parts.names]
     index = given.index
     if given.layout is None or index is None or not of_source.key:
         return None
     is_key = set(by) == set(of_source.key)
     if not is_key and set(by) != set(of_source.lookup):
         return None
-    if choose_search("key" if is_key else "prefix", len(wanted.hashes), 1.0, given.live_rows) == "scan":
+    if choose_search("key" if is_key else "prefix", len(key_parts.hashes), 1.0, given.live_rows) == "scan":
         return None
     layout = given.layout.data
-    columns, fits = cast_with_mask([wanted.table.column(n) for n in wanted.names], [layout.field(c) for c in by])
+    columns, fits = cast_with_mask([key_parts.table.column(n) for n in key_parts.names], [layout.field(c) for c in by])
     values = pa.table(columns, names=by).filter(pa.array(fits))
     with given.raise_if_input_moved():
         if is_key:

@@ -180,8 +180,8 @@ class SortRowsTask:
     shape: KeyShape
     number: int
     selection: Selection
-    wanted: SortedFile
-    room: ScratchDir = field(repr=False)
+    sorted_keys: SortedFile
+    scratch: ScratchDir = field(repr=False)
 
 
 def sort_rows_by_bucket(
@@ -191,7 +191,7 @@ def sort_rows_by_bucket(
     keys: pa.Table,
     mine: PartsOfKeys,
     runner: TaskRunner,
-    room: ScratchDir,
+    scratch: ScratchDir,
 ) -> tuple[SortedFile, ...]:
     """The current rows of an input that belong to some of these keys, in files by bucket of the keys' hashes.
 
@@ -199,15 +199,15 @@ def sort_rows_by_bucket(
     buckets.
     """
     if input_snapshot.layout is None:
-        return (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
+        return (scratch.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
     if len(mine.hashes) == 0:
-        return (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
+        return (scratch.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
     parts = _distinct_parts(shape, number, keys, mine)
-    filed = room.put(parts, [parts.num_rows])
+    filed = scratch.put(parts, [parts.num_rows])
     selection = input_snapshot.current_rows()
     rows = max(1, min(TASK_ROWS, int(_TASK_BYTES / max(input_snapshot.row_bytes, 1.0))))
     tasks = [
-        SortRowsTask(input_snapshot.task_input, shape, number, piece, filed, room)
+        SortRowsTask(input_snapshot.task_input, shape, number, piece, filed, scratch)
         for piece in cut_selection(selection, rows)
     ]
     try:
@@ -215,7 +215,7 @@ def sort_rows_by_bucket(
     finally:
         _latest_parts.clear()
     files = tuple(file for file in results if file is not None)
-    return files or (room.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
+    return files or (scratch.put(_columns(shape, number).empty_table(), [0] * BUCKETS),)
 
 
 def _distinct_parts(shape: KeyShape, number: int, keys: pa.Table, mine: PartsOfKeys) -> pa.Table:
@@ -274,8 +274,8 @@ def sort_selection(task: SortRowsTask) -> SortedFile | None:
     offset = task.given.layout.vocab.offset
     given = task.shape.inputs[task.number]
     names = list(dict.fromkeys([offset, *given.own, *given.columns.names]))
-    wanted = _open_parts(task.wanted)
-    where = values_filter(wanted.values.rename_columns(list(given.own)), task.given.layout.data)
+    sorted_keys = _open_parts(task.sorted_keys)
+    where = values_filter(sorted_keys.values.rename_columns(list(given.own)), task.given.layout.data)
     tables: list[pa.Table] = []
     buckets: list[I64] = []
     scan = task.given.scan(task.selection, names)
@@ -283,15 +283,15 @@ def sort_selection(task: SortRowsTask) -> SortedFile | None:
         for batch in scan.batches(where):
             rows = pa.Table.from_batches([batch])
             hashes = task.shape.hash_part(task.number, task.shape.part_of(task.number, rows))
-            at, pair = _rows_and_buckets(wanted.among.find(hashes), wanted.ends)
+            at, pair = _rows_and_buckets(sorted_keys.among.find(hashes), sorted_keys.ends)
             if len(at) == 0:
                 continue
             columns = [*rows.select(given.columns.names).columns, rows.column(offset)]
             added = [pa.chunked_array([pa.array(hashes.high)]), pa.chunked_array([pa.array(hashes.low)])]
             schema = _columns(task.shape, task.number)
             tables.append(pa.Table.from_arrays([*columns, *added], schema=schema).take(pa.array(at)))
-            buckets.append(wanted.buckets[pair].astype(np.int64))
-    return task.room.put_parts(pa.concat_tables(tables), np.concatenate(buckets), BUCKETS) if tables else None
+            buckets.append(sorted_keys.buckets[pair].astype(np.int64))
+    return task.scratch.put_parts(pa.concat_tables(tables), np.concatenate(buckets), BUCKETS) if tables else None
 
 
 def _rows_and_buckets(part: I64, ends: npt.NDArray[np.int32]) -> tuple[I64, I64]:

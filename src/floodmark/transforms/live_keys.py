@@ -67,7 +67,7 @@ class ReadKeysTask:
     selection: Selection
     keys: pa.Schema
     columns: tuple[str, ...]  # the dataset's column of each key
-    wanted: KeyParts | None
+    key_parts: KeyParts | None
     where: pc.Expression | None = None
     own: I64 | None = None  # only these intervals of records
 
@@ -82,41 +82,41 @@ def read_requested_parts(
     input_snapshot: InputSnapshot,
     shape: KeyShape,
     number: int,
-    wanted: KeyParts | None,
+    key_parts: KeyParts | None,
     runner: TaskRunner,
     where: pc.Expression | None = None,
 ) -> KeySet:
     """The requested parts (None: all) that current rows of an input have; with `where`, those rows that it keeps."""
-    return read_columns(input_snapshot, shape.part_schema(number), shape.inputs[number].own, wanted, runner, where)
+    return read_columns(input_snapshot, shape.part_schema(number), shape.inputs[number].own, key_parts, runner, where)
 
 
 def read_keys_with_parts(
-    input_snapshot: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts | None, runner: TaskRunner
+    input_snapshot: InputSnapshot, shape: KeyShape, number: int, key_parts: KeyParts | None, runner: TaskRunner
 ) -> KeySet:
     """The keys of those current rows of a full input that have one of these parts; of all rows for None."""
     given = shape.inputs[number]
-    if wanted is None:
+    if key_parts is None:
         return read_live_parts(input_snapshot, shape, number, runner)
-    if input_snapshot.layout is None or len(wanted.hashes) == 0:
+    if input_snapshot.layout is None or len(key_parts.hashes) == 0:
         return KeySet.joined([], shape.keys)
-    own = [given.keys[name] for name in wanted.names]
+    own = [given.keys[name] for name in key_parts.names]
     if set(own) == set(given.lookup) and given.lookup != given.key:
-        return _by_prefix(input_snapshot, shape, number, wanted)
-    return read_columns(input_snapshot, shape.keys, given.own, wanted, runner)
+        return _by_prefix(input_snapshot, shape, number, key_parts)
+    return read_columns(input_snapshot, shape.keys, given.own, key_parts, runner)
 
 
-def read_output_keys(output: InputSnapshot, shape: KeyShape, wanted: KeyParts | None, runner: TaskRunner) -> KeySet:
+def read_output_keys(output: InputSnapshot, shape: KeyShape, key_parts: KeyParts | None, runner: TaskRunner) -> KeySet:
     """The transform keys of an output's current rows: all, or those with some parts. Rows of users do not count."""
     own = find_own_records(output.snapshot) if output.has_own else None
-    return read_columns(output, shape.keys, shape.names, wanted, runner, own=own)
+    return read_columns(output, shape.keys, shape.names, key_parts, runner, own=own)
 
 
-def _by_prefix(input_snapshot: InputSnapshot, shape: KeyShape, number: int, wanted: KeyParts) -> KeySet:
+def _by_prefix(input_snapshot: InputSnapshot, shape: KeyShape, number: int, key_parts: KeyParts) -> KeySet:
     assert input_snapshot.layout is not None
     assert input_snapshot.index is not None
     given, schema = shape.inputs[number], input_snapshot.layout.data
-    own = [given.keys[name] for name in wanted.names]
-    columns, fits = cast_with_mask([wanted.table.column(n) for n in wanted.names], [schema.field(c) for c in own])
+    own = [given.keys[name] for name in key_parts.names]
+    columns, fits = cast_with_mask([key_parts.table.column(n) for n in key_parts.names], [schema.field(c) for c in own])
     prefixes = row_hash.hash_rows(pa.table(columns, names=own), own).take(fits)
     with input_snapshot.raise_if_input_moved():
         _, entries = input_snapshot.index.find_prefix(prefixes)
@@ -131,17 +131,17 @@ def read_columns(
     input_snapshot: InputSnapshot,
     schema: pa.Schema,
     columns: Sequence[str],
-    wanted: KeyParts | None,
+    key_parts: KeyParts | None,
     runner: TaskRunner,
     where: pc.Expression | None = None,
     own: I64 | None = None,
 ) -> KeySet:
     """The distinct values of current rows in these columns, with the names and types of a schema."""
-    if input_snapshot.layout is None or (wanted is not None and len(wanted.hashes) == 0):
+    if input_snapshot.layout is None or (key_parts is not None and len(key_parts.hashes) == 0):
         return KeySet.joined([], schema)
     selection = input_snapshot.current_rows()
     tasks = [
-        ReadKeysTask(input_snapshot.task_input, piece, schema, tuple(columns), wanted, where, own)
+        ReadKeysTask(input_snapshot.task_input, piece, schema, tuple(columns), key_parts, where, own)
         for piece in cut_selection(selection, TASK_ROWS)
     ]
     return KeySet.joined(runner.run_reading(tasks, read_keys, selection.end - selection.start), schema)
@@ -152,10 +152,10 @@ def read_keys(task: ReadKeysTask) -> KeySet:
     assert task.given.layout is not None
     parts = []
     where, among = task.where, None
-    if task.wanted is not None:
+    if task.key_parts is not None:
         own = dict(zip(task.keys.names, task.columns, strict=True))
-        named = task.wanted.table.rename_columns([own[name] for name in task.wanted.names])
-        likely, among = values_filter(named, task.given.layout.data), HashIndex.of(task.wanted.hashes)
+        named = task.key_parts.table.rename_columns([own[name] for name in task.key_parts.names])
+        likely, among = values_filter(named, task.given.layout.data), HashIndex.of(task.key_parts.hashes)
         where = likely if where is None else where if likely is None else where & likely
     offset = task.given.layout.vocab.offset
     needed = [*task.columns, *([offset] if task.own is not None or not task.columns else [])]
@@ -171,8 +171,8 @@ def read_keys(task: ReadKeysTask) -> KeySet:
                 table = pa.Table.from_arrays(columns, schema=task.keys)
             else:
                 table = constant_part(batch.num_rows)
-            if task.wanted is not None and among is not None:
-                table = table.filter(pa.array(among.has(row_hash.hash_rows(table, task.wanted.names))))
+            if task.key_parts is not None and among is not None:
+                table = table.filter(pa.array(among.has(row_hash.hash_rows(table, task.key_parts.names))))
             if table.num_rows:
                 parts.append(KeySet(*unique_keys(table, row_hash.hash_rows(table, task.keys.names))))
     return KeySet.joined(parts, task.keys)

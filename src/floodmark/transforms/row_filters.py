@@ -115,12 +115,12 @@ class PendingRows:
         found[recorded] |= records.last[at[recorded]] > self.done[parts.keys[recorded], number]
         return parts.of_any(found)
 
-    def _current(self, rows: FilteredRows, wanted: PartsOfKeys) -> Hashes:
+    def _current(self, rows: FilteredRows, key_parts: PartsOfKeys) -> Hashes:
         """The parts of pending keys that current rows of an input have, of those rows that the condition keeps."""
         shape, number, given = self.shape, rows.number, self.inputs[rows.number]
-        if given.layout is None or len(wanted.hashes) == 0:
+        if given.layout is None or len(key_parts.hashes) == 0:
             return Hashes.joined([])
-        parts = KeyParts.of(*unique_keys(wanted.table, wanted.hashes))
+        parts = KeyParts.of(*unique_keys(key_parts.table, key_parts.hashes))
         if parts is None:
             return read_requested_parts(given, shape, number, None, self.runner, rows.condition).hashes
         found_by = shape.inputs[number].search_method if given.index is not None else "scan"

@@ -33,9 +33,9 @@ _MS = 10**6
 R = TypeVar("R")
 
 
-def run(step: BatchTransform, lake: LakeLike, wanted: RunScope) -> RunReport:
-    """Process the keys in the scope `wanted`. If there is nothing to do, it reads little and writes nothing."""
-    return run_derivation(_Run(step, lake, wanted))
+def run(step: BatchTransform, lake: LakeLike, scope: RunScope) -> RunReport:
+    """Process the keys in this scope. If there is nothing to do, it reads little and writes nothing."""
+    return run_derivation(_Run(step, lake, scope))
 
 
 def reset(step: BatchTransform, lake: LakeLike) -> None:
@@ -63,7 +63,7 @@ class _StepDerivation(Derivation[StepSnapshot, R]):
 
 @dataclass
 class _Run(_StepDerivation[RunReport]):
-    wanted: RunScope
+    scope: RunScope
     tally: RunTally = field(init=False)
     current: RunAttempt | None = field(default=None, init=False)
     reported: set[str] = field(default_factory=set, init=False)  # of inputs that lost records
@@ -73,11 +73,11 @@ class _Run(_StepDerivation[RunReport]):
 
     def take_snapshot(self) -> StepSnapshot:
         step_snapshot = snapshot_step(self.step, self.lake)
-        check_scope(self.wanted, step_snapshot)
+        check_scope(self.scope, step_snapshot)
         return step_snapshot
 
     def idle(self, state: StepSnapshot) -> RunReport | None:
-        if not _has_nothing_to_do(state, self.wanted, self.lake.runtime.clock() // _MS):
+        if not _has_nothing_to_do(state, self.scope, self.lake.runtime.clock() // _MS):
             return None
         positions = state.named(state.positions)
         if self.tally.counts:
@@ -96,7 +96,7 @@ class _Run(_StepDerivation[RunReport]):
             messages = report_lost_records(self.step.name, new, f"{again} processed again")
             self.reported.update(map(str, new))
             self.tally.restored.update(dict.fromkeys(messages))
-        self.current = RunAttempt(self.lake, state, self.wanted, runner, self.tally)
+        self.current = RunAttempt(self.lake, state, self.scope, runner, self.tally)
         try:
             return self.tally.report(self.step.name, state.named(self.current.run()))
         except NotShippable:
@@ -149,9 +149,9 @@ def _forget(step_snapshot: StepSnapshot, lake: LakeLike) -> None:
         progress.finish()
 
 
-def _has_nothing_to_do(step_snapshot: StepSnapshot, wanted: RunScope, now_ms: int) -> bool:
+def _has_nothing_to_do(step_snapshot: StepSnapshot, scope: RunScope, now_ms: int) -> bool:
     """Whether there is nothing to do, as far as positions and heads show."""
-    match wanted:
+    match scope:
         case RequestedScope():
             return step_snapshot.shape is None
         case FailedScope():

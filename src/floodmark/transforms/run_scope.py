@@ -66,9 +66,9 @@ class FailedScope:
 RunScope = ChangedScope | RequestedScope | FailedScope
 
 
-def check_scope(wanted: RunScope, step_snapshot: StepSnapshot) -> None:
+def check_scope(scope: RunScope, step_snapshot: StepSnapshot) -> None:
     """Refuse to process only some keys while all are stale: readers must not see results of two functions together."""
-    if not wanted.is_whole and step_snapshot.stale is not None:
+    if not scope.is_whole and step_snapshot.stale is not None:
         raise BadStep(
             f"step {step_snapshot.step.name!r} has to process everything once, because {step_snapshot.stale}",
             hint="run it without filters or limits first; until that run commits, readers see the old results",

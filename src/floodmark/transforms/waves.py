@@ -61,7 +61,7 @@ class Waves:
     """The waves of a run with one snapshot and one scope. Later waves are planned when they are needed."""
 
     step_snapshot: StepSnapshot
-    wanted: RunScope
+    scope: RunScope
     now_ms: int
     runner: TaskRunner
 
@@ -78,8 +78,8 @@ class Waves:
     @property
     def reads_ranges(self) -> bool:
         """Whether the run processes ranges of records, without a list of keys."""
-        step, wanted = self.step_snapshot.step, self.wanted
-        if not isinstance(wanted, ChangedScope) or not wanted.is_whole or step.filters is not None:
+        step, scope = self.step_snapshot.step, self.scope
+        if not isinstance(scope, ChangedScope) or not scope.is_whole or step.filters is not None:
             return False
         if self.shape.kind != "map" or step.order_by is not None or self.step_snapshot.inputs[0].has_own:
             return False
@@ -104,7 +104,7 @@ class Waves:
     def changelist(self) -> Changelist:
         """The keys to process, in order."""
         step_snapshot, shape = self.step_snapshot, self.shape
-        match self.wanted:
+        match self.scope:
             case RequestedScope(keys):
                 parts = parse_requested_parts(shape, keys, step_snapshot.step.name)
                 declared = step_snapshot.step.filters
@@ -140,16 +140,16 @@ class Waves:
         at = np.flatnonzero(meta.lost_keys(known.hashes))
         return KeySet(known.table.take(pa.array(at)), known.hashes.take(at))
 
-    def run(self, room: ScratchDir) -> Iterator[Wave]:
+    def run(self, scratch: ScratchDir) -> Iterator[Wave]:
         """The waves. There is at least one, even if it only moves positions."""
-        return self._ranges() if self.reads_ranges else self._lists(room)
+        return self._ranges() if self.reads_ranges else self._lists(scratch)
 
     @property
     def _most(self) -> int | None:
         """The most keys of a wave; None for no limit."""
-        if self.step_snapshot.stale is not None or not isinstance(self.wanted, ChangedScope):
+        if self.step_snapshot.stale is not None or not isinstance(self.scope, ChangedScope):
             return None
-        return self.wanted.commit_every or self.step_snapshot.step.commit_every
+        return self.scope.commit_every or self.step_snapshot.step.commit_every
 
     def _ranges(self) -> Iterator[Wave]:
         step_snapshot = self.step_snapshot
@@ -191,14 +191,14 @@ class Waves:
         kept = self.step_snapshot.meta.find(hashes).seen | have_rows(self.outputs, hashes)
         return plan_inline_units(keys.filter(pa.array(kept)))
 
-    def _lists(self, room: ScratchDir) -> Iterator[Wave]:
+    def _lists(self, scratch: ScratchDir) -> Iterator[Wave]:
         step_snapshot, found = self.step_snapshot, self.changelist
-        keeps_positions = not isinstance(self.wanted, ChangedScope) or self.wanted.filters is not None
+        keeps_positions = not isinstance(self.scope, ChangedScope) or self.scope.filters is not None
         most = self._most or max(len(found), 1)
         for start in range(0, max(len(found), 1), most):
             end = min(start + most, len(found))
             units = plan_key_units(
-                found.keys.slice(start, end - start), self.shape, step_snapshot.inputs, self.runner, room
+                found.keys.slice(start, end - start), self.shape, step_snapshot.inputs, self.runner, scratch
             )
             pending = first_by_dataset(self.shape.ids, found.first_pending(end))
             positions = (

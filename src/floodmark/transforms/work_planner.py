@@ -128,7 +128,7 @@ def plan_inline_units(keys: pa.Table) -> list[KeysUnit]:
 
 
 def plan_key_units(
-    keys: pa.Table, shape: KeyShape, inputs: Sequence[InputSnapshot], runner: TaskRunner, room: ScratchDir
+    keys: pa.Table, shape: KeyShape, inputs: Sequence[InputSnapshot], runner: TaskRunner, scratch: ScratchDir
 ) -> list[KeysUnit]:
     """Distinct keys as units of work. Rows that an index cannot find cheaply are sorted into files first."""
     if keys.num_rows == 0:
@@ -143,7 +143,7 @@ def plan_key_units(
             sides.append(None)
         else:
             mine = linked or find_parts(shape, inputs, number, keys, runner)
-            files = sort_rows_by_bucket(given, shape, number, keys, mine, runner, room)
+            files = sort_rows_by_bucket(given, shape, number, keys, mine, runner, scratch)
             sides.append(files)
             each = sum(sum(file.rows) for file in files) / keys.num_rows if shape.inputs[number].part else 0.0
         rows_each += each
@@ -155,7 +155,7 @@ def plan_key_units(
     table: pa.Table | SortedFile = ordered
     if keys.num_rows > KEYS_PART:
         parts = [min(KEYS_PART, keys.num_rows - at) for at in range(0, keys.num_rows, KEYS_PART)]
-        table = room.put(ordered, parts)
+        table = scratch.put(ordered, parts)
     return [
         KeysUnit(
             table.slice(low, high - low) if isinstance(table, pa.Table) else table, low, high, rows_each, tuple(sides)

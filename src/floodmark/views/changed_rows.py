@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class InputChanges:
+class InputCounts:
     """The number of new records of one input and of the values of T in them."""
 
     source: str
@@ -49,7 +49,7 @@ class ViewChanges:
 
     keys: pa.Table  # with the names and types of the view
     hashes: Hashes
-    sources: tuple[InputChanges, ...]
+    sources: tuple[InputCounts, ...]
     since: Mapping[str, int]  # by dataset id: the position after which records are new
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ def find_changes(
         together = pa.concat_tables([c.keys for c in changed])
         keys, hashes = unique_keys(together, Hashes.joined([c.hashes for c in changed]))
     counts = [
-        InputChanges(source.name, source.given.unread(since[source.dataset_id]), len(c))
+        InputCounts(source.name, source.given.unread(since[source.dataset_id]), len(c))
         for source, c in zip(sources, changed, strict=True)
     ]
     return ViewChanges(keys, hashes, tuple(counts), since)
