@@ -104,6 +104,11 @@ SHAPES = {
     "self join": "select a.id, b.id other from sales a join sales b on a.k = b.k and a.id < b.id",
     "unkeyed rows": "select e.k, upper(e.c) c from events e join events f on e.k = f.n",
     "with": "with t as (select k, count(*) n from sales group by k) select a.k, b.n from t a join t b on a.k = b.n",
+    "windows joined": (
+        "select p.name, t.id, t.z from products p join (select id, k, count(*) over (partition by c) z from sales) t "
+        "on p.k = t.k"
+    ),
+    "explode of a join": "select e.*, s.id, s.k sk, explode(s.tags) tag from events e join sales s on s.k = e.k",
     "scalar subquery": "select id, n from sales where n >= (select avg(n) from sales)",
     "scalar subqueries": (
         "select id, n - (select min(n) from events) d from sales where k < (select max(k) from products)"
@@ -198,3 +203,48 @@ def test_view_equals_its_query_after_each_change(
         report = view.refresh()
         assert_same(view.to_arrow().to_pylist(), scratch.rows(world.lake, sql, sources), f"{shape}: {report}")
         assert not report.is_whole, report.stale
+
+
+ON_BOTH_SIDES = [
+    "self join",
+    "join by range",
+    "left join with a dimension",
+    "right join",
+    "full join of other columns",
+    "exists",
+    "not exists",
+    "exists or",
+    "groups joined",
+]
+
+
+@pytest.mark.parametrize("shape", ON_BOTH_SIDES)
+def test_rows_that_change_on_both_sides_of_a_join_meet_once(
+    shape: str, tmp_path: Path, session: Session, scratch: Scratch
+) -> None:
+    world, sql = World(fm.Lake(tmp_path, runtime=Runtime(session=session)), Random(0)), SHAPES[shape]
+    sources = [name for name in TABLES if name in sql]
+    view = world.lake.view("v", sql=sql)
+    view.refresh()
+    for changed in (ADDED, CORRECTED, REMOVED):
+        for name, rows in changed.items():
+            if isinstance(rows[0], dict):
+                world.lake[name].write(pa.Table.from_pylist(rows, TABLES[name][0]))
+            else:
+                world.lake[name].delete(rows)
+        report = view.refresh()
+        assert_same(view.to_arrow().to_pylist(), scratch.rows(world.lake, sql, sources), f"{shape}: {report}")
+        assert not report.is_whole, report.stale
+
+
+ADDED: dict[str, list[Any]] = {
+    "sales": [{"id": 100, "k": 50, "c": "y", "n": 3}, {"id": 101, "k": 50, "c": "y", "n": 1}],
+    "products": [{"k": 50, "name": "p", "cat": "a"}],
+    "events": [{"k": 50, "c": "y", "n": 2}, {"k": 50, "c": "y", "n": 3}, {"k": 51, "c": "y", "n": 3}],
+}
+CORRECTED: dict[str, list[Any]] = {
+    "sales": [{"id": 100, "k": 50, "c": "y", "n": 4}, {"id": 102, "k": 50, "c": "y", "n": 4}],
+    "products": [{"k": 50, "name": "q", "cat": "b"}],
+    "events": [{"k": 50, "c": "z", "n": 5}],
+}
+REMOVED: dict[str, list[Any]] = {"sales": [100], "products": [50]}

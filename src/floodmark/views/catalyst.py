@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from floodmark.ledger.spark_query import convert_query_errors, parse_select
 from floodmark.ledger.types import spark_schema
 from floodmark.views.classification import check_resolved
-from floodmark.views.delta_rules import DROPPED, KEPT, TABLE, TYPES
+from floodmark.views.delta_rules import DROPPED, KEPT, TABLE, TYPES, UNORDERED
 from floodmark.views.query_plan import PlanNode, parse_plan
 from floodmark.views.spark_sql import register_table, resolved_query
 
@@ -67,14 +67,14 @@ def optimize(spark: SparkSession, query: str, tables: Mapping[str, pa.Schema]) -
             spark.conf.unset(_RULES_SETTING)
         else:
             spark.conf.set(_RULES_SETTING, before)
-    return OptimizedQuery(plan, _completed(parse_plan(str(plan.toJSON())), plan))
+    return OptimizedQuery(plan, _completed(Catalyst(spark), parse_plan(str(plan.toJSON())), plan))
 
 
-def _completed(tree: PlanNode, plan: Any) -> PlanNode:
-    """The tree with what Spark's JSON lacks: names of tables, and which columns Generate drops and Expand keeps."""
+def _completed(catalyst: Catalyst, tree: PlanNode, plan: Any) -> PlanNode:
+    """The tree with what Spark's JSON lacks: names of tables, and what rules need to know about columns."""
     if tree.children:
         below = plan.children()
-        children = tuple(_completed(child, below.apply(i)) for i, child in enumerate(tree.children))
+        children = tuple(_completed(catalyst, child, below.apply(i)) for i, child in enumerate(tree.children))
         more: dict[str, Any] = {}
         if tree.name == "Generate":
             more[DROPPED] = tuple(map(int, str(plan.unrequiredChildIndex().mkString(" ")).split()))
@@ -84,6 +84,8 @@ def _completed(tree: PlanNode, plan: Any) -> PlanNode:
             more[KEPT] = tuple(at for at, name in enumerate(output) if all(one[at] == name for one in lists))
         if tree.name == "Aggregate":
             more[TYPES] = tuple(map(_value_type, aggregate_functions(plan)))
+        if tree.name in ("Window", "Sort"):
+            more[UNORDERED] = not catalyst.is_orderable(below.apply(0).output())
         return replace(tree, children=children, fields={**tree.fields, **more})
     output = plan.output()
     if output.isEmpty() or not output.apply(0).metadata().contains(TABLE):
@@ -230,6 +232,10 @@ class Catalyst:
     def ascending(self, column: Any) -> Any:
         """A column to order by."""
         return self._expressions.SortOrder(column, self._ascending, self._nulls_first, self._empty)
+
+    def is_orderable(self, columns: Any) -> bool:
+        """Whether rows can be ordered by all these columns."""
+        return bool(self._expressions.RowOrdering.isOrderable(columns))
 
     def semi_join(self, left: Any, right: Any, conditions: Sequence[Any]) -> Any:
         """The rows of the left side that have a partner for which all conditions hold."""

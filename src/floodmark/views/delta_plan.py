@@ -539,6 +539,9 @@ class _Builder:
                 return [self._renamed_part(op, child, term) for child in op.children for term in self._changes(child)]
             case "Expand":
                 return [self._expanded(op, term) for term in self._changes(op.only)]
+            case "Generate":  # it drops columns by their numbers, so the weight must come last
+                below = self._changes(op.only)
+                return [replace(term, plan=self._over(op, self._ordered(op.only, term))) for term in below]
             case name if name in PASSED_OPERATORS:
                 return self._changes(op.only)
             case _ if op.children:

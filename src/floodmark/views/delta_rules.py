@@ -25,6 +25,9 @@ TYPES = "floodmark.types"
 KEPT = "floodmark.kept"
 """The field of an Expand that has the numbers of the columns that are the same in all its projections."""
 
+UNORDERED = "floodmark.unordered"
+"""The field of a Window or Sort that says whether rows of its input cannot be ordered by all their columns."""
+
 Ids = frozenset[int]
 
 
@@ -222,7 +225,9 @@ class Equality:
 
 def equality(condition: PlanNode, left: Ids, right: Ids) -> tuple[Equality, bool] | None:
     """A condition as an equality between both sides, and whether its own left side is the join's left; None if not."""
-    if condition.name not in ("EqualTo", "EqualNullSafe"):
+    if condition.name not in ("EqualTo", "EqualNullSafe") or _has_collation(condition):
+        return None
+    if any(map(_is_nested, condition.children)):
         return None
     a, b = condition.children
     used = references(a), references(b)
@@ -261,6 +266,9 @@ def table_columns(plan: PlanNode) -> dict[int, PlanNode]:
 # The rules
 
 _COMPARES_FLOATS = "it compares sums of floating-point numbers, whose last digits depend on the order of the rows"
+_NESTED = "it groups by a structure or a map, whose values cannot be looked up"
+_COLLATED = "it groups or orders texts with a collation"
+_UNORDERED = "it has columns of a type without an order, so equal rows of its order may come in any order"
 _BY_ROW = "row by row"
 
 
@@ -446,8 +454,10 @@ def _group_reason(by: tuple[PlanNode, ...], items: tuple[PlanNode, ...], below: 
             function = call.children[0]
             if function.name not in EXACT_AGGREGATES and not _is_only_value(call):
                 return f"the result of {function.name.lower()}() may depend on the order of the rows"
-        if any(_has_collation(part) for part in item.all()):
-            return "it groups texts with a collation"
+    if any(map(_has_collation, (*by, *items))):
+        return _COLLATED
+    if any(map(_is_nested, by)):
+        return _NESTED
     return None
 
 
@@ -463,9 +473,14 @@ def _is_only_value(call: PlanNode) -> bool:
     return function.name == "First" and names == {"gid"}
 
 
-def _has_collation(part: PlanNode) -> bool:
-    value = part["dataType"]
-    return isinstance(value, str) and value.startswith("string collate")
+def _has_collation(expression: PlanNode) -> bool:
+    """Whether it compares texts that may be equal although their bytes differ."""
+    return any(part.name == "Collate" or "string collate" in str(part["dataType"]) for part in expression.all())
+
+
+def _is_nested(expression: PlanNode) -> bool:
+    """Whether it is a structure or a map. Spark does not join by every one of these."""
+    return isinstance(kind := expression["dataType"], dict) and kind.get("type") in ("struct", "map")
 
 
 def _group_keys(by: tuple[PlanNode, ...], items: tuple[PlanNode, ...]) -> tuple[Ids, ...]:
@@ -492,11 +507,18 @@ def _has_floats(expression: PlanNode) -> bool:
 
 
 def _window(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
-    by = plan.expressions("partitionSpec")
-    facts = Facts(output_of(plan), below[0].keys, below[0].inexact)
+    by, functions = plan.expressions("partitionSpec"), plan.expressions("windowExpressions")
+    inexact = frozenset(expression_id(item) for item in functions if _is_inexact_window(item))
+    facts = Facts(output_of(plan), below[0].keys, below[0].inexact | inexact)
     if not by:
         return _rule(plan, "", facts, "", "it has a window without PARTITION BY: one row may change every row")
-    why = next((reason for item in plan.expressions("windowExpressions") if (reason := _window_reason(item))), None)
+    why = next((reason for item in functions if (reason := _window_reason(item))), None)
+    if plan[UNORDERED] and any(map(has_row_frame, functions)):
+        why = _UNORDERED
+    if any(map(_has_collation, (*by, *functions))):
+        why = _COLLATED
+    if any(map(_is_nested, by)):
+        why = _NESTED
     if any(references(part) & below[0].inexact for part in own_parts(plan)):
         why = _COMPARES_FLOATS
     return _rule(plan, "the partitions that changed: after minus before", facts, f"by {_names(by)}", why)
@@ -519,6 +541,12 @@ def _window_reason(item: PlanNode) -> str | None:
             if bare.name in ORDERED_FUNCTIONS and not has_row_frame(part):
                 return f"the result of {bare.name.lower()}() over a range depends on the order of equal rows"
     return None
+
+
+def _is_inexact_window(item: PlanNode) -> bool:
+    """Whether a window function adds up floats in an order that is left open. Functions over rows have one order."""
+    adds_floats = any(part.name in _ROUNDED_AGGREGATES and _has_floats(part) for part in item.all())
+    return adds_floats and not has_row_frame(item)
 
 
 def has_row_frame(window_expression: PlanNode) -> bool:
@@ -581,6 +609,10 @@ def _limit(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  
     if found.skipped + found.shown > MAX_LIMIT:
         return _rule(plan, "", facts, "", f"it has LIMIT or OFFSET with more than {MAX_LIMIT:,} rows")
     why = _COMPARES_FLOATS if facts.inexact else None
+    if found.sorted[UNORDERED]:
+        why = _UNORDERED
+    if any(map(_has_collation, found.sorted.expressions("order"))):
+        why = _COLLATED
     for projection in found.projections:
         facts = _project(projection, [facts], {}).facts
     text = f"the first {found.skipped + found.shown:,} rows and some more are kept; changes are put in their place"
