@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 
 import floodmark as fm
 from faults.recording import HastyFileSystem
-from floodmark.errors import CodeLocation, UnreadableFile
+from floodmark.errors import CodeLocation, MissingColumns, UnreadableFile
 from floodmark.ledger import parts, staging, text_files
 from floodmark.rows import buckets
 from floodmark.sources.files import FilesReport, IngestFiles
@@ -154,6 +155,40 @@ def test_file_that_is_gone_keeps_its_rows_until_another_has_their_keys(inbox):
     inbox.put("d2", (1, 20), (3, 20))
     assert inbox.run().files.returned == ("d2.csv",)
     assert inbox.rows == {1: 20, 2: 11, 3: 20, 4: 30}
+
+
+@pytest.mark.parametrize("type_name", ["string", "int64", "list<item: int64>"])
+def test_files_that_were_loaded_before_a_column_was_added_may_lack_it(inbox, type_name):
+    inbox.put("a", (1, 10), (2, 20))
+    inbox.put("b", (3, 30))
+    inbox.run()
+    inbox.lake["orders"].evolve({"more": pa.list_(pa.int64()) if type_name.startswith("list") else type_name})
+    inbox.put("b", (2, 21), (3, 31))  # changed, and now the owner of key 2
+    inbox.put("a", (1, 11), (2, 20))
+    assert inbox.run().changed == 3
+    assert inbox.rows == {1: 11, 2: 21, 3: 31}
+    inbox.put("b", (3, 31))  # the row of key 2 is that of the other file again
+    inbox.run()
+    (inbox.folder / "a.csv").rename(inbox.folder / "c.csv")
+    inbox.run()
+    assert inbox.run(full=True).unchanged == 3
+    assert inbox.rows == {1: 11, 2: 20, 3: 31}
+    assert inbox.lake["orders"].to_arrow()["more"].null_count == 3
+    inbox.put("new", (4, 40))
+    with pytest.raises(MissingColumns, match=r"new\.csv lacks columns of the dataset: 'more'"):
+        inbox.run()
+
+
+def test_loaded_file_may_not_lack_one_of_the_first_columns(inbox):
+    path = inbox.put("a", (1, 10))
+    inbox.run()
+    inbox.lake["orders"].evolve({"more": "string"})
+    path.write_text("id,more\n1,x\n")
+    with pytest.raises(MissingColumns, match="lacks columns of the dataset: 'price'"):
+        inbox.run()
+    path.write_text("id,price,more\n1,10,x\n")
+    assert inbox.run().changed == 1
+    assert inbox.lake["orders"].to_arrow()["more"].to_pylist() == ["x"]
 
 
 def test_renamed_file_has_its_new_place_in_the_order(inbox):

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
@@ -185,6 +185,12 @@ def _files(given: Iterable[str | Path], read: Format | None) -> FileData:
 def file_data(path: Path, base: Path, read: Format | None) -> FileData:
     """One file that a pattern with this fixed folder has found."""
     return FileData((path,), read or _format_of([path]), (hive_values(path, base),))
+
+
+def with_null_columns(data: FileData, names: Sequence[str]) -> FileData:
+    """The same files, with null in those of these columns that a file lacks."""
+    hive = [(*values, *((name, None) for name in names if name not in dict(values))) for values in data.hive]
+    return replace(data, hive=tuple(hive))
 
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"

@@ -106,6 +106,9 @@ def hive_row(path: Path, values: HiveValues, layout: Layout) -> pa.RecordBatch:
     for name, value in values:
         text = pa.array([value], pa.string())
         target = layout.data.field(name).type if name in layout.data.names else pa.string()
+        if value is None:
+            columns[name] = pa.nulls(1, target)
+            continue
         try:
             columns[name] = parse(text, target)
         except DoesNotFit:

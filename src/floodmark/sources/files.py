@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import CodeLocation, FloodmarkError, UnreadableFile
-from floodmark.ledger.data_input import FileData, Incoming, TableData, file_data
+from floodmark.ledger.data_input import FileData, Incoming, TableData, file_data, with_null_columns
 from floodmark.ledger.strategy import MergeKind
 from floodmark.sources.file_log import SOURCE, Content, FileLog, SourceFile, take_files_turn
 from floodmark.sources.found_files import (
@@ -31,6 +31,7 @@ from floodmark.sources.found_files import (
 from floodmark.sources.ingest import (
     DatasetDeclaration,
     SourceWrites,
+    columns_added_later,
     has_state,
     ingest_report,
     open_or_create,
@@ -296,11 +297,16 @@ class _FilesRun:
         data = self._data(file)
         return self.writes.add(lambda: self.dataset.write(data, **delivery))
 
-    def _data(self, file: SourceFile) -> FileData:
-        """The rows of a file. The types of a new dataset fit all files that are there."""
+    def _data(self, file: SourceFile, is_renamed: bool = False) -> FileData:
+        """The rows of a file. The types of a new dataset fit all files that are there.
+
+        A file that was loaded before may lack columns that the dataset got since.
+        """
         data = file_data(file.path, file.base, self.step.read)
-        if self.dataset.snapshot().layout is not None:
-            return data
+        snapshot: Snapshot = self.dataset.snapshot()
+        if snapshot.layout is not None:
+            is_known = file.name in self.log.taken or is_renamed
+            return with_null_columns(data, columns_added_later(snapshot)) if is_known else data
         found: list[FileData] = []
         for other in (one for one in self.files if _is_text(one.name)):
             with suppress(FloodmarkError):  # its own load raises it
@@ -321,7 +327,7 @@ class _FilesRun:
         if self.log.seen[file.name].size == 0:
             data: Incoming = TableData(snapshot.require_layout(self.dataset.name).data.empty_table())
         else:
-            data = self._data(file)
+            data = self._data(file, is_renamed=old_name is not None)
         noted = None if state is None else source_state(SOURCE, state)
         ledger = parts.ledger
         merge = partial(FileMerge, ledger.name, ledger.runtime, data, noted, cache=parts.rows.cache, delivery=delivery)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
-from floodmark.chain.events import AddData, DatasetKind, SourceState
+from floodmark.chain.events import AddData, DatasetKind, SetDataSchema, SourceState
 from floodmark.chain.ids import Multihash
-from floodmark.chain.walk import walk_back
+from floodmark.chain.walk import read_block, walk_back
 from floodmark.errors import BadPrimaryKey, BadResult, BadStep, LostRace, NothingToWrite, OutputTaken
 from floodmark.ledger.casting import can_cast, cast_column
 from floodmark.ledger.commit import Commit
 from floodmark.ledger.data_input import Incoming, StreamData, TableData
-from floodmark.ledger.schema import check_column_name, declare_vocab, fields_from, vocabulary
+from floodmark.ledger.schema import check_column_name, declare_vocab, fields_from, layout_from_odf, vocabulary
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.strategy import MergeKind, Strategy, strategy_of
 from floodmark.rows.fold import fold_if_due
@@ -353,6 +353,16 @@ def source_state(source: str, state: str) -> SourceState:
 def has_state(snapshot: Snapshot, source: str, state: str) -> bool:
     """Whether this state of a source is on the chain. It takes a few reads, whatever the length of the chain."""
     return snapshot.find_state(source_state(source, state)) is not None
+
+
+def columns_added_later(snapshot: Snapshot) -> tuple[str, ...]:
+    """The columns that a dataset got after its first ones. Files that were loaded before lack them."""
+    if snapshot.layout is None:
+        return ()
+    events = (read_block(ref.hash, snapshot.objects.get_block(ref.hash)).event for ref in snapshot.non_routine())
+    schemas = [e.columns for e in events if isinstance(e, SetDataSchema) and e.columns is not None]
+    first = layout_from_odf(schemas[-1], vocabulary(snapshot.state.vocab)).data.names
+    return tuple(name for name in snapshot.layout.data.names if name not in first)
 
 
 def last_state(snapshot: Snapshot, source: str) -> str | None:

@@ -20,7 +20,7 @@ from floodmark.chain.events import AddData, MetadataEvent
 from floodmark.engine.session import Runtime
 from floodmark.errors import ObjectNotFound
 from floodmark.ledger.block_attributes import with_restored_files
-from floodmark.ledger.data_input import Format, file_data
+from floodmark.ledger.data_input import Format, file_data, with_null_columns
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.schema import Layout
 from floodmark.ledger.snapshot import Snapshot
@@ -34,6 +34,7 @@ from floodmark.rows.lookup import retraction_rows
 from floodmark.rows.merge import BatchBuckets, BatchIntake, KeyedWrite, PreparedMerge
 from floodmark.rows.row_copies import RowReader
 from floodmark.sources.file_log import KEYS_FOLDER, Content, FileLog, SourceFile
+from floodmark.sources.ingest import columns_added_later
 from floodmark.storage.arrays import I64, Hashes
 
 _CHECK_BYTES = 32
@@ -231,7 +232,8 @@ class _Target:
 
     def _read(self, file: SourceFile, read: Format | None) -> list[Batch]:
         objects = self.snapshot.objects
-        staged = stage(file_data(file.path, file.base, read), self.layout, self.folder, objects, self.runtime)
+        data = with_null_columns(file_data(file.path, file.base, read), columns_added_later(self.snapshot))
+        staged = stage(data, self.layout, self.folder, objects, self.runtime)
         return [make_batch(part.load(), self.layout, self.strategy, part.where) for part in staged.parts]
 
     def _live_keys(self, keys: Hashes) -> pa.Table:
