@@ -42,7 +42,8 @@ def test_a_dataset_begins_with_an_empty_catalog(objects):
 def test_a_catalog_comes_back_as_it_was(data_type, nullable, name, most):
     objects = objects_in(MemoryStore())
     function = FunctionRef(name, "v", "batch", "m", "q", "source\n")
-    column = ColumnDefinition(name, 3, data_type, nullable, ("a", name), function, 1, most, 5, "ab", "origin", True)
+    inputs = (f"{name} 1", f"{name} 2")
+    column = ColumnDefinition(name, 3, data_type, nullable, inputs, function, 1, most, 5, "ab" * 32, "origin", True)
     wanted = Catalog(16, 4, (column,), 7, ("x", "y"))
     assert catalogs.change(objects, lambda _: wanted) == wanted
     assert catalogs.load(objects) == wanted

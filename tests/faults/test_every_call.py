@@ -33,6 +33,7 @@ from small_s3 import CUT, LOST, QUICK_RETRIES, REFUSED, SmallS3, small_s3
 from transforms.worlds import in_this_process
 from views.refresh_worlds import NoSession
 
+HOURS = pytest.mark.timeout(6 * 3600)  # all cases of an operation take up to an hour on a busy machine
 TRIALS = 5  # per operation, of which a short run does some; a long soak does all
 IN_BUCKETS = ("append", "upsert", "purge keyed", "erase", "drop", "backfill", "run", "timeline", "ingest", "refresh")
 """The operations that a short run disturbs in a bucket, too."""
@@ -191,6 +192,7 @@ def session_of(request: pytest.FixtureRequest) -> Callable[[Operation], Any]:
     return lambda operation: request.getfixturevalue("session") if operation.spark else None
 
 
+@HOURS
 @pytest.mark.soak
 @pytest.mark.parametrize("operation", EVERY)
 def test_operation_in_a_folder_holds_at_every_call(operation, tmp_path, session_of):
@@ -235,6 +237,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+@HOURS
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "operation", [one for one in OPERATIONS if not one.spark and (IN_FULL or one.name in IN_BUCKETS)], ids=str
@@ -326,6 +329,7 @@ def empty_s3(s3: SmallS3) -> SmallS3:
     return s3
 
 
+@HOURS
 @pytest.mark.soak
 @pytest.mark.parametrize("operation", [one for one in EVERY if IN_FULL or one.id in IN_BUCKETS])
 def test_operation_in_a_bucket_holds_at_every_request(operation, tmp_path, session_of, empty_s3):

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from floodmark.pipeline import run_lock
 from floodmark.pipeline.run_lock import LOCK_KEY, hold_run_lock
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.opening import open_store
+from floodmark.storage.store import ObjectInfo
 from waiting import wait_until
 
 SECOND = 10**9
@@ -113,6 +115,26 @@ def test_lease_that_ran_out_may_be_taken():
         taken = store.get(LOCK_KEY)
         held.__exit__(None, None, None)  # whose it is no more must not give it away
         assert store.get(LOCK_KEY) == taken
+
+
+class _AgedStore(MemoryStore):
+    """A store in which the lock was renewed some time ago."""
+
+    renewed_ago = 0.0
+
+    def stat(self, key: str) -> ObjectInfo | None:
+        info = super().stat(key)
+        return replace(info, modified=info.modified - self.renewed_ago) if info and key == LOCK_KEY else info
+
+
+def test_lease_of_a_clock_a_year_ahead_ends_when_it_is_not_renewed():
+    store, year = _AgedStore(), 365 * 86_400 * SECOND
+    with hold_run_lock(store, lambda: NOW + year):
+        with pytest.raises(Busy), hold_run_lock(store, lambda: NOW):
+            pass
+        store.renewed_ago = run_lock.LEASE_SECONDS + 1
+        with hold_run_lock(store, lambda: NOW):
+            pass
 
 
 def test_lease_is_renewed_while_the_run_lasts():

@@ -16,6 +16,7 @@ from floodmark.chain.ids import Multihash
 from floodmark.storage import document
 from floodmark.storage.arrays import BEFORE, UP_TO, is_group_start, stable_order
 from floodmark.storage.document import DamagedDocument
+from floodmark.storage.facts import build
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
 from floodmark.storage.run_lookup import entries_between, entry_count, find, find_all, merge, newest
@@ -182,7 +183,7 @@ def test_lookup_touches_one_page_of_each_column_per_key_and_none_twice(tmp_path)
 def test_ends_of_a_run_are_in_its_descriptor(tmp_path):
     file = write_run(tmp_path, PLAIN, "run", entries([(TOP, 0), (0, 1), (TOP, TOP)]))
     assert (file.first, file.last) == ((0, 1), (TOP, TOP))
-    assert RunFile.parse({**vars(file), "first": list(file.first), "last": list(file.last)}) == file
+    assert build(RunFile, {**vars(file), "first": list(file.first), "last": list(file.last)}) == file
 
 
 # Damage

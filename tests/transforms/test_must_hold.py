@@ -888,6 +888,19 @@ def test_back_off_waits_twice_as_long_after_each_failure(world):
     assert (error["since"], error["last"]) == (NOON + timedelta(seconds=1), NOON + timedelta(minutes=7, seconds=1))
 
 
+def test_back_off_from_a_clock_that_was_a_year_ahead_does_not_wait_for_a_year(world):
+    now = [NOON + timedelta(days=365)]
+    lake = world(MAP, runtime=fm.Runtime(clock=lambda: nanos(now[0])))
+    lake.options["on_error"] = fm.OnError.retry(backoff=60.0)
+    lake.write("a", (1, 1))
+    lake.calls.fail((1,))
+    lake.run()
+    lake.calls.behave()
+    now[0] = NOON
+    lake.run()
+    assert_right(lake)
+
+
 def test_changed_key_does_not_wait_for_its_back_off(world):
     lake = world(MAP, on_error=fm.OnError.retry(backoff=3600.0))
     lake.write("a", (1, 1))

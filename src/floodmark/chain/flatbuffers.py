@@ -207,6 +207,20 @@ class Scalar:
         return self._unpack(reader.data, places[slot])[0]
 
 
+class Natural(Scalar):
+    """An offset, a size or a count: an unsigned number of 64 bits that also fits a signed one."""
+
+    def __init__(self) -> None:
+        super().__init__("Q")
+
+    def read(self, reader: Reader, places: SlotPositions, slot: int) -> Any:
+        """Read the number; `CorruptBlock` if no dataset can have so many records or bytes."""
+        found = super().read(reader, places, slot)
+        if found >= 1 << 63:
+            raise CorruptBlock(f"The number {found} has more than 63 bits.")
+        return found
+
+
 class EnumKind(Scalar):
     """A member of an enum, stored as its number."""
 

@@ -38,10 +38,21 @@ class ExtraAttributes:
     @property
     def parsed(self) -> dict[str, Any]:
         """The attributes as a dict; `ValueError` if the text is not a JSON object."""
-        value = json.loads(self.entries)
+        try:
+            value = json.loads(self.entries)
+        except RecursionError as error:
+            raise ValueError("Extra attributes are nested too deep.") from error
         if not isinstance(value, dict):
             raise ValueError(f"Extra attributes are not a JSON object: {self.entries[:100]!r}.")
         return value
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The same; no attributes if the text is anything else, because another writer may have stored it."""
+        try:
+            return self.parsed
+        except ValueError:
+            return {}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from floodmark.chain.events import MetadataBlock
 from floodmark.chain.flatbuffers import (
     Blob,
     EnumKind,
+    Natural,
     OptionalField,
     Reader,
     Scalar,
@@ -49,7 +50,7 @@ class _Manifest:
 _MANIFEST = TableKind(_Manifest)
 BYTES = Blob(bytes, bytes)
 
-BOOL, I32, I64, U32, U64 = Scalar("?"), Scalar("i"), Scalar("q"), Scalar("I"), Scalar("Q")
+BOOL, I32, I64, U32, U64 = Scalar("?"), Scalar("i"), Scalar("q"), Scalar("I"), Natural()
 _MANIFEST.declare(I64, I32, BYTES)
 
 

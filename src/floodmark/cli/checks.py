@@ -18,6 +18,7 @@ from floodmark.errors import FloodmarkError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from floodmark.dataset import Dataset
     from floodmark.functions.udf import Udf
     from floodmark.lake import Lake
     from floodmark.ledger.verify import VerifyProblem, VerifyReport
@@ -132,7 +133,7 @@ def verify(
     datasets = [lake[name] for name in names] if names else lake.datasets()
     found: list[VerifyReport] = []
     for dataset in datasets:
-        result = dataset.verify(expect)
+        result = _verified(dataset, expect)
         found.append(result)
         if not call.as_json:
             _print_verification(result)
@@ -163,6 +164,20 @@ def verify(
         call.note(f"not recomputed: {unavailable} of {len(replayed)}, because their code is not available{way}")
     if not ok:
         click.get_current_context().exit(PROBLEMS)
+
+
+def _verified(dataset: Dataset, expect: str | None) -> VerifyReport:
+    """The report of a dataset. An error is a problem of this dataset, so that the others are checked, too."""
+    from floodmark.errors import ObjectNotFound, StorageError
+    from floodmark.ledger.verify import VerifyProblem, VerifyReport
+
+    try:
+        return dataset.verify(expect)
+    except FloodmarkError as error:
+        if isinstance(error, StorageError) and not isinstance(error, ObjectNotFound):
+            raise  # the store, which other datasets have, too
+        problem = VerifyProblem("dataset", dataset.name, error.message)
+        return VerifyReport(dataset.name, problems=(problem,))
 
 
 def _pipeline_code(file: str | None) -> tuple[Sequence[Step], Sequence[Udf]]:
@@ -217,7 +232,7 @@ def _print_verification(result: VerifyReport) -> None:
 
 def _print_problems(problems: Sequence[VerifyProblem]) -> None:
     for problem in problems:
-        click.echo(f"  {problem.kind} {problem.object}: {escape_control_characters(problem.message.strip())}")
+        click.echo(escape_control_characters(f"  {problem.kind} {problem.object}: {problem.message.strip()}"))
 
 
 def _lake_problems(lake: Lake) -> list[VerifyProblem]:

@@ -17,6 +17,7 @@ import click
 
 from floodmark.cli import exit_codes
 from floodmark.cli.exit_codes import BadToml, NoLake
+from floodmark.cli.output import escape_lines
 from floodmark.pipeline.project import find_unknown_entry
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Invocation:
     def note(self, text: str) -> None:
         """Print a note to stderr; with --json print nothing."""
         if not self.as_json:
-            click.echo(text, err=True)
+            click.echo(escape_lines(text), err=True)
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:

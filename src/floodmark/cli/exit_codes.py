@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from floodmark.cli import output
+from floodmark.cli.output import escape_lines
 from floodmark.errors import FloodmarkError
 
 FAILED = 1
@@ -23,6 +24,16 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141  # as if killed by SIGPIPE, so that a pipe never turns "problems found" into success
 
 _SILENCE = logging.NullHandler()
+
+
+class _WarningPrinter(logging.Handler):
+    """Prints warnings of the library to stderr. They may quote texts of the lake, so nothing in them may act there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(escape_lines(self.format(record)), err=True)
+
+
+_PRINT_WARNINGS = _WarningPrinter(logging.WARNING)
 
 ErrorPrinter = Callable[[str, str, str], None]
 """Prints an error: its message, its hint, and its type."""
@@ -60,6 +71,9 @@ class RootGroup(OrderedGroup):
         if report is _report_json:
             # Warnings of the library would go to stderr, which stays empty with --json.
             logging.getLogger("floodmark").addHandler(_SILENCE)
+            logging.getLogger("floodmark").removeHandler(_PRINT_WARNINGS)
+        else:
+            logging.getLogger("floodmark").addHandler(_PRINT_WARNINGS)
         with watch_interrupts():
             try:
                 try:
@@ -111,9 +125,9 @@ def _failed(error: Exception, report: ErrorPrinter) -> int:
 
 
 def _report_text(message: str, hint: str, _: str) -> None:
-    click.echo(f"error: {message}", err=True)
+    click.echo(f"error: {escape_lines(message)}", err=True)
     if hint:
-        click.echo(f"  {hint}", err=True)
+        click.echo(f"  {escape_lines(hint)}", err=True)
 
 
 def _report_json(message: str, hint: str, kind: str) -> None:

@@ -126,6 +126,11 @@ def escape_control_characters(text: str) -> str:
     return _CONTROL.sub(lambda m: _SHORT.get(m[0], f"\\u{ord(m[0]):04x}"), text)
 
 
+def escape_lines(text: str) -> str:
+    """The text with its control characters escaped, except the ends of lines."""
+    return "\n".join(map(escape_control_characters, text.split("\n")))
+
+
 def _widths(headers: Sequence[str], cells: Sequence[TableRow]) -> list[int]:
     from rich.cells import cell_len
 

@@ -10,7 +10,7 @@ import click
 from floodmark.cli import output, targets
 from floodmark.cli.command import Invocation, verb
 from floodmark.cli.exit_codes import FAILED
-from floodmark.cli.output import TableColumn, format_offset, format_value, print_table
+from floodmark.cli.output import TableColumn, escape_lines, format_offset, format_value, print_table
 from floodmark.errors import FloodmarkError, UnknownDataset
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class _PlanResult:
         """Print the plan or error."""
         name = self.one.name
         if self.error is not None:
-            click.echo(f"{name}: {'cannot be planned' if self.is_broken else 'waits'}: {self.error.message}")
+            state = "cannot be planned" if self.is_broken else "waits"
+            click.echo(escape_lines(f"{name}: {state}: {self.error.message}"))
         elif self.plan is None:
             click.echo(f"{name}: calls its function, and writes changes to {', '.join(self.one.output_names)}")
         else:

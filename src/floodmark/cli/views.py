@@ -191,7 +191,7 @@ def _describe(call: Invocation, lake: Lake, one: View) -> None:
     if call.as_json:
         output.emit(lake=lake.store.url, **_view_fields(one), **asdict(standing), explained=one.explain().to_json())
         return
-    click.echo(f"{one.name}: {targets.describe_refresh(one)}")
+    click.echo(escape_control_characters(f"{one.name}: {targets.describe_refresh(one)}"))
     if one.definition.description is not None:
         click.echo(escape_control_characters(one.definition.description))
     for line in one.definition.shown_query.strip().splitlines():
@@ -199,7 +199,7 @@ def _describe(call: Invocation, lake: Lake, one: View) -> None:
     for line in one.explain().lines():
         click.echo(escape_control_characters(line))
     behind = f" ({output.format_count(standing.behind, 'new record')})" if standing.behind else ""
-    click.echo(f"{standing.state}{behind}")
+    click.echo(escape_control_characters(f"{standing.state}{behind}"))
 
 
 def _show_errors(call: Invocation, one: View) -> None:

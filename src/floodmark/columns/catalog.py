@@ -16,11 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.columns.checkpoint_store import CheckpointStore
-from floodmark.derive.lost_records import Trail, parse_trail
+from floodmark.derive.lost_records import Trail
 from floodmark.errors import CommitConflict, CommitUnknown, SwapUnknown, UnknownColumn, UnreadableColumn, close_matches
 from floodmark.ledger.objects import DerivedObjects
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
+from floodmark.storage.facts import Natural, Sha3Hex, build
 from floodmark.storage.pointer import Pointer, RacesLost
 from floodmark.storage.store import ObjectInfo
 
@@ -60,8 +61,8 @@ class ColumnDefinition:
     function: FunctionRef
     min_checkpoint_size: int = 1
     max_checkpoint_size: int | None = None
-    generation: int = 0
-    manifest: str | None = None
+    generation: Natural = 0
+    manifest: Sha3Hex | None = None
     origin: str = ""  # hash of what its values depended on when it was added
     altered: bool = False  # whether its function or inputs changed since
     reads: Trail = ()  # positions up to which the dataset was read for its values, the newest last
@@ -77,9 +78,9 @@ class Catalog:
     """The computed columns of one dataset, in the order they were added."""
 
     fragment_rows: int = FRAGMENT_ROWS
-    next_field_id: int = FIRST_FIELD_ID
+    next_field_id: Natural = FIRST_FIELD_ID
     columns: tuple[ColumnDefinition, ...] = ()
-    purged_before: int = 0  # no file may have values of records before this offset
+    purged_before: Natural = 0  # no file may have values of records before this offset
     spent: tuple[str, ...] = ()  # origins that no new column may have
 
     def find(self, name: str) -> ColumnDefinition | None:
@@ -218,7 +219,7 @@ class _StoredCatalog:
     """A stored catalog, with the marks of the last swaps. A writer checks by its mark whether its swap happened."""
 
     catalog: Catalog = Catalog()
-    swaps: int = 0
+    swaps: Natural = 0
     marks: tuple[str, ...] = ()
 
     def followed_by(self, catalog: Catalog) -> _StoredCatalog:
@@ -259,6 +260,8 @@ def descends(later: bytes | None, earlier: bytes) -> bool:
 def _decode(data: bytes, key: str) -> _StoredCatalog:
     try:
         facts = document.decode(data, _KIND, key).facts
+        with document.parsing(key):
+            return _stored(facts)
     except DamagedDocument as error:
         raise UnreadableColumn(
             f"the catalog of computed columns {key!r} is damaged, or has a format that this release does not support:"
@@ -266,21 +269,27 @@ def _decode(data: bytes, key: str) -> _StoredCatalog:
             hint="upgrade, or restore it from a backup; without it, computed columns must be added again",
             key=key,
         ) from error
-    columns = tuple(map(_column, facts["columns"]))
-    catalog = Catalog(
-        fragment_rows=facts["fragment_rows"],
-        next_field_id=facts["next_field_id"],
-        columns=columns,
-        purged_before=facts["purged_before"],
-        spent=tuple(facts["spent"]),
-    )
-    return _StoredCatalog(catalog, facts["swaps"], tuple(facts["marks"]))
 
 
-def _column(entry: dict[str, Any]) -> ColumnDefinition:
-    function = FunctionRef(**entry["function"])
-    facts = {"type": _parsed_type(entry["type"]), "inputs": tuple(entry["inputs"]), "function": function}
-    return ColumnDefinition(**{**entry, **facts, "reads": parse_trail(entry["reads"])})
+def _stored(facts: dict[str, Any]) -> _StoredCatalog:
+    columns = tuple(build(ColumnDefinition, one, type=_parsed_type(one["type"])) for one in facts["columns"])
+    swaps = {name: facts[name] for name in ("swaps", "marks")}
+    own = {name: value for name, value in facts.items() if name not in swaps}
+    catalog = build(Catalog, own, columns=columns)
+    if catalog.fragment_rows < 1:
+        raise ValueError(f"a fragment has {catalog.fragment_rows} rows")
+    if is_cyclic(columns) or len({column.name for column in columns}) < len(columns):
+        raise ValueError("a column is computed from itself, or two have one name")
+    return build(_StoredCatalog, swaps, catalog=catalog)
+
+
+def is_cyclic(columns: Sequence[ColumnDefinition]) -> bool:
+    """Whether a column is computed from itself, directly or indirectly."""
+    waiting = {column.name: set(column.inputs) for column in columns}
+    while ready := [name for name, inputs in waiting.items() if not inputs & waiting.keys()]:
+        for name in ready:
+            del waiting[name]
+    return bool(waiting)
 
 
 def _type_text(data_type: pa.DataType) -> str:

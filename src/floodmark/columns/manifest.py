@@ -7,6 +7,8 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
 
 from pyroaring import BitMap
 
@@ -14,6 +16,7 @@ from floodmark.columns.catalog import ColumnDefinition, ColumnObjects
 from floodmark.errors import ObjectNotFound, UnreadableColumn
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
+from floodmark.storage.facts import Natural, Sha3Hex, build, build_row, parse_json
 from floodmark.storage.row_sets import pack, span, unpack
 
 _KIND = "column manifest"
@@ -24,11 +27,11 @@ _BITMAPS = ("done", "kept", "hidden", "carried")
 class ColumnSegment:
     """A file with one value for each of the offsets [start, end), null where nothing was computed."""
 
-    start: int
-    end: int
-    digest: str  # SHA3-256 of the file
-    size: int
-    tail: int  # number of bytes after its last page: indexes and footer
+    start: Natural
+    end: Natural
+    digest: Sha3Hex  # of the file
+    size: Natural
+    tail: Natural  # number of bytes after its last page: indexes and footer
     tail_checksum: int  # their CRC-32
 
     @property
@@ -44,10 +47,7 @@ class ColumnSegment:
     @staticmethod
     def from_json(text: str) -> ColumnSegment:
         """The segment of a text that `to_json` returned; ValueError for any other text."""
-        try:
-            return ColumnSegment(**json.loads(text))
-        except TypeError as error:
-            raise ValueError(f"not a segment: {text!r}") from error
+        return build(ColumnSegment, parse_json(text))
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Fragment:
     `carried` rows are in one of these sets. They took over the value of the record that they replaced.
     """
 
-    number: int
+    number: Natural
     segments: tuple[ColumnSegment, ...] = ()
     done: BitMap = field(default_factory=BitMap)  # computed under the manifest's identity
     kept: BitMap = field(default_factory=BitMap)  # a value of an older version, visible until it is replaced
     hidden: BitMap = field(default_factory=BitMap)  # a value whose computed input has changed: it reads as null
-    errors: str | None = None  # digest of the file with the errors of skipped rows
+    errors: Sha3Hex | None = None  # digest of the file with the errors of skipped rows
     carried: BitMap = field(default_factory=BitMap)
 
     def outdated(self) -> Fragment:
@@ -134,10 +134,15 @@ def decode(data: bytes, key: str = "") -> ColumnManifest:
     """The manifest in these bytes; `DamagedDocument` when `encode` did not write them."""
     found = document.decode(data, _KIND, key)
     fragments = []
-    for number, segments, errors in found.facts["fragments"]:
-        sets = {name: unpack(found.section(f"{number}.{name}")) for name in _BITMAPS}
-        fragments.append(Fragment(number, tuple(ColumnSegment(*s) for s in segments), errors=errors, **sets))
-    return ColumnManifest(found.facts["field_id"], found.facts["identity"], tuple(fragments), digest_of(data))
+    with document.parsing(key):
+        for number, segments, errors in found.facts["fragments"]:
+            sets: dict[str, Any] = {name: unpack(found.section(f"{number}.{name}")) for name in _BITMAPS}
+            rows = tuple(build_row(ColumnSegment, row) for row in segments)
+            fragments.append(build(Fragment, {"number": number, "errors": errors}, segments=rows, **sets))
+        if any(later.number <= earlier.number for earlier, later in pairwise(fragments)):
+            raise ValueError("its fragments are not in order")
+        own = {name: found.facts[name] for name in ("field_id", "identity")}
+        return build(ColumnManifest, own, fragments=tuple(fragments), digest=digest_of(data))
 
 
 def digest_of(data: bytes) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from floodmark.derive.positions import PositionInput
 from floodmark.ledger.position import BEFORE_ALL, Position
@@ -100,11 +99,6 @@ def extend_trail(trail: Sequence[TrailEntry], position: Position) -> Trail:
         kept.update([entry[0] for entry in entries if entry[0] % step == 0][-2:])
         step *= 2
     return tuple(entry for entry in entries if entry[0] in kept)
-
-
-def parse_trail(entries: Iterable[Sequence[Any]]) -> Trail:
-    """A trail from its stored form."""
-    return tuple((number, offset, block) for number, offset, block in entries)
 
 
 def cut_trail(trail: Sequence[TrailEntry], kept: Position) -> Trail:

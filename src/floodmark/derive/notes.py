@@ -11,6 +11,7 @@ from floodmark.chain.events import Checkpoint
 from floodmark.chain.ids import Multihash
 from floodmark.errors import FloodmarkError, ObjectNotFound
 from floodmark.ledger.objects import DatasetObjects
+from floodmark.storage.facts import build, parse_json
 
 N = TypeVar("N", bound="CommitNote")
 
@@ -58,8 +59,8 @@ class StoredNote:
         if self.kind != note.KIND:
             return None
         try:
-            return note(**self.facts)
-        except TypeError as error:
+            return build(note, dict(self.facts))
+        except ValueError as error:
             raise _bad(self.file, f"is of another format ({error})") from error
 
 
@@ -77,7 +78,7 @@ def load_note(objects: DatasetObjects, checkpoint: Multihash) -> StoredNote:
 def parse_note(data: bytes, file: str) -> StoredNote:
     """Parse the bytes of a note."""
     try:
-        content: Any = json.loads(data)
+        content = parse_json(data)
     except ValueError:
         content = None
     if not isinstance(content, dict) or not isinstance(content.get("kind"), str):

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.storage import document
-from floodmark.storage.document import DamagedDocument
+from floodmark.storage.facts import Natural, build, parse_json
 from floodmark.storage.store import ObjectInfo, Store
 
 _KIND = "result"
@@ -140,18 +140,24 @@ def decode_result(key: str, data: pa.Buffer) -> StoredResult:
     """Decode the result of a key without a copy; `DamagedDocument` if the bytes are not a result of this key."""
     decoded = document.decode(memoryview(data), _KIND, key)
     body = decoded.section("batch")
-    name, rows = decoded.facts["key"], decoded.facts["rows"]
-    if name != key:
-        raise DamagedDocument(key, f"it is the result {name!r}")
-    try:
+    with document.parsing(key):
+        stored = build(_StoredFacts, decoded.facts)
+        if stored.key != key:
+            raise ValueError(f"it is the result {stored.key!r}")
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            batch = _with_nulls(reader.read_next_batch(), rows)
-    except (pa.ArrowException, OSError, StopIteration) as error:
-        raise DamagedDocument(key, f"its batch cannot be read: {error}") from error
-    if batch.num_rows != rows:
-        raise DamagedDocument(key, f"it has {batch.num_rows} rows and should have {rows}")
-    files = {file: (size, checksum) for file, (size, checksum) in decoded.facts["files"].items()}
-    return StoredResult(batch, decoded.facts["facts"], files)
+            found = reader.read_next_batch() if body else None
+        if found is None or found.num_rows != stored.rows:
+            raise ValueError(f"it should have {stored.rows} rows")
+        found.validate(full=True)
+        return StoredResult(_with_nulls(found, stored.rows), dict(stored.facts), dict(stored.files))
+
+
+@dataclass(frozen=True)
+class _StoredFacts:
+    key: str
+    rows: Natural
+    facts: Mapping[str, Any]
+    files: Mapping[str, tuple[Natural, int | None]]
 
 
 def _without_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -168,6 +174,6 @@ def _with_nulls(stored: pa.RecordBatch, rows: int) -> pa.RecordBatch:
     if _SCHEMA not in metadata:
         return stored
     schema = pa.ipc.read_schema(pa.py_buffer(metadata[_SCHEMA]))
-    columns = dict(zip(json.loads(metadata[_STORED_COLUMNS]), stored.columns, strict=True))
+    columns = dict(zip(parse_json(metadata[_STORED_COLUMNS]), stored.columns, strict=True))
     arrays = [columns[i] if i in columns else pa.nulls(rows, field.type) for i, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -16,6 +16,12 @@ POLICIES: tuple[ErrorPolicy, ...] = get_args(ErrorPolicy)
 LONGEST_BACKOFF_MS = 24 * 60 * 60 * 1000
 """The longest back-off, in milliseconds."""
 
+
+def is_due(due_ms: int, now_ms: int) -> bool:
+    """Whether it is time for the next attempt. A time beyond the longest back-off was set by a wrong clock."""
+    return not now_ms < due_ms <= now_ms + LONGEST_BACKOFF_MS
+
+
 _HINT = (
     'Give "retry", "skip" or "fail_fast", OnError.retry(attempts=5, backoff=60.0), '
     "or handlers: [Retry(TimeoutError), Skip(ValueError)]."

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from floodmark.chain.events import AddData, DataEvent, MetadataEvent, SetDataSchema, SourceState
+from floodmark.chain.ids import Multihash
 from floodmark.chain.schema import DataSchema, ExtraAttributes
+from floodmark.storage.facts import Natural, build
 
 SLICE_KEY = "floodmark.dev/slice"
 COMMIT_KEY = "floodmark.dev/commit"
@@ -24,6 +27,17 @@ CARRIED_KEY = "floodmark.dev/carried"
 RESTORED_KEY = "floodmark.dev/restored"
 ERASE_SOURCE = "floodmark.dev/erase"
 ERASE_KEY = "floodmark.dev/erase"
+
+_OFFSET = re.compile("[0-9]{1,18}")
+_END = 1 << 63
+
+
+def _hash_text(value: str) -> str:
+    Multihash.parse(value)
+    return value
+
+
+HashText = Annotated[str, _hash_text]
 
 
 @dataclass(frozen=True)
@@ -68,13 +82,12 @@ def carried_attributes(low: int | None, high: int | None, part: int, parts: int,
 
 def carried_before(event: DataEvent) -> int:
     """The offset before which the rows of this slice were written first, if a purge carried them; else 0."""
-    before = _note(event, CARRIED_KEY).get("before")
-    return before if isinstance(before, int) and not isinstance(before, bool) and before > 0 else 0
+    return _natural(_note(event, CARRIED_KEY).get("before"))
 
 
 def with_restored_files(event: AddData, names: Sequence[str]) -> AddData:
     """The event with the names of the files that gave rows back, besides the file in its source state."""
-    notes = {} if event.extra is None else event.extra.parsed
+    notes = {} if event.extra is None else event.extra.known
     return replace(event, extra=ExtraAttributes.of({**notes, RESTORED_KEY: {"files": list(names)}}))
 
 
@@ -99,7 +112,7 @@ def tally_of(event: DataEvent) -> BatchTally | None:
     if not isinstance(note, dict):
         return None
     numbers = {f.name: note.get(f.name, 0) for f in fields(BatchTally) if f.name != "now"}
-    if not all(isinstance(n, int) for n in numbers.values()):
+    if any(number != _natural(number) for number in numbers.values()):
         return None
     return BatchTally(**numbers, now=_time(note.get("now")))
 
@@ -115,7 +128,7 @@ def _time(value: object) -> str | None:
 def event_time_bounds(event: DataEvent) -> tuple[int | None, int | None]:
     """The event-time bounds that the writer noted, in nanoseconds; (None, None) for blocks of other tools."""
     bounds = _note(event, SLICE_KEY).get("event_time")
-    if isinstance(bounds, list) and len(bounds) == 2 and all(isinstance(b, int) for b in bounds):
+    if isinstance(bounds, list) and len(bounds) == 2 and all(type(b) is int and abs(b) < _END for b in bounds):
         return bounds[0], bounds[1]
     return None, None
 
@@ -144,32 +157,30 @@ def purge_attributes(slices: int, size: int, carried: int) -> ExtraAttributes:
 def purged_amount(event: DataEvent) -> tuple[int, int]:
     """How many slices and bytes this event purged."""
     note = _note(event, PURGE_KEY)
-    slices, size = note.get("slices"), note.get("bytes")
-    return (slices, size) if isinstance(slices, int) and isinstance(size, int) else (0, 0)
+    return _natural(note.get("slices")), _natural(note.get("bytes"))
 
 
 def carried_amount(event: DataEvent) -> int:
     """How many current rows this event's purge carried."""
-    carried = _note(event, PURGE_KEY).get("carried")
-    return carried if isinstance(carried, int) else 0
+    return _natural(_note(event, PURGE_KEY).get("carried"))
 
 
 def purged_before(state: SourceState) -> int:
     """The offset below which records are purged according to a source state; 0 if it is not a purge."""
-    return int(state.value) if state.source_name == PURGE_SOURCE and state.value.isdigit() else 0
+    return int(state.value) if state.source_name == PURGE_SOURCE and _OFFSET.fullmatch(state.value) else 0
 
 
 @dataclass(frozen=True)
 class ErasedSlice:
     """A slice that was written again without the values of some of its records."""
 
-    start: int
-    before: str  # the physical hash of the file that is gone
-    after: str  # the physical hash of the file that replaced it
-    logical: str  # the logical hash of the records in the new file
-    size_before: int
-    size: int
-    erased: tuple[int, ...]  # the offsets of all records of the slice without values, also of earlier erasures
+    start: Natural
+    before: HashText  # the physical hash of the file that is gone
+    after: HashText  # the physical hash of the file that replaced it
+    logical: HashText  # the logical hash of the records in the new file
+    size_before: Natural
+    size: Natural
+    erased: tuple[Natural, ...]  # the offsets of all records of the slice without values, also of earlier erasures
 
 
 @dataclass(frozen=True)
@@ -193,17 +204,15 @@ def erase_attributes(erasure: Erasure) -> ExtraAttributes:
 
 def erasure_schema(schema: DataSchema, erasure: Erasure) -> DataSchema:
     """The schema with an erasure as an extra attribute: derived chains have no other block with attributes."""
-    known = {} if schema.extra is None else schema.extra.parsed
+    known = {} if schema.extra is None else schema.extra.known
     return replace(schema, extra=ExtraAttributes.of({**known, ERASE_KEY: asdict(erasure)}))
 
 
 def erasure_of(event: MetadataEvent) -> Erasure | None:
     """What this event erased; None if it erased nothing."""
-    note = _note(event, ERASE_KEY)
     try:
-        slices = tuple(ErasedSlice(**{**one, "erased": tuple(one["erased"])}) for one in note["slices"])
-        return Erasure(tuple(note["keys"]), slices)
-    except (KeyError, TypeError):
+        return build(Erasure, _note(event, ERASE_KEY))
+    except ValueError:
         return None
 
 
@@ -213,8 +222,10 @@ def _note(event: MetadataEvent, key: str) -> dict[str, Any]:
         extra = event.schema.extra
     if extra is None:
         return {}
-    try:
-        note = extra.parsed.get(key, {})
-    except ValueError:
-        return {}  # attributes of another writer need not be JSON
+    note = extra.known.get(key, {})
     return note if isinstance(note, dict) else {}
+
+
+def _natural(value: object) -> int:
+    """The number in a note; 0 for any other value, which another writer may have stored."""
+    return value if type(value) is int and 0 <= value < _END else 0

@@ -22,6 +22,7 @@ from floodmark.errors import (
     UnknownDataset,
     close_matches,
 )
+from floodmark.storage.facts import parse_json
 from floodmark.storage.pointer import MAX_RACES, Pointer, RacesLost, attempt_numbers
 from floodmark.storage.store import Store
 
@@ -265,7 +266,7 @@ def encode_entry(entry: NameEntry) -> str:
 
 def decode_entry(text: str) -> NameEntry:
     """The entry that `encode_entry` wrote; `DamagedName` for any other text."""
-    name = json.loads(text)["name"]
+    name = parse_json(text)["name"]
     entry = _parse(_key(name), text.encode())
     if entry is None:
         raise ValueError(f"{name!r} is a free name")
@@ -288,16 +289,16 @@ def _parse(key: str, data: bytes | None) -> NameEntry | None:
     if data is None:
         return None
     try:
-        fields = json.loads(data)
+        fields = parse_json(data)
         if fields["id"] is None:
             return None
-        pending, name = fields.get("pending"), str(fields["name"])
+        pending, name, rows_of = fields.get("pending"), str(fields["name"]), fields.get("rows_of")
         return NameEntry(
             name if _key(name) == key else key.removeprefix(f"{_FOLDER}/"),  # a file that was renamed by hand
             DatasetId.parse(fields["id"]),
             None if pending is None else DatasetId.parse(pending),
             tuple(map(DatasetId.parse, fields.get("previous", ()))),
-            fields.get("rows_of"),
+            None if rows_of is None else check_name(rows_of),
         )
     except (ValueError, KeyError, TypeError, AttributeError, BadId, BadName) as error:
         raise DamagedName(

@@ -178,7 +178,7 @@ def layout_from_odf(schema: DataSchema, vocab: Vocabulary) -> Layout:
         return Layout(vocab, None, pa.schema(data), _hidden(schema, data))
     time_field = payload.pop(names.index(vocab.event_time))
     index = note.get("index", 0)
-    payload.insert(index if isinstance(index, int) else 0, time_field)
+    payload.insert(index if index in range(len(payload) + 1) else 0, time_field)
     return Layout(vocab, vocab.event_time, pa.schema(payload), _hidden(schema, payload))
 
 
@@ -318,7 +318,7 @@ def _checked(
 
 def _hidden(schema: DataSchema, data: Sequence[pa.Field]) -> tuple[str, ...]:
     """The columns that the chain marks as hidden. A name alone hides nothing, so users may use the same names."""
-    names = None if schema.extra is None else schema.extra.parsed.get(HIDDEN_KEY)
+    names = None if schema.extra is None else schema.extra.known.get(HIDDEN_KEY)
     hidden = {name for name in names if isinstance(name, str)} if isinstance(names, list) else ()
     return tuple(f.name for f in data if f.name in hidden)
 
@@ -326,7 +326,7 @@ def _hidden(schema: DataSchema, data: Sequence[pa.Field]) -> tuple[str, ...]:
 def _event_time_note(schema: DataSchema) -> dict[str, Any]:
     if schema.extra is None:
         return {}
-    note = schema.extra.parsed.get(EVENT_TIME_KEY, {})
+    note = schema.extra.known.get(EVENT_TIME_KEY, {})
     return note if isinstance(note, dict) else {}
 
 

@@ -32,6 +32,7 @@ from floodmark.ledger.block_attributes import (
 )
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument, Document
+from floodmark.storage.facts import Natural, build, build_row, natural
 
 _KIND = "slice index"
 _VERSION = 7
@@ -92,13 +93,13 @@ class BadSegment(Exception):
 class Totals:
     """Sums over the whole chain without purged slices, so that a list of datasets reads no blocks."""
 
-    slices: int = 0
-    bytes: int = 0
-    purged_before: int = 0  # offsets below this are purged
+    slices: Natural = 0
+    bytes: Natural = 0
+    purged_before: Natural = 0  # offsets below this are purged
     last_state: SourceState | None = None
     data_block: str | None = None  # the hash of the block with the last record
-    carried_end: int = 0  # the offset after the last record that a purge carried
-    erasures: int = 0  # how many blocks erased records
+    carried_end: Natural = 0  # the offset after the last record that a purge carried
+    erasures: Natural = 0  # how many blocks erased records
     purge_block: str | None = None  # the hash of the block with the newest purge: it proves `purged_before`
 
 
@@ -107,7 +108,7 @@ class OlderSegment:
     """A reference to an older segment: its name and how many blocks it spans."""
 
     name: str
-    blocks: int
+    blocks: Natural
 
 
 @dataclass(frozen=True)
@@ -286,25 +287,28 @@ def decode(data: bytes) -> SliceSegment:
         if decoded.version < _VERSION:
             raise BadSegment(f"the segment has format {decoded.version}, whose blocks were not checked")
         meta = decoded.facts
-        totals, state = meta["totals"], meta["totals"].pop("last_state")
-        return SliceSegment(
-            skips=SkipPointers.from_json(meta["skips"]),
-            blocks=meta["blocks"],
-            totals=Totals(**totals, last_state=None if state is None else SourceState(*state)),
-            older=tuple(OlderSegment(name, blocks) for name, blocks in meta["older"]),
-            definitions={k: bytes.fromhex(v) for k, v in meta["definitions"].items()},
-            slices=_table_in(decoded, "slices"),
-            states=_table_in(decoded, "states"),
-            erased=_table_in(decoded, "erased"),
-        )
-    except (DamagedDocument, KeyError, TypeError, ValueError, pa.ArrowInvalid, ChainError) as error:
+        with document.parsing("segment"):
+            state = meta["totals"]["last_state"]
+            last_state = None if state is None else build_row(SourceState, state)
+            return SliceSegment(
+                skips=SkipPointers.from_json(meta["skips"]),
+                blocks=natural(meta["blocks"]),
+                totals=build(Totals, meta["totals"], last_state=last_state),
+                older=tuple(build_row(OlderSegment, row) for row in meta["older"]),
+                definitions={k: bytes.fromhex(v) for k, v in meta["definitions"].items()},
+                slices=_table_in(decoded, "slices"),
+                states=_table_in(decoded, "states"),
+                erased=_table_in(decoded, "erased"),
+            )
+    except (DamagedDocument, ChainError) as error:
         raise BadSegment(str(error)) from error
 
 
 def check_definitions(segment: SliceSegment) -> None:
     """Check the newest non-routine block of each kind against the skip pointers."""
     for event_kind, data in segment.definitions.items():
-        if Multihash.sha3_256(data) != segment.skips.newest[event_kind].hash:
+        named = segment.skips.newest.get(event_kind)
+        if named is None or Multihash.sha3_256(data) != named.hash:
             raise BadSegment(f"the {event_kind} block in the segment is not the one that the skip pointers name")
 
 
@@ -358,4 +362,10 @@ def _ipc(table: pa.Table) -> pa.Buffer:
 
 def _table_in(segment: Document, section: str) -> pa.Table:
     content = segment.section(section)
-    return pa.ipc.open_stream(pa.py_buffer(content)).read_all() if len(content) else _EMPTY[section]
+    if len(content) == 0:
+        return _EMPTY[section]
+    table = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
+    table.validate()
+    if table.schema != _EMPTY[section].schema:
+        raise ValueError(f"{section} has the columns {table.schema.names}")
+    return table

@@ -22,6 +22,7 @@ from floodmark.chain.source_steps import (
 )
 from floodmark.chain.state import ChainState
 from floodmark.errors import BadMeta, BadPrimaryKey, close_matches
+from floodmark.storage.facts import parse_json
 
 MergeKind = Literal["append", "ledger", "snapshot", "changelog", "upsert"]
 MERGE_KINDS: tuple[MergeKind, ...] = get_args(MergeKind)
@@ -180,7 +181,9 @@ def _lookup(state: ChainState, key: tuple[str, ...]) -> tuple[str, ...]:
 def _noted(state: ChainState, what: str) -> tuple[str, ...]:
     """The columns in an entry of our attachment; empty without that entry."""
     columns = read_note(state, what)
-    return tuple(columns) if isinstance(columns, list) else ()
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        return ()
+    return tuple(columns)
 
 
 def read_note(state: ChainState, what: str) -> Any:
@@ -188,7 +191,7 @@ def read_note(state: ChainState, what: str) -> Any:
     for item in () if state.attachments is None else _embedded(state.attachments):
         if item.path == _ATTACHMENT:
             try:
-                note = json.loads(item.content)
+                note = parse_json(item.content)
             except ValueError:
                 return None
             return note.get(what) if isinstance(note, dict) else None

@@ -165,7 +165,14 @@ def _field(name: str, data_type: odf.DataType) -> pa.Field:
 
 
 def from_odf(data_type: odf.DataType) -> pa.DataType:
-    """The Arrow type of an ODF type."""
+    """The Arrow type of an ODF type. Raises `UnsupportedType` if Arrow has none."""
+    try:
+        return _from_odf(data_type)
+    except (ValueError, OverflowError, TypeError, pa.ArrowException) as error:
+        raise _unsupported("?", data_type, f"another program declared it: {error}") from error
+
+
+def _from_odf(data_type: odf.DataType) -> pa.DataType:
     t = data_type
     for simple, member in _SIMPLE:
         if isinstance(t, member):

@@ -19,9 +19,8 @@ from floodmark.ledger.snapshot import Snapshot, load_snapshot
 from floodmark.ledger.strategy import strategy_of
 from floodmark.maintenance import checks, gc, staging
 from floodmark.maintenance.checks import Finding, check_conditional, run_check
-from floodmark.maintenance.gc import read_store_time
 from floodmark.rows.key_index_files import manifest_name
-from floodmark.storage.store import Store
+from floodmark.storage.store import Store, read_store_time
 from floodmark.storage.sweep import GRACE_SECONDS
 from floodmark.timeline import root as roots
 from floodmark.timeline.manifest import TimelineObjects

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import uuid4
 
 from floodmark.chain.events import AddData, ExecuteTransform, SetAttachments
 from floodmark.chain.ids import DatasetId
@@ -35,7 +34,7 @@ from floodmark.maintenance.garbage_sources import (
 )
 from floodmark.rows.live_rows import FoldGarbage
 from floodmark.storage import sweep
-from floodmark.storage.store import ObjectInfo, Store
+from floodmark.storage.store import ObjectInfo, Store, read_store_time
 from floodmark.storage.sweep import GRACE_SECONDS, GarbageSource
 from floodmark.views.stored_definition import replaced_id
 
@@ -114,18 +113,6 @@ def check_clock(store: Store, now: float) -> None:
             hint="set the clock, then try again: with a wrong clock, new objects look old",
             seconds=ahead,
         )
-
-
-def read_store_time(store: Store) -> float:
-    """The store's time in epoch seconds: the time of a small object that is written and removed."""
-    key = f"runs/clock-{uuid4().hex}"
-    store.put_derived(key, b"")
-    try:
-        info = store.stat(key)
-    finally:
-        store.delete(key)
-    assert info is not None
-    return info.modified
 
 
 def _collectors(lake: Lake, requested_names: Sequence[str]) -> Iterator[tuple[str | None, Collector]]:

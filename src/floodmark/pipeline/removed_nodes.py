@@ -22,6 +22,7 @@ from floodmark.ledger import names
 from floodmark.ledger.create import dataset_objects
 from floodmark.ledger.names import NameEntry
 from floodmark.pipeline.graph import PipelineNode
+from floodmark.storage.facts import build, parse_json
 from floodmark.storage.store import Store
 
 _FOLDER = "runs/pipelines"
@@ -73,8 +74,9 @@ class _Record:
     @staticmethod
     def parse(data: bytes) -> _Record | None:
         try:
-            content: Any = json.loads(data)
-            return _Record(content["file"], {_key(one): one for one in (_Written(**w) for w in content["written"])})
+            content: Any = parse_json(data)
+            written = [build(_Written, one) for one in content["written"]]
+            return build(_Record, {"file": content["file"]}, written={_key(one): one for one in written})
         except (ValueError, TypeError, KeyError):
             return None
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.errors import Busy, StorageError
+from floodmark.storage.facts import build, parse_json
 from floodmark.storage.pointer import Pointer
-from floodmark.storage.store import Store
+from floodmark.storage.store import Store, read_store_time
 
 LOCK_KEY = "runs/lock"
 LEASE_SECONDS = 60.0
@@ -50,8 +51,8 @@ class LockHolder:
     def parse(cls, data: bytes) -> LockHolder | None:
         """Read the holder from a lock's content; None if the lock is free or unreadable."""
         try:
-            return cls(**json.loads(data))
-        except (ValueError, TypeError):
+            return build(cls, parse_json(data))
+        except ValueError:
             return None
 
     def to_bytes(self) -> bytes:
@@ -108,7 +109,7 @@ def _content(descriptor: int) -> bytes:
 def _hold_lease(store: Store, clock: Clock, seconds: float) -> Iterator[None]:
     current = Pointer(store, LOCK_KEY).read()
     holder = None if current is None else LockHolder.parse(current)
-    if holder is not None and holder.until is not None and holder.until > clock():
+    if holder is not None and holder.until is not None and _is_held(store, holder.until, clock(), seconds):
         raise _busy_error(holder, store.url)
     lease = _Lease(store, clock, seconds, LockHolder.this(clock))
     if not lease.take(current) and not lease.is_ours():
@@ -116,6 +117,14 @@ def _hold_lease(store: Store, clock: Clock, seconds: float) -> Iterator[None]:
         raise _busy_error(None if now is None else LockHolder.parse(now), store.url)
     with lease:
         yield
+
+
+def _is_held(store: Store, until: int, now: int, seconds: float) -> bool:
+    """Whether a lease is valid. If it ends later than any lease can, a clock is wrong: the times of the store count."""
+    if until <= now or until - now <= seconds * 10**9:
+        return until > now
+    renewed = store.stat(LOCK_KEY)
+    return renewed is not None and read_store_time(store) - renewed.modified < seconds
 
 
 class _Lease:

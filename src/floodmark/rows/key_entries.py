@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,11 @@ from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage import document
 from floodmark.storage.arrays import I64, U64, Hashes, Mask, is_group_start, stable_order
 from floodmark.storage.document import DamagedDocument, Document
+from floodmark.storage.facts import Natural
 from floodmark.storage.scratch import Folder
 from floodmark.storage.sorted_runs import Columns, RunFile, RunSpec, write_run
+
+T = TypeVar("T")
 
 _KEY = ("key_high", "key_low")
 _LOOKUP = ("lookup_high", "lookup_low")
@@ -97,6 +100,7 @@ def order_columns(key: Hashes, lookup: Hashes | None) -> list[U64]:
 # Kills
 
 _KIND = "dead offsets"
+_NUMBERS = ("offset", "killed_by")
 _LIVE_OPS = (0, 3)
 _SAMPLE = 4096
 
@@ -128,8 +132,8 @@ class KillsFile:
     """A reference to a file of kills, as in the manifest."""
 
     name: str
-    kills: int
-    size: int
+    kills: Natural
+    size: Natural
 
 
 @dataclass
@@ -140,11 +144,13 @@ class OpenKills:
     _document: Document = field(repr=False)
 
     def kills(self) -> Kills:
-        offset, killed_by = (np.frombuffer(self._section(name), np.int64) for name in ("offset", "killed_by"))
+        offset, killed_by = (self._parsed(name, lambda data: np.frombuffer(data, np.int64)) for name in _NUMBERS)
+        if len(offset) != len(killed_by):
+            raise bad_index(self.file.name, f"it has {len(offset)} offsets, and {len(killed_by)} that ended them")
         return Kills(offset, killed_by)
 
     def bitmap(self) -> BitMap64:
-        return BitMap64.deserialize(bytes(self._section("bitmap")))
+        return self._parsed("bitmap", lambda data: BitMap64.deserialize(bytes(data)))
 
     def check(self) -> None:
         """Read the whole file. Raises `BadIndex` if it is damaged."""
@@ -152,8 +158,12 @@ class OpenKills:
             self._section(name)
 
     def _section(self, name: str) -> memoryview:
+        return self._parsed(name, lambda data: data)
+
+    def _parsed(self, name: str, parse: Callable[[memoryview], T]) -> T:
         try:
-            return self._document.section(name)
+            with document.parsing(self.file.name):
+                return parse(self._document.section(name))
         except DamagedDocument as error:
             raise bad_index(self.file.name, error.problem) from error
 

@@ -16,6 +16,7 @@ from floodmark.ledger.strategy import Strategy
 from floodmark.rows.key_entries import KillsFile, OpenKills, open_kills
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
+from floodmark.storage.facts import Natural, build
 from floodmark.storage.file_cache import map_file
 from floodmark.storage.scratch import Folder, MemoryFolder, TemporaryFolder, staging_area
 from floodmark.storage.sorted_runs import RunFile, RunFiles, SortedRun
@@ -51,8 +52,8 @@ class KeyIndexShape:
 class KeySegment:
     """The index files of the records [start, end): sorted runs with disjoint, ascending hash ranges, and kills."""
 
-    start: int
-    end: int
+    start: Natural
+    end: Natural
     runs: tuple[RunFile, ...]
     dead: tuple[KillsFile, ...]
 
@@ -75,8 +76,8 @@ class KeyManifest:
 
     shape: KeyIndexShape
     at: BlockPosition | None  # None before the first record
-    start: int  # 0, or the first offset that was not purged when the index was built
-    end: int
+    start: Natural  # 0, or the first offset that was not purged when the index was built
+    end: Natural
     segments: tuple[KeySegment, ...] = ()
     generation: int = 0
     previous: tuple[str, ...] = ()  # earlier manifests that still exist, newest first
@@ -118,33 +119,16 @@ def encode_index(manifest: KeyManifest) -> bytes:
 def decode_index(name: str, data: bytes) -> KeyManifest:
     """The manifest in the file with this name. Raises `BadIndex` unless it is a complete result of `encode_index`."""
     try:
-        content = document.decode(data, _KIND, name).facts
-        sequence_number, digest = content["at"]
-        shape = content["shape"]
-        manifest = KeyManifest(
-            shape=KeyIndexShape(tuple(shape["key"]), tuple(shape["lookup"]), shape["hashing"], shape["erasures"]),
-            at=(sequence_number, bytes.fromhex(digest)),
-            start=content["start"],
-            end=content["end"],
-            segments=tuple(_segment(s) for s in content["segments"]),
-            generation=content["generation"],
-            previous=tuple(content["previous"]),
-            retired=tuple((generation, file) for generation, file in content["retired"]),
-        )
+        with document.parsing(name):
+            manifest = build(KeyManifest, document.decode(data, _KIND, name).facts)
     except DamagedDocument as error:
         raise bad_index(name, error.problem) from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise bad_index(name, f"it has another format ({error})") from error
+    if manifest.at is None:
+        raise bad_index(name, "it belongs to no block")
     problem = manifest.problem() or (f"its content belongs to {manifest.name}" if manifest.name != name else None)
     if problem:
         raise bad_index(name, problem)
     return manifest
-
-
-def _segment(content: dict[str, object]) -> KeySegment:
-    runs = [RunFile.parse(r) for r in content["runs"]]  # type: ignore[attr-defined]
-    dead = [KillsFile(**d) for d in content["dead"]]  # type: ignore[attr-defined]
-    return KeySegment(content["start"], content["end"], tuple(runs), tuple(dead))  # type: ignore[arg-type]
 
 
 RunCache = dict[str, Any]

@@ -27,6 +27,7 @@ from floodmark.ledger.verify import VerifyProblem
 from floodmark.storage import document
 from floodmark.storage.arrays import I64
 from floodmark.storage.document import DamagedDocument
+from floodmark.storage.facts import Natural, Sha3Hex, build
 from floodmark.storage.page_checksums import HEADERS_KEY, PageHeaders
 from floodmark.storage.store import ObjectInfo, Store
 from floodmark.storage.sweep import GarbageSource, Listing, ObjectUsage
@@ -138,13 +139,13 @@ _KIND = "fold manifest"
 class FoldedFile:
     """A file with the rows between two offsets that were live when they were folded."""
 
-    start: int
-    end: int
-    rows: int
-    size: int
-    slices: int
-    digest: str  # SHA3-256 of the file; without rows no file is stored
-    tail: int  # how many bytes follow the last page: indexes and footer
+    start: Natural
+    end: Natural
+    rows: Natural
+    size: Natural
+    slices: Natural
+    digest: Sha3Hex  # of the file; without rows no file is stored
+    tail: Natural  # how many bytes follow the last page: indexes and footer
     tail_checksum: int  # CRC-32 of these bytes
     at: int  # the end of the snapshot that was folded
     block: str  # the data block that ends at `at`
@@ -160,8 +161,8 @@ class FoldedFile:
 class RetiredFile:
     """A folded file that new readers do not use. It is kept for some time for readers that started earlier."""
 
-    start: int
-    digest: str
+    start: Natural
+    digest: Sha3Hex
     since: int  # nanoseconds
 
     def key(self, objects: DatasetObjects) -> str:
@@ -222,10 +223,8 @@ def encode_manifest(manifest: FoldManifest) -> bytes:
 
 def decode_manifest(data: bytes, key: str) -> FoldManifest:
     """The manifest in these bytes. Raises `DamagedDocument` for anything but a result of `encode`."""
-    facts = document.decode(data, _KIND, key).facts
-    return FoldManifest(
-        tuple(FoldedFile(**f) for f in facts["files"]), tuple(RetiredFile(**r) for r in facts["retired"])
-    )
+    with document.parsing(key):
+        return build(FoldManifest, document.decode(data, _KIND, key).facts)
 
 
 def load_manifest(objects: DatasetObjects) -> FoldManifest:

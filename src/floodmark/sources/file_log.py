@@ -24,6 +24,7 @@ from floodmark.chain.ids import Multihash
 from floodmark.chain.walk import walk_back
 from floodmark.errors import BadId, ObjectNotFound
 from floodmark.ledger.position import has_records_of
+from floodmark.storage.facts import build, build_row, parse_json
 from floodmark.storage.pointer import Pointer
 
 if TYPE_CHECKING:
@@ -122,9 +123,9 @@ class FileLog:
     def __init__(self, objects: DatasetObjects, content: dict[str, Any] | None = None) -> None:
         content = content or {}
         self._objects = objects
-        self.seen = {name: FileState(**file) for name, file in content.get("files", {}).items()}
-        self.taken = {name: Content(*one) for name, one in content.get("taken", {}).items()}
-        self.begun = {name: Content(*one) for name, one in content.get("begun", {}).items()}
+        self.seen = {name: build(FileState, file) for name, file in content.get("files", {}).items()}
+        self.taken = {name: build_row(Content, one) for name, one in content.get("taken", {}).items()}
+        self.begun = {name: build_row(Content, one) for name, one in content.get("begun", {}).items()}
         self.empty: set[str] = set(content.get("empty", []))
         self.gone: set[str] = set(content.get("gone", []))
         self.left_keys: dict[str, str] = content.get("left_keys", {})
@@ -138,7 +139,7 @@ class FileLog:
         """Load the file log of a dataset. If it is missing or damaged, it is read from the chain."""
         objects = snapshot.objects
         try:
-            log = cls(objects, json.loads(objects.store.get(f"{objects.folder}/{_NOTE}")))
+            log = cls(objects, parse_json(objects.store.get(f"{objects.folder}/{_NOTE}")))
         except (ObjectNotFound, ValueError, KeyError, TypeError, AttributeError):
             return cls._from_chain(snapshot)
         if log.head is not None and not _has_records_of(snapshot, log.head):

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from floodmark.errors import BadSource, close_matches
 from floodmark.sources.external_table import ExternalTable, SourceColumn, arrow_type, parse_url, to_arrow_column
 from floodmark.sources.ingest import Spool
+from floodmark.storage.facts import parse_json
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Select, Table
@@ -181,7 +182,7 @@ class Cursor:
     def from_text(text: str, column: str, type_: pa.DataType) -> Cursor | None:
         """Parse a stored cursor; None if it is of another column, or the column has another type now."""
         try:
-            stored = json.loads(text)
+            stored = parse_json(text)
             if stored["column"] != column or stored["type"] != _kind(type_):
                 return None
             return Cursor(column, _decode(stored["type"], stored["value"]))

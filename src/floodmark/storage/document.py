@@ -9,12 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+
+from floodmark.storage.facts import Natural, build_row, parse_json
 
 MAGIC = b"FMD1"
 _PREFIX = struct.Struct("<4sI16s")  # magic, bytes of the header, its digest
@@ -27,6 +31,28 @@ class DamagedDocument(Exception):
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"{key}: {problem}")
         self.key, self.problem = key, problem
+
+
+_MALFORMED = (
+    *(ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError),
+    *(OSError, pa.ArrowException),  # Arrow raises OSError for damaged bytes
+)
+
+
+@contextmanager
+def parsing(key: str) -> Iterator[None]:
+    """A block that makes values from the bytes of a document, and reads nothing else: its errors mean damage."""
+    try:
+        yield
+    except _MALFORMED as error:
+        raise DamagedDocument(key, f"it has another format ({error})") from error
+
+
+@dataclass(frozen=True)
+class _Section:
+    name: str
+    length: Natural
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +71,8 @@ class Document:
 
     def section(self, name: str) -> memoryview:
         """The bytes of a section, not copied; `DamagedDocument` if they do not match their digest."""
+        if name not in self._sections:
+            raise DamagedDocument(self.key, f"it has no section {name!r}")
         start, length, digest = self._sections[name]
         data = self._data[start : start + length]
         if _section_digest(data) != digest:
@@ -53,7 +81,9 @@ class Document:
 
     def array(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """A section as an array, not copied."""
-        return np.frombuffer(self.section(name), dtype)
+        section = self.section(name)
+        with parsing(self.key):
+            return np.frombuffer(section, dtype)
 
 
 def encode(
@@ -75,19 +105,23 @@ def decode(data: bytes | memoryview, kind: str, key: str, version: int = 1) -> D
     """Decode a document of this kind; `DamagedDocument` if the bytes are anything else."""
     view = memoryview(data).cast("B")
     header = _checked_header(view, key)
-    present_kind, present_version, facts, lengths, align = json.loads(header)
+    with parsing(key):
+        present_kind, present_version, facts, lengths, align = parse_json(header)
+        listed = [build_row(_Section, one) for one in lengths]
+        if type(present_version) is not int or not isinstance(facts, dict) or type(align) is not int or align < 1:
+            raise ValueError("its header has values of other types")
     if present_kind != kind:
         raise DamagedDocument(key, f"it is a {present_kind}, not a {kind}")
     if present_version > version:
         raise DamagedDocument(key, f"its format {present_version} is newer than this release, which reads {version}")
     at = _PREFIX.size + len(header)
     sections = {}
-    for name, length, digest in lengths:
+    for one in listed:
         start = at + -at % align
         if any(view[at:start]):
-            raise DamagedDocument(key, f"there are unexpected bytes before section {name!r}")
-        sections[name] = (start, length, digest)
-        at = start + length
+            raise DamagedDocument(key, f"there are unexpected bytes before section {one.name!r}")
+        sections[one.name] = (start, one.length, one.digest)
+        at = start + one.length
     if at != len(view):
         raise DamagedDocument(key, f"it has {len(view)} bytes instead of {at}")
     return Document(key, present_version, facts, sections, view)

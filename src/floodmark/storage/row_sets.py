@@ -77,7 +77,12 @@ def unpack(data: bytes | memoryview) -> BitMap:
     Damaged bytes never reach the bitmap library, which would read many of them as another set.
     """
     try:
-        return BitMap.deserialize(bytes(document.decode(data, _KIND, "the set of rows").section("rows")))
+        body = bytes(document.decode(data, _KIND, "the set of rows").section("rows"))
+        with document.parsing("the set of rows"):
+            found = BitMap.deserialize(body)
+            if found.serialize() != body:  # the library reads many damaged bytes as another set
+                raise ValueError("its bytes are of another set")
+            return found
     except DamagedDocument as error:
         raise ValueError(str(error)) from error
 

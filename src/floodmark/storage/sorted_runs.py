@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from floodmark.storage.arrays import (
     search_rows,
 )
 from floodmark.storage.document import DamagedDocument
+from floodmark.storage.facts import Natural
 from floodmark.storage.file_cache import drop_copy, read_object
 from floodmark.storage.scratch import Folder, rename_in
 from floodmark.storage.store import Store
@@ -75,18 +76,12 @@ class RunFile:
     """The description of a run in a manifest."""
 
     name: str
-    entries: int
-    size: int
-    footer_size: int
+    entries: Natural
+    size: Natural
+    footer_size: Natural
     first: tuple[int, ...]  # the order columns of the first entry
     last: tuple[int, ...]
     seal: str = ""  # the digest of the footer's header, for a run named by its SHA3-256
-
-    @classmethod
-    def parse(cls, content: Mapping[str, Any]) -> Self:
-        """Parse a description from JSON, where tuples are lists."""
-        facts: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in content.items()}
-        return cls(**facts)
 
 
 @dataclass
@@ -290,28 +285,41 @@ def open_run(file: RunFile, kind: str, data: memoryview, probes: LookupCounts) -
     """Open a run from the bytes of its file; `DamagedDocument` if they are not the bytes of this run."""
     if len(data) != file.size:
         raise DamagedDocument(file.name, f"it has {len(data)} bytes instead of {file.size}")
+    if file.footer_size > file.size:
+        raise DamagedDocument(file.name, f"its footer has {file.footer_size} of {file.size} bytes")
     footer = document.decode_named(data[file.size - file.footer_size :], _document_kind(kind), file.name, file.seal)
+    with document.parsing(file.name):
+        return _parse(file, footer, data, probes)
+
+
+def _parse(file: RunFile, footer: document.Document, data: memoryview, probes: LookupCounts) -> SortedRun:
     facts = footer.facts
     entries, page_rows = facts["entries"], facts["page_rows"]
-    if entries != file.entries:
-        raise DamagedDocument(file.name, f"it has {entries} entries instead of {file.entries}")
+    if entries != file.entries or page_rows != PAGE_ROWS:
+        raise ValueError(f"it has {entries} entries instead of {file.entries}")
     pages = -(-entries // page_rows)
     columns = {
         name: np.frombuffer(data, kind, pages * page_rows, position).reshape(pages, page_rows)
         for name, (position, kind) in facts["columns"].items()
     }
     order = tuple(facts["order"])
+    fences = [footer.array(f"fence.{name}", np.uint64) for name in order]
+    sums = {name: footer.array(f"sums.{name}", np.uint32) for name in columns}
+    if not order or {len(part) for part in (*fences, *sums.values())} != {pages} or not columns.keys() >= set(order):
+        raise ValueError("its pages do not fit its entries")
+    if {len(file.first), len(file.last)} != {len(order)}:
+        raise ValueError("its bounds do not fit its columns")
     return SortedRun(
         file=file,
         order=order,
-        fences=[footer.array(f"fence.{name}", np.uint64) for name in order],
+        fences=fences,
         page_rows=page_rows,
         probes=probes,
         _pages=columns,
         _constants={
             name: np.broadcast_to(np.array(value, kind), entries) for name, (value, kind) in facts["constants"].items()
         },
-        _sums={name: footer.array(f"sums.{name}", np.uint32) for name in columns},
+        _sums=sums,
         _checked={name: np.zeros(pages, np.bool_) for name in columns},
     )
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -162,3 +163,15 @@ class Store(Protocol):
     def staging(self) -> Path:
         """A local folder for unfinished files. `put_file` is cheap from there. The writer of a file removes it."""
         ...
+
+
+def read_store_time(store: Store) -> float:
+    """The store's time in epoch seconds: the time of a small object that is written and removed."""
+    key = f"runs/clock-{uuid4().hex}"
+    store.put_derived(key, b"")
+    try:
+        info = store.stat(key)
+    finally:
+        store.delete(key)
+    assert info is not None
+    return info.modified

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.parquet as pq
 
+from floodmark.storage.facts import Natural, Sha3Hex
 from floodmark.timeline.pieces import Bundle, Partition
 
 BUNDLE_PIECES = 512
@@ -23,11 +24,11 @@ class ManifestRef:
     first: int  # the start of its first partition
     last: int  # and of its last one
     until: int  # the greatest time among its rows
-    digest: str
-    partitions: int
-    pieces: int
-    rows: int
-    size: int  # bytes of the manifest itself
+    digest: Sha3Hex
+    partitions: Natural
+    pieces: Natural
+    rows: Natural
+    size: Natural  # bytes of the manifest itself
 
     def may_hold(self, start: int | None, end: int | None) -> bool:
         """Whether it may contain rows with event times in [start, end)."""

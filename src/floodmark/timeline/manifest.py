@@ -135,6 +135,7 @@ _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 _PARTITIONS = ("start", "settled", "runs", "rows_in", "bytes_in", "bytes_written")
 _RUNS = ("id", "tier", "pieces")
+_SIGNED = ("start", "first_time", "first_offset", "last_time", "last_offset")
 _PIECES = (
     *("file", "row_group", "row_lo", "row_hi", "group_rows"),
     *("first_time", "first_offset", "last_time", "last_offset"),
@@ -164,18 +165,30 @@ def decode(data: bytes, key: str = "") -> Bundle:
     """A bundle from the bytes under a key. Raises `BadManifest` if `encode` did not write them."""
     try:
         body = document.decode(data, _KIND, key).section("data")
+        with document.parsing(key):
+            return _parse(body)
     except DamagedDocument as error:
         raise BadManifest(
             f"the timeline's manifest {key!r} is damaged: {error.problem}",
             hint="run fold(): it rebuilds the timeline from the ledger",
             key=key,
         ) from error
+
+
+def _parse(body: memoryview) -> Bundle:
     size = int.from_bytes(body[:_SIZE], "little")
+    if size > _LARGEST:
+        raise ValueError(f"it has {size:,} bytes")
     source = pa.BufferReader(pa.decompress(pa.py_buffer(body[_SIZE:]), size, codec="zstd"))
     partitions, runs, pieces, files = (pa.ipc.open_stream(source, options=_READ_OPTIONS).read_all() for _ in range(4))
+    files.validate(full=True)
     return _bundle(
         _numbers(partitions), _numbers(runs), _from_differences(_numbers(pieces)), files.column(0).to_pylist()
     )
+
+
+_LARGEST = 1 << 30
+"""The most bytes of a manifest before compression: the size that it claims is allocated before it is read."""
 
 
 def digest_of(data: bytes) -> str:
@@ -216,6 +229,7 @@ def _shuffled_table(names: Sequence[str], columns: Sequence[I64]) -> pa.Table:
 
 
 def _numbers(table: pa.Table) -> list[I64]:
+    table.validate()
     columns = [c.combine_chunks().to_numpy() for c in table.columns]
     return [c.view(np.uint8).reshape(8, -1).T.copy().reshape(-1).view(np.int64) for c in columns]
 
@@ -245,6 +259,7 @@ def _bundle(partitions: list[I64], runs: list[I64], pieces: list[I64], files: li
     rows = iter(list(zip(*(c.tolist() for c in pieces), strict=True)))
     lasting = iter(list(zip(*(c.tolist() for c in runs), strict=True)))
     hows = tuple(PieceOrigin)
+    _check_numbers(partitions, runs, pieces)
 
     def take(count: int) -> tuple[Piece, ...]:
         return tuple(
@@ -259,7 +274,17 @@ def _bundle(partitions: list[I64], runs: list[I64], pieces: list[I64], files: li
         kept = take(settled)
         over = tuple(WaitingRun(number, tier, take(count)) for number, tier, count in islice(lasting, waiting))
         found.append(Partition(start, kept, over, rows_in, bytes_in, bytes_written))
+    if next(rows, None) is not None or next(lasting, None) is not None:
+        raise ValueError("it has pieces that no partition has")
     return Bundle(tuple(found))
+
+
+def _check_numbers(partitions: list[I64], runs: list[I64], pieces: list[I64]) -> None:
+    """Refuse numbers below 0 where there is no such thing. Python would count them from the end."""
+    counted = zip((*_PARTITIONS, *_RUNS, *_PIECES), (*partitions, *runs, *pieces), strict=True)
+    for name, column in counted:
+        if name not in _SIGNED and len(column) and column.min() < 0:
+            raise ValueError(f"{name} is {column.min()}")
 
 
 # Purged records in own files

@@ -17,6 +17,7 @@ from floodmark.errors import BadManifest, ObjectNotFound
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.storage import document
 from floodmark.storage.document import DamagedDocument
+from floodmark.storage.facts import Natural, build, build_row
 from floodmark.timeline import manifest
 from floodmark.timeline.bundles import ManifestRef
 from floodmark.timeline.manifest import TimelineObjects, WeightedCache
@@ -57,16 +58,16 @@ def _no_bundles() -> WeightedCache[str, Bundle]:
 class Root:
     """One state of a timeline: the records before `applied` are in the pieces that its manifests name."""
 
-    version: int = 0
-    applied: int = 0
+    version: Natural = 0
+    applied: Natural = 0
     block: str = ""  # the data block that ends at `applied`
     settings_digest: str = ""
     manifests: tuple[ManifestRef, ...] = ()
-    next_run: int = 0
-    purged_before: int = 0  # no piece may hold records before this offset
+    next_run: Natural = 0
+    purged_before: Natural = 0  # no piece may hold records before this offset
     erasures: int = 0  # how many blocks had erased records when it was built: no piece may hold these records
-    bytes_in: int = 0
-    bytes_written: int = 0
+    bytes_in: Natural = 0
+    bytes_written: Natural = 0
     last: LastUpdate | None = None
     abandoned: tuple[ManifestRef, ...] = field(default=(), compare=False)  # of a root that is no longer usable
     stored: bytes | None = field(default=None, compare=False, repr=False)  # the bytes in the store
@@ -204,21 +205,10 @@ def encode(root: Root) -> bytes:
 def decode(data: bytes) -> Root:
     """A root from bytes. Raises `BadManifest` if `encode` did not write them."""
     try:
-        facts = document.decode(data, _KIND, "root").facts
+        facts = dict(document.decode(data, _KIND, "root").facts)
+        with document.parsing("root"):
+            facts["settings_digest"] = facts.pop("settings")
+            manifests = tuple(build_row(ManifestRef, row) for row in facts["manifests"])
+            return build(Root, facts, manifests=manifests, stored=data)
     except DamagedDocument as error:
         raise BadManifest(f"the timeline's root is damaged: {error.problem}") from error
-    last = facts["last"]
-    return Root(
-        version=facts["version"],
-        applied=facts["applied"],
-        block=facts["block"],
-        settings_digest=facts["settings"],
-        manifests=tuple(ManifestRef(*m) for m in facts["manifests"]),
-        next_run=facts["next_run"],
-        purged_before=facts["purged_before"],
-        erasures=facts["erasures"],
-        bytes_in=facts["bytes_in"],
-        bytes_written=facts["bytes_written"],
-        last=None if last is None else LastUpdate(**last),
-        stored=data,
-    )

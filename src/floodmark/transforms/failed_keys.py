@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.functions.failures import FAILURE_FIELDS, TIMESTAMP, bare_schema
+from floodmark.functions.on_error import is_due
 from floodmark.storage.arrays import I64, Hashes, Mask
 
 RETRY, SKIPPED, EXHAUSTED = "retry", "skipped", "exhausted"
@@ -96,8 +97,8 @@ def with_stale(failed: pa.Table, stale: Mask) -> pa.Table:
 
 def due(failed: pa.Table, now_ms: int) -> pa.Table:
     """The failed keys whose next attempt is due."""
-    now = pa.scalar(now_ms, pa.int64()).cast(TIMESTAMP)
-    ready = pc.fill_null(pc.less_equal(failed_column(failed, "due"), now), True)
+    times = failed_column(failed, "due").cast(pa.int64()).to_pylist()
+    ready = pa.array([time is None or is_due(time, now_ms) for time in times], pa.bool_())
     return failed.filter(pc.and_(pc.equal(failed_column(failed, "state"), RETRY), ready))
 
 

@@ -19,6 +19,7 @@ from floodmark.derive.positions import bind_blocks
 from floodmark.errors import BadStep, DerivationError, OutputTaken
 from floodmark.functions import failures as failures_of
 from floodmark.functions.failures import empty_failed_keys
+from floodmark.functions.on_error import is_due
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.storage import run_lookup
 from floodmark.storage.arrays import I64, Hashes, Mask
@@ -158,7 +159,7 @@ class TransformMeta:
     def due(self, now_ms: int) -> pa.Table:
         """The failed keys whose next attempt is due."""
         file = self.manifest.failed
-        if file is None or file.next_due is None or file.next_due > now_ms:
+        if file is None or file.next_due is None or not is_due(file.next_due, now_ms):
             return empty_failed_keys(self.transform_keys)
         return failed_keys.due(self.failed(), now_ms)
 

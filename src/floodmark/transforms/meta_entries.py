@@ -12,20 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from floodmark.chain.ids import BlockRef, Multihash
-from floodmark.derive.lost_records import LostRecords, Trail, cut_trail, parse_trail, trail_positions
+from floodmark.derive.lost_records import LostRecords, Trail, cut_trail, trail_positions
 from floodmark.derive.notes import StoredNote
 from floodmark.derive.positions import bind_blocks
 from floodmark.errors import BadId, BadMeta, ObjectNotFound
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.position import BEFORE_ALL, Position
 from floodmark.storage.arrays import Hashes
+from floodmark.storage.facts import build, build_row, natural
 from floodmark.storage.run_lookup import entry_count, merge
 from floodmark.storage.sorted_runs import Columns, RunFile, RunFiles, RunSpec, write_run
 from floodmark.storage.tiers import RetiredFiles, Tiers
@@ -263,12 +263,6 @@ class RefusedRun:
     run: StoredLastRun
     failed: FailedFile | None
 
-    @staticmethod
-    def parse(facts: Mapping[str, Any]) -> RefusedRun:
-        """A refused run from its stored form."""
-        failed = facts["failed"] and FailedFile(**facts["failed"])
-        return RefusedRun(facts["version"], facts["problem"], StoredLastRun(**facts["run"]), failed)
-
 
 @dataclass(frozen=True)
 class MetaManifest:
@@ -379,22 +373,16 @@ def decode_meta(facts: StoredNote) -> MetaManifest:
     content = facts.facts
     try:
         serialized = base64.b64decode(content["transform_keys"])
-        manifest = MetaManifest(
-            **{
-                **content,
-                "transform_keys": pa.ipc.read_schema(pa.py_buffer(serialized)),
-                "segments": tuple(tuple(map(EntryFile.parse, segment)) for segment in content["segments"]),
-                "runs": {number: RunInfo(*facts) for number, *facts in content["runs"]},
-                "seen": {name: (offset, block) for name, (offset, block) in content["seen"].items()},
-                "trails": {name: parse_trail(trail) for name, trail in content["trails"].items()},
-                "outputs": {n: BlockRef(at, Multihash.parse(text)) for n, (at, text) in content["outputs"].items()},
-                "failed": content["failed"] and FailedFile(**content["failed"]),
-                "last_run": content["last_run"] and StoredLastRun(**content["last_run"]),
-                "refused": content["refused"] and RefusedRun.parse(content["refused"]),
-                "retired": tuple((generation, name) for generation, name in content["retired"]),
-            }
+        manifest = build(
+            MetaManifest,
+            dict(content),
+            transform_keys=pa.ipc.read_schema(pa.py_buffer(serialized)),
+            runs={natural(number): build_row(RunInfo, facts) for number, *facts in content["runs"]},
+            outputs={n: BlockRef(natural(at), Multihash.parse(text)) for n, (at, text) in content["outputs"].items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError, BadId, pa.ArrowException) as error:
+        for text in manifest.names:
+            Multihash.parse(text)
+    except (KeyError, TypeError, ValueError, AttributeError, OSError, BadId, pa.ArrowException) as error:
         raise DamagedMeta(f"it has another format ({error})") from error
     if missing := manifest.referred - set(manifest.runs):
         raise DamagedMeta(f"entries refer to run {min(missing)}, which it does not have")

@@ -20,6 +20,7 @@ from floodmark.derive.key_shape import KeyShape, OutputKeys
 from floodmark.derive.lost_records import LostRecords, find_lost_records
 from floodmark.derive.positions import NO_POSITION, bind_blocks, blocks_at, minimum_watermark
 from floodmark.errors import BadMeta, BadStep, OutputTaken
+from floodmark.functions.on_error import is_due
 from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.position import BEFORE_ALL, Position, has_records_of
 from floodmark.ledger.snapshot import Snapshot
@@ -199,7 +200,7 @@ class StepSnapshot:
     def has_due(self, now_ms: int) -> bool:
         """Whether failed keys are due. Reads only the manifest."""
         failed = self.meta.manifest.failed
-        return failed is not None and failed.next_due is not None and failed.next_due <= now_ms
+        return failed is not None and failed.next_due is not None and is_due(failed.next_due, now_ms)
 
     def without_lost_records(self) -> StepSnapshot:
         """The snapshot in which the meta does not count records that inputs lost.
