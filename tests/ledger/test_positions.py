@@ -65,6 +65,15 @@ def test_other_text_is_no_position(text: str) -> None:
         fm.Position.parse(text)
 
 
+def test_text_of_a_position_is_refused_with_what_reads_it(lake: fm.Lake) -> None:
+    dataset = lake.create("d")
+    dataset.write(numbers(0, 2))
+    text = str(dataset.position(0))
+    with pytest.raises(TypeError, match=r"Position\.parse reads its text"):
+        dataset.changes_arrow(since=text)  # type: ignore[arg-type]
+    assert dataset.changes_arrow(since=fm.Position.parse(text)).num_rows == 1
+
+
 def test_position_of_a_record_that_does_not_exist_is_refused(lake: fm.Lake) -> None:
     dataset = lake.create("d")
     dataset.write(numbers(0, 3))

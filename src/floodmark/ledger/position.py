@@ -148,4 +148,4 @@ def _as_offset(given: Any, what: str) -> int:
             return operator.index(given)
     except TypeError:
         pass
-    raise TypeError(f"{what}={given!r} is not an offset: give an integer")
+    raise TypeError(f"{what}={given!r} is not an offset: give an integer or a Position (Position.parse reads its text)")
