@@ -38,7 +38,7 @@ MENU = (
         "The ideas",
         ("ledger", "keyed", "transforms", "columns", "views", "timeline", "pipelines", "provenance"),
     ),
-    Section("Use it", ("never-silent", "spark", "operations", "benchmarks", "reference/index")),
+    Section("Use it", ("never-silent", "threats", "spark", "operations", "benchmarks", "reference/index")),
     Section("Look inside", ("format", "names", "origins", "design/index", "contributing", "changelog")),
 )
 FOLDERS = ("examples", "coming-from", "reference", "design")

@@ -24,6 +24,7 @@ from floodmark.ledger.data_input import Format, recognise
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.log import LogEntry
 from floodmark.ledger.names import require_entry
+from floodmark.ledger.objects import DatasetObjects
 from floodmark.ledger.position import Position, position_at
 from floodmark.ledger.readers import find_holders
 from floodmark.ledger.scan import Scan, Where
@@ -32,7 +33,7 @@ from floodmark.ledger.selection import AsOf
 from floodmark.ledger.snapshot import Snapshot
 from floodmark.ledger.spark_read import ordered_frame, spark_frame
 from floodmark.ledger.strategy import Strategy, strategy_of
-from floodmark.ledger.verify import VerifyReport
+from floodmark.ledger.verify import VerifyProblem, VerifyReport
 from floodmark.rows.erase import EraseReport
 from floodmark.rows.fold import FoldReport
 from floodmark.rows.purge import PurgeReport
@@ -405,7 +406,8 @@ class Dataset:
         parts = self.parts
         report = parts.ledger.verify(expect)
         rows = () if report.problems else parts.rows.problems()  # checked against the ledger, which must be intact
-        problems = (*report.problems, *rows, *parts.timeline.problems(), *parts.columns.problems())
+        notes = () if report.problems else _note_problems(parts.ledger.objects, self.head)
+        problems = (*report.problems, *rows, *notes, *parts.timeline.problems(), *parts.columns.problems())
         return replace(report, problems=problems)
 
     # Timeline
@@ -567,3 +569,9 @@ def _source_state(source: str | None, state: str | None) -> SourceState | None:
     if source in (PURGE_SOURCE, ERASE_SOURCE):
         raise BadData(f"the source name {source!r} is reserved for purges and erasures", hint="use another name")
     return SourceState(source_name=source, kind=_SOURCE_KIND, value=str(state))
+
+
+def _note_problems(objects: DatasetObjects, head: Multihash) -> list[VerifyProblem]:
+    from floodmark.transforms.note_check import find_note_problems  # late: few processes verify
+
+    return list(find_note_problems(objects, head))

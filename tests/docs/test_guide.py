@@ -47,6 +47,11 @@ def test_keyed_page(folder: Path, spark):
     run_page(DOCS / "keyed.md")
 
 
+def test_threats_page(folder: Path, capsys: pytest.CaptureFixture[str]):
+    run_page(DOCS / "threats.md")
+    assert "some of the records 0 to 999 cannot be read" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_columns_page(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])

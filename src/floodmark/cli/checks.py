@@ -113,8 +113,8 @@ def verify(
     floodmark verify features --replay
 
     Checks every block against the rules of the chain, every file against its hashes, and the key index against the
-    records. Without a NAME it checks all datasets, and that a backup is complete. The exit code is 3 if there are
-    problems.
+    records. Without a NAME it checks all datasets, that no dataset has lost its name, and that a backup is complete.
+    The exit code is 3 if there are problems.
 
     It also checks that the newest block that this machine has seen is still on the chain. With --expect it checks the
     block with that hash instead; `floodmark log --json` shows hashes. The newest block then counts as seen.
@@ -238,8 +238,9 @@ def _print_problems(problems: Sequence[VerifyProblem]) -> None:
 def _lake_problems(lake: Lake) -> list[VerifyProblem]:
     """The problems that no single dataset has."""
     from floodmark.backup.verify import find_backup_problems
+    from floodmark.maintenance.name_check import find_name_problems
 
-    return find_backup_problems(lake.store)
+    return [*find_name_problems(lake.store), *find_backup_problems(lake.store)]
 
 
 def _verification_fields(result: VerifyReport) -> dict[str, Any]:

@@ -53,8 +53,17 @@ def find_erased_values(objects: ColumnObjects, erased: I64, dataset_id: str) -> 
 
 def _problems(objects: ColumnObjects, catalog: Catalog, purged_before: int, dataset_id: str) -> list[VerifyProblem]:
     problems = [p for column in catalog.columns for p in _column_problems(objects, catalog, column)]
+    if not catalog.columns and objects.catalog.read() is None:
+        problems += _without_catalog(objects)
     before = max(purged_before, catalog.purged_before)
     return [*problems, *_purged_problems(objects, catalog, before, dataset_id)]
+
+
+def _without_catalog(objects: ColumnObjects) -> Iterator[VerifyProblem]:
+    """Manifests and files of columns are written after the catalog, which is never removed."""
+    if any(True for listed in (objects.manifests(), objects.files()) for _ in listed):
+        message = "the catalog is missing, but there are values of computed columns; restore it from a copy"
+        yield VerifyProblem("column", objects.catalog_key, message)
 
 
 def _column_problems(objects: ColumnObjects, catalog: Catalog, column: ColumnDefinition) -> Iterator[VerifyProblem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -84,6 +85,32 @@ def parse_note(data: bytes, file: str) -> StoredNote:
     if not isinstance(content, dict) or not isinstance(content.get("kind"), str):
         return StoredNote(file, None, {})
     return StoredNote(file, content.pop("kind"), content)
+
+
+def sealed(data: bytes) -> bytes:
+    """The bytes of a note with a checksum, for a note that no block names by its hash."""
+    return json.dumps({**json.loads(data), _CHECKSUM: _checksum(data)}, sort_keys=True).encode()
+
+
+def parse_sealed(data: bytes, file: str) -> StoredNote:
+    """Parse the bytes of such a note. Its kind is None if it is damaged."""
+    try:
+        content: Any = json.loads(data)
+    except ValueError:
+        content = None
+    if isinstance(content, dict):
+        checksum = content.pop(_CHECKSUM, None)
+        plain = json.dumps(content, sort_keys=True).encode()
+        if checksum == _checksum(plain):
+            return parse_note(plain, file)
+    return StoredNote(file, None, {})
+
+
+_CHECKSUM = "checksum"
+
+
+def _checksum(data: bytes) -> str:
+    return hashlib.sha3_256(data).hexdigest()[:32]
 
 
 def _bad(file: str, problem: str, kind: type[BadNote] = BadNote) -> BadNote:

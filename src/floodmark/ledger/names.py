@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from floodmark.chain.ids import DatasetId
 from floodmark.errors import (
@@ -183,7 +185,7 @@ def swap(store: Store, old: NameEntry, new: NameEntry | None) -> bool:
     present = Pointer(store, key).read()
     if _parse(key, present) != old:
         return False
-    content = json.dumps({"name": old.name, "id": None}).encode() if new is None else _content(new)
+    content = _encoded({"name": old.name, "id": None}) if new is None else _content(new)
 
     def happened(data: bytes) -> bool:
         now = _parse(key, data)
@@ -281,7 +283,32 @@ def _content(entry: NameEntry) -> bytes:
         fields["previous"] = [one.text for one in entry.previous]
     if entry.rows_of is not None:
         fields["rows_of"] = entry.rows_of
-    return json.dumps(fields).encode()
+    return _encoded(fields)
+
+
+_FIELDS = {"name", "id", "pending", "previous", "rows_of"}
+
+
+def _encoded(fields: Mapping[str, object]) -> bytes:
+    return json.dumps({**fields, _CHECKSUM: _checksum(fields)}).encode()
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    """The fields of a name's file. A file that a user wrote may have no checksum."""
+    fields = parse_json(data)
+    checksum = fields.pop(_CHECKSUM, None)
+    if unknown := sorted(fields.keys() - _FIELDS):
+        raise ValueError(f"it has an unknown field {unknown[0]!r}")
+    if checksum is not None and checksum != _checksum(fields):
+        raise ValueError("its checksum does not match")
+    return fields
+
+
+_CHECKSUM = "checksum"
+
+
+def _checksum(fields: Mapping[str, object]) -> str:
+    return f"{zlib.crc32(json.dumps(fields).encode()):08x}"
 
 
 def _parse(key: str, data: bytes | None) -> NameEntry | None:
@@ -289,7 +316,7 @@ def _parse(key: str, data: bytes | None) -> NameEntry | None:
     if data is None:
         return None
     try:
-        fields = parse_json(data)
+        fields = _decoded(data)
         if fields["id"] is None:
             return None
         pending, name, rows_of = fields.get("pending"), str(fields["name"]), fields.get("rows_of")

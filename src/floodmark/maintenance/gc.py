@@ -246,9 +246,12 @@ def find_unnamed(store: Store) -> list[UnnamedDataset]:
 
     A dataset that is being created is among them, but it is young.
     """
+    return find_all_unnamed(store) if NamedDatasets.of(store).known else []
+
+
+def find_all_unnamed(store: Store) -> list[UnnamedDataset]:
+    """The same, also if all names are lost."""
     named = NamedDatasets.of(store)
-    if not named.known:
-        return []
     unnamed = (_inspect(store, one, named) for one in _stored_ids(store) if one not in named.known)
     return [one for one in unnamed if one.objects]
 

@@ -339,12 +339,12 @@ class RunProvenance(CommitNote):
 
     def put_for(self, objects: DatasetObjects, checkpoint: Multihash) -> None:
         """Store it under the name of the commit's checkpoint."""
-        objects.store.put_if_absent(_provenance_key(objects, checkpoint), self.to_bytes())
+        objects.store.put_if_absent(provenance_key(objects, checkpoint), notes.sealed(self.to_bytes()))
 
     @staticmethod
     def beside(objects: DatasetObjects, checkpoint: Multihash) -> RunProvenance | None:
         """The provenance of the commit with this checkpoint; None if it has none."""
-        return _read(objects, _provenance_key(objects, checkpoint), RunProvenance)
+        return read_note(objects, provenance_key(objects, checkpoint), RunProvenance)
 
 
 @dataclass(frozen=True)
@@ -388,11 +388,11 @@ class StepDeclaration(CommitNote):
 
     def put_in(self, objects: DatasetObjects) -> None:
         """Store it. A version that comes back may have more columns absent: then both declarations are kept."""
-        key = _declaration_key(objects, self.version)
+        key = declaration_key(objects, self.version)
         if self.absent:
             text = json.dumps(self.absent, sort_keys=True)
             key = f"{key}-{hashlib.sha3_256(text.encode()).hexdigest()[:32]}"
-        objects.store.put_if_absent(key, self.to_bytes())
+        objects.store.put_if_absent(key, notes.sealed(self.to_bytes()))
 
     @staticmethod
     def named(objects: DatasetObjects, version: str) -> StepDeclaration | None:
@@ -400,10 +400,10 @@ class StepDeclaration(CommitNote):
 
         Its absent columns are those that it ever did not return.
         """
-        first = _declaration_key(objects, version)
-        keys = [info.key for info in objects.store.list(f"{objects.folder}/info/transform/declared")]
+        first = declaration_key(objects, version)
+        keys = [info.key for info in list_declarations(objects)]
         of_version = [key for key in sorted(keys) if key.startswith(first)]
-        found = [one for key in of_version if (one := _read(objects, key, StepDeclaration)) is not None]
+        found = [one for key in of_version if (one := read_note(objects, key, StepDeclaration)) is not None]
         if not found:
             return None
         absent: dict[str, set[str]] = {}
@@ -415,13 +415,18 @@ class StepDeclaration(CommitNote):
     @staticmethod
     def all_of(objects: DatasetObjects) -> list[StepDeclaration]:
         """The declarations of all versions of the step that an output ever had results of."""
-        keys = sorted(info.key for info in objects.store.list(f"{objects.folder}/info/transform/declared"))
-        return [declared for key in keys if (declared := _read(objects, key, StepDeclaration)) is not None]
+        keys = sorted(info.key for info in list_declarations(objects))
+        return [declared for key in keys if (declared := read_note(objects, key, StepDeclaration)) is not None]
 
 
 def list_provenance(objects: DatasetObjects) -> Iterator[ObjectInfo]:
     """The stored run provenance of an output; the last part of each key is the name of a checkpoint."""
     return objects.store.list(f"{objects.folder}/info/transform/made")
+
+
+def list_declarations(objects: DatasetObjects) -> Iterator[ObjectInfo]:
+    """The stored declarations of the versions of a step."""
+    return objects.store.list(f"{objects.folder}/info/transform/declared")
 
 
 def pack_hashes(hashes: Hashes) -> str:
@@ -435,17 +440,18 @@ def unpack_hashes(text: str) -> Hashes:
     return Hashes(*np.split(both, 2))
 
 
-def _provenance_key(objects: DatasetObjects, checkpoint: Multihash) -> str:
+def provenance_key(objects: DatasetObjects, checkpoint: Multihash) -> str:
     return f"{objects.folder}/info/transform/made/{checkpoint.text}"
 
 
-def _declaration_key(objects: DatasetObjects, version: str) -> str:
+def declaration_key(objects: DatasetObjects, version: str) -> str:
     # A version may be any text that a user chose, so it is hashed.
     return f"{objects.folder}/info/transform/declared/{hashlib.sha3_256(version.encode()).hexdigest()}"
 
 
-def _read(objects: DatasetObjects, key: str, kind: type[N]) -> N | None:
+def read_note(objects: DatasetObjects, key: str, kind: type[N]) -> N | None:
+    """A note outside of the chain; None if it is missing or damaged."""
     try:
-        return notes.parse_note(objects.store.get(key), key).read_as(kind)
+        return notes.parse_sealed(objects.store.get(key), key).read_as(kind)
     except ObjectNotFound:
         return None
