@@ -95,15 +95,12 @@ def sealed(data: bytes) -> bytes:
 def parse_sealed(data: bytes, file: str) -> StoredNote:
     """Parse the bytes of such a note. Its kind is None if it is damaged."""
     try:
-        content: Any = json.loads(data)
-    except ValueError:
-        content = None
-    if isinstance(content, dict):
-        checksum = content.pop(_CHECKSUM, None)
+        content = parse_json(data)
+        checksum = content.pop(_CHECKSUM, None) if isinstance(content, dict) else None
         plain = json.dumps(content, sort_keys=True).encode()
-        if checksum == _checksum(plain):
-            return parse_note(plain, file)
-    return StoredNote(file, None, {})
+    except (ValueError, RecursionError):
+        return StoredNote(file, None, {})
+    return parse_note(plain, file) if checksum == _checksum(plain) else StoredNote(file, None, {})
 
 
 _CHECKSUM = "checksum"

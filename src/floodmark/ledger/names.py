@@ -295,11 +295,15 @@ def _encoded(fields: Mapping[str, object]) -> bytes:
 
 def _decoded(data: bytes) -> dict[str, Any]:
     """The fields of a name's file. A file that a user wrote may have no checksum."""
-    fields = parse_json(data)
+    fields: dict[str, Any] = parse_json(data)
     checksum = fields.pop(_CHECKSUM, None)
     if unknown := sorted(fields.keys() - _FIELDS):
         raise ValueError(f"it has an unknown field {unknown[0]!r}")
-    if checksum is not None and checksum != _checksum(fields):
+    try:
+        is_right = checksum is None or checksum == _checksum(fields)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    if not is_right:
         raise ValueError("its checksum does not match")
     return fields
 
