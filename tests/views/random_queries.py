@@ -7,72 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import count
 from random import Random
-from typing import Any
 
-import pyarrow as pa
+from views.random_tables import CLOCK, DAY, FLAG, INT, LIST, MONEY, REAL, TABLES, TEXT, TIME, VALUES, WIDE, Column
 
-import floodmark as fm
-
-Row = dict[str, Any]
-
-INT, TEXT, MONEY, REAL = "bigint", "string", "decimal", "double"
-VALUES: dict[str, list[Any]] = {
-    INT: [None, 0, 1, 1, 2, 3],
-    TEXT: [None, "", "a", "a", "b", "c"],
-    MONEY: [None, Decimal("0.00"), Decimal("0.50"), Decimal("2.25"), Decimal("-1.10")],
-    REAL: [None, 0.0, 0.5, 2.5, float("nan"), float("inf")],
-}
-ARROW = {INT: pa.int64(), TEXT: pa.string(), MONEY: pa.decimal128(10, 2), REAL: pa.float64()}
-
-
-@dataclass(frozen=True)
-class Column:
-    name: str
-    type: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """A dataset of the random lake; rows of one without a key may be equal."""
-
-    name: str
-    columns: tuple[Column, ...]
-    key: tuple[str, ...] | None
-
-    def create(self, lake: fm.Lake) -> None:
-        lake.create(self.name, key=self.key, schema=pa.schema([(c.name, ARROW[c.type]) for c in self.columns]))
-
-    def rows(self, chance: Random, number: int) -> pa.Table:
-        """Random rows, at most one for each key."""
-        rows: dict[Any, Row] = {}
-        for place in range(number):
-            row = {c.name: chance.choice(VALUES[c.type]) for c in self.columns}
-            for name in self.key or ():
-                row[name] = chance.randrange(12) if name == "id" else chance.choice(["a", "b", "c", "d"])
-            rows[tuple(row[name] for name in self.key) if self.key else place] = row
-        return pa.Table.from_pylist(list(rows.values()), pa.schema([(c.name, ARROW[c.type]) for c in self.columns]))
-
-    def change(self, lake: fm.Lake, chance: Random) -> None:
-        """Write some rows, or delete some."""
-        if self.key and chance.random() < 0.3:
-            lake[self.name].delete(self.rows(chance, 3).select(list(self.key)))
-        elif len(rows := self.rows(chance, chance.randint(1, 4))):
-            lake[self.name].write(rows)
-
-
-TABLES = (
-    Table(
-        "facts",
-        (Column("id", INT), Column("g", TEXT), Column("n", INT), Column("m", MONEY), Column("x", REAL)),
-        ("id",),
-    ),
-    Table("notes", (Column("g", TEXT), Column("n", INT)), None),
-    Table("kinds", (Column("g", TEXT), Column("n", INT), Column("m", MONEY)), ("g",)),
-    Table("empty", (Column("id", INT), Column("n", INT)), ("id",)),
-)
+EXACT = (INT, MONEY, WIDE)
+SUMS = {INT: INT, MONEY: "decimal(20,2)", WIDE: "decimal(38,6)"}
+AVERAGES = {INT: REAL, MONEY: "decimal(14,6)", WIDE: "decimal(38,10)"}
 
 
 @dataclass(frozen=True)
@@ -91,10 +33,16 @@ class Query:
 
 
 class QueryMaker:
-    """Builds random queries; the same seed gives the same query."""
+    """Builds random queries; the same seed gives the same query.
 
-    def __init__(self, seed: int) -> None:
+    `views` are parts of the query that are views of their own, in the order in which they read each other; their names
+    begin with `prefix`.
+    """
+
+    def __init__(self, seed: int, prefix: str = "part") -> None:
         self.chance = Random(seed)
+        self.views: dict[str, str] = {}
+        self._prefix = prefix
         self._numbers = count()
 
     def query(self, depth: int) -> Query:
@@ -102,51 +50,108 @@ class QueryMaker:
         if depth == 0:
             return self._table()
         below = self.query(depth - 1)
+        if depth > 1 and self.chance.random() < 0.06:
+            below = self._view(below)
         operators: Sequence[Callable[[Query], Query]] = (
             self._filtered, self._projected, self._joined, self._joined, self._half_joined, self._combined,
-            self._grouped, self._grouped, self._windowed, self._exploded, self._compared, self._total, self._first_rows,
+            self._grouped, self._grouped, self._windowed, self._windowed, self._exploded, self._compared,
+            self._compared, self._valued, self._total, self._first_rows, self._twice, self._divided,
         )  # fmt: skip
         return self.chance.choice(operators)(below)
 
+    def _view(self, query: Query) -> Query:
+        name = f"{self._prefix}{len(self.views)}"
+        self.views[name] = query.sql
+        return Query(f"select * from {name}", query.columns)
+
     def _name(self) -> str:
-        return f"c{next(self._numbers)}"
+        number = next(self._numbers)
+        return self.chance.choice([f"c{number}", f"c{number}", f"c{number}", f"`C.{number}`", f"`ç {number}`"])
+
+    def _column(self, type_: str) -> Column:
+        return Column(self._name(), type_)
+
+    def _renamed(self, columns: Sequence[Column]) -> tuple[str, tuple[Column, ...]]:
+        """A select list that gives columns new names."""
+        renamed = tuple(self._column(column.type) for column in columns)
+        pairs = zip(columns, renamed, strict=True)
+        return ", ".join(f"{old.name} as {new.name}" for old, new in pairs), renamed
 
     def _table(self) -> Query:
         table = self.chance.choice(TABLES)
-        columns = tuple(Column(self._name(), column.type) for column in table.columns)
-        renamed = ", ".join(f"{old.name} as {new.name}" for old, new in zip(table.columns, columns, strict=True))
-        return Query(f"select {renamed} from {table.name}", columns)
+        listed, columns = self._renamed(table.columns)
+        return Query(f"select {listed} from `{table.name}`", columns)
 
     def _literal(self, of: str) -> str:
         value = self.chance.choice([value for value in VALUES[of] if value is not None])
-        return f"'{value}'" if of == TEXT else f"double('{value}')" if of == REAL else str(value)
+        match of:
+            case "string":
+                return f"'{value}'"
+            case "double":
+                return f"double('{value}')"
+            case "date" | "timestamp_ntz":
+                return f"{of}'{value.isoformat()}'"
+            case "timestamp":
+                return f"timestamp'{value.isoformat()}'"
+            case "array<bigint>":
+                return f"cast(array({', '.join('null' if v is None else str(v) for v in value)}) as {of})"
+            case "boolean":
+                return str(value).lower()
+            case _:
+                return f"cast('{value}' as {of})"
 
     def _condition(self, query: Query) -> str:
         column = self.chance.choice(query.columns)
         if column.type not in VALUES:  # a sum or an average
             return f"{column.name} is not null"
+        literal = self._literal(column.type)
         forms = [
-            f"{column.name} {self.chance.choice(['=', '<', '>=', '<>', '<=>'])} {self._literal(column.type)}",
+            f"{column.name} {self.chance.choice(['=', '<', '>=', '<>', '<=>'])} {literal}",
             f"{column.name} is not null",
-            f"coalesce({column.name} > {self._literal(column.type)}, true)",
+            f"coalesce({column.name} > {literal}, true)",
+            f"{column.name} in ({literal}, {self._literal(column.type)})",
+            f"not ({column.name} <= {literal})",
         ]
+        if column.type == TEXT:
+            forms += [f"{column.name} collate utf8_lcase = {literal}", f"{column.name} like 'a%'"]
         return self.chance.choice(forms)
 
     def _filtered(self, query: Query) -> Query:
         return Query(f"select * from ({query.sql}) where {self._condition(query)}", query.columns)
 
+    def _expressions(self, query: Query) -> list[tuple[str, str]]:
+        """Expressions of single columns, with their types."""
+        found = [(f"{one.name} * 2 + 1", INT) for one in query.of(INT)]
+        found += [(f"{one.name} % 2", INT) for one in query.of(INT)]
+        found += [(f"upper({one.name})", TEXT) for one in query.of(TEXT)]
+        found += [(f"coalesce({one.name}, 'none')", TEXT) for one in query.of(TEXT)]
+        found += [(f"date_trunc('year', {one.name})", TIME) for one in query.of(TIME)]
+        found += [(f"{one.name} + interval '1' day", CLOCK) for one in query.of(CLOCK)]
+        found += [(f"{one.name} is null", FLAG) for one in query.of(DAY, WIDE, REAL)]
+        found += [(f"case when {one.name} > 1 then {one.name} end", one.type) for one in query.of(REAL, MONEY)]
+        found += [(f"array_distinct({one.name})", LIST) for one in query.of(LIST)]
+        return found
+
     def _projected(self, query: Query) -> Query:
         kept = self.chance.sample(query.columns, self.chance.randint(1, len(query.columns)))
         parts, columns = [column.name for column in kept], list(kept)
-        if numbers := query.of(INT):
-            made = Column(self._name(), INT)
-            parts.append(f"{self.chance.choice(numbers).name} * 2 + 1 as {made.name}")
-            columns.append(made)
-        if texts := query.of(TEXT):
-            made = Column(self._name(), TEXT)
-            parts.append(f"upper({self.chance.choice(texts).name}) as {made.name}")
-            columns.append(made)
-        return Query(f"select {', '.join(parts)} from ({query.sql})", tuple(columns))
+        known = self._expressions(query)
+        for expression, type_ in self.chance.sample(known, min(2, len(known))):
+            columns.append(self._column(type_))
+            parts.append(f"{expression} as {columns[-1].name}")
+        distinct = "distinct " if self.chance.random() < 0.2 else ""
+        return Query(f"select {distinct}{', '.join(parts)} from ({query.sql})", tuple(columns))
+
+    def _divided(self, query: Query) -> Query:
+        """A division that fails for some rows, which a condition below it leaves out, mostly."""
+        if not (numbers := query.of(INT)):
+            return self._projected(query)
+        one, column = self.chance.choice(numbers).name, self._column(INT)
+        guard = f" where {one} <> 0" if self.chance.random() < 0.9 else ""
+        return Query(
+            f"select *, 12 div {one} as {column.name} from (select * from ({query.sql}){guard})",
+            (*query.columns, column),
+        )
 
     def _pair(self, left: Query, right: Query) -> str | None:
         """A condition that makes columns of both sides equal."""
@@ -154,28 +159,54 @@ class QueryMaker:
         if not pairs:
             return None
         one, other = self.chance.choice(pairs)
+        if one.type == TEXT and self.chance.random() < 0.15:
+            return f"l.{one.name} collate utf8_lcase = r.{other.name} collate utf8_lcase"
         return f"l.{one.name} {self.chance.choice(['=', '=', '<=>'])} r.{other.name}"
 
     def _other(self) -> Query:
         return self.query(self.chance.choice([0, 0, 0, 1]))
 
+    def _on(self, left: Query, right: Query) -> str | None:
+        """The condition of a join; None if the sides have no columns of one type."""
+        on = self._pair(left, right)
+        if on is None:
+            return None
+        kind, a, b = self.chance.random(), left.of(INT), right.of(INT)
+        if kind < 0.2 and a and b:
+            return f"{on} and l.{self.chance.choice(a).name} <= r.{self.chance.choice(b).name}"
+        if kind < 0.3 and (more := self._pair(left, right)):
+            return f"{on} and {more}"
+        if kind < 0.35 and (more := self._pair(left, right)):
+            return f"({on} or {more})"
+        if kind < 0.4 and a and b:
+            return f"l.{self.chance.choice(a).name} < r.{self.chance.choice(b).name}"
+        return on
+
     def _joined(self, left: Query) -> Query:
         right = self._other()
-        on = self._pair(left, right)
+        on = self._on(left, right)
         if on is None:
             return Query(f"select * from ({left.sql}) l cross join ({right.sql}) r", left.columns + right.columns)
         how = self.chance.choice(["join", "join", "left join", "right join", "full join"])
-        if self.chance.random() < 0.2 and (a := left.of(INT)) and (b := right.of(INT)):
-            on += f" and l.{self.chance.choice(a).name} <= r.{self.chance.choice(b).name}"
         return Query(f"select * from ({left.sql}) l {how} ({right.sql}) r on {on}", left.columns + right.columns)
 
     def _half_joined(self, left: Query) -> Query:
         right = self._other()
-        on = self._pair(left, right)
+        on = self._on(left, right)
         if on is None:
             return self._filtered(left)
         how = self.chance.choice(["left semi join", "left anti join"])
         return Query(f"select * from ({left.sql}) l {how} ({right.sql}) r on {on}", left.columns)
+
+    def _twice(self, query: Query) -> Query:
+        """A query joined with itself."""
+        listed, columns = self._renamed(query.columns)
+        right = Query(f"select {listed} from t", columns)
+        on = self._pair(query, right)
+        how = self.chance.choice(["join", "left join"])
+        return Query(
+            f"with t as ({query.sql}) select * from t l {how} ({right.sql}) r on {on}", (*query.columns, *columns)
+        )
 
     def _combined(self, one: Query) -> Query:
         other = self._other()
@@ -187,60 +218,105 @@ class QueryMaker:
                 pairs.append((column, match))
         if not pairs:
             return self._filtered(one)
-        how = self.chance.choice(["union all", "union all", "union", "intersect", "except", "except all"])
-        columns = tuple(Column(self._name(), column.type) for column, _ in pairs)
+        how = self.chance.choice(
+            ["union all", "union all", "union", "intersect", "intersect all", "except", "except all"]
+        )
+        columns = tuple(self._column(column.type) for column, _ in pairs)
         named = ", ".join(f"{a.name} as {c.name}" for (a, _), c in zip(pairs, columns, strict=True))
         others = ", ".join(b.name for _, b in pairs)
         return Query(f"(select {named} from ({one.sql})) {how} (select {others} from ({other.sql}))", columns)
 
     def _aggregates(self, query: Query) -> tuple[list[str], list[Column]]:
-        parts, columns = ["count(*)"], [Column(self._name(), INT)]
+        parts, columns = ["count(*)"], [self._column(INT)]
         for column in self.chance.sample(query.columns, min(2, len(query.columns))):
-            exact = column.type in (INT, MONEY)
-            functions = ["count({})", "count(distinct {})", "min({})", "max({})"] + ["sum({})", "avg({})"] * exact
-            function = self.chance.choice(functions)
-            parts.append(function.format(column.name))
-            is_same = function in ("min({})", "max({})")
-            is_count = function.startswith("count")
-            columns.append(
-                Column(self._name(), column.type if is_same else INT if is_count else f"{function} of {column.type}")
-            )
+            forms = [
+                ("count({})", INT),
+                ("count(distinct {})", INT),
+                ("min({})", column.type),
+                ("max({})", column.type),
+            ]
+            if column.type in EXACT:
+                forms += [("sum({})", SUMS[column.type]), ("avg({})", AVERAGES[column.type])]
+                forms += [("sum(distinct {})", SUMS[column.type])]
+            if column.type == FLAG:
+                forms += [("bool_or({})", FLAG), ("count_if({})", INT)]
+            form, type_ = self.chance.choice(forms)
+            some = f" filter (where {self._condition(query)})" if self.chance.random() < 0.15 else ""
+            parts.append(form.format(column.name) + some)
+            columns.append(self._column(type_))
         return [f"{part} as {c.name}" for part, c in zip(parts, columns, strict=True)], columns
 
     def _grouped(self, query: Query) -> Query:
-        keys = self.chance.sample(query.columns, min(self.chance.randint(1, 2), len(query.columns)))
+        known = [(one.name, one.type) for one in query.columns] * 2 + self._expressions(query)
+        keys = self.chance.sample(known, min(self.chance.randint(1, 3), len(known)))
+        named = tuple(self._column(type_) for _, type_ in keys)
+        listed = ", ".join(f"{text} as {c.name}" for (text, _), c in zip(keys, named, strict=True))
+        below = Query(f"select *, {listed} from ({query.sql})", (*query.columns, *named))
         parts, columns = self._aggregates(query)
-        names = ", ".join(key.name for key in keys)
-        how = self.chance.choice([names] * 4 + [f"rollup({names})"])
+        names = ", ".join(key.name for key in named)
+        sets = ", ".join([*(f"({key.name})" for key in named), f"({names})", "()"])
+        forms = [names] * 5 + [f"rollup({names})", f"cube({names})", f"grouping sets({sets})"]
+        how = self.chance.choice(forms)
+        if how != names and self.chance.random() < 0.5:
+            parts.append(f"grouping_id() as {(number := self._column(INT)).name}")
+            columns.append(number)
         having = f" having count(*) {self.chance.choice(['> 1', '< 3'])}" if self.chance.random() < 0.3 else ""
-        sql = f"select {names}, {', '.join(parts)} from ({query.sql}) group by {how}{having}"
-        return Query(sql, (*keys, *columns))
+        shown = named if self.chance.random() < 0.8 else ()
+        listed = ", ".join([*(key.name for key in shown), *parts])
+        return Query(f"select {listed} from ({below.sql}) group by {how}{having}", (*shown, *columns))
 
     def _total(self, query: Query) -> Query:
         parts, columns = self._aggregates(query)
         return Query(f"select {', '.join(parts)} from ({query.sql})", tuple(columns))
 
     def _windowed(self, query: Query) -> Query:
-        by = self.chance.choice(query.columns).name
+        known = [one.name for one in query.columns] * 2 + [text for text, _ in self._expressions(query)]
+        by = ", ".join(self.chance.sample(known, min(len(known), self.chance.choice([1, 1, 2]))))
         every = ", ".join(f"{column.name} desc nulls last" for column in query.columns)
-        column = Column(self._name(), INT)
-        functions = [f"row_number() over (partition by {by} order by {every})"]
-        functions += [f"rank() over (partition by {by} order by {self.chance.choice(query.columns).name})"]
-        functions += [f"count(*) over (partition by {by})"]
-        if numbers := query.of(INT):
-            functions += [f"sum({self.chance.choice(numbers).name}) over (partition by {by} order by {every})"]
-        sql = f"select *, {self.chance.choice(functions)} as {column.name} from ({query.sql})"
-        if self.chance.random() < 0.4:
+        one = self.chance.choice(query.columns)
+        ordered, ranked = f"(partition by {by} order by {every}", f"(partition by {by} order by {one.name})"
+        functions = [
+            (f"row_number() over {ordered})", INT),
+            (f"row_number() over {ordered})", INT),
+            (f"rank() over {ranked}", INT),
+            (f"dense_rank() over {ranked}", INT),
+            (f"ntile(2) over {ordered})", INT),
+            (f"lag({one.name}) over {ordered})", one.type),
+            (f"lead({one.name}, 2) over {ordered})", one.type),
+            (f"first_value({one.name}) over {ordered} rows between 1 preceding and current row)", one.type),
+            (f"max({one.name}) over (partition by {by})", one.type),
+            (f"count({one.name}) over {ranked}", INT),
+            (f"count(*) over (partition by {by})", INT),
+        ]
+        for number in query.of(INT)[:1]:
+            functions += [
+                (f"sum({number.name}) over {ordered})", INT),
+                (f"sum({number.name}) over {ordered} rows between 1 preceding and 1 following)", INT),
+                (f"sum({number.name}) over (partition by {by} order by {number.name} "
+                 "range between 1 preceding and current row)", INT),
+            ]  # fmt: skip
+        function, type_ = self.chance.choice(functions)
+        column = self._column(type_)
+        sql = f"select *, {function} as {column.name} from ({query.sql})"
+        if type_ == INT and self.chance.random() < 0.4:
             return Query(f"select * from ({sql}) where {column.name} = 1", (*query.columns, column))
         return Query(sql, (*query.columns, column))
 
     def _exploded(self, query: Query) -> Query:
-        if not (numbers := query.of(INT)):
+        how = self.chance.choice(["explode", "explode_outer", "posexplode"])
+        if lists := query.of(LIST):
+            one = self.chance.choice(lists)
+            array, kept = one.name, [column for column in query.columns if column is not one] or [one]
+        elif numbers := query.of(INT):
+            array = f"filter(array({(n := self.chance.choice(numbers).name)}, {n} + 1, 7), e -> e is null or e <> 2)"
+            kept = list(query.columns)
+        else:
             return self._projected(query)
-        one, column = self.chance.choice(numbers).name, Column(self._name(), INT)
-        how = self.chance.choice(["explode", "explode_outer"])
-        array = f"filter(array({one}, {one} + 1, 7), e -> e is null or e <> 2)"
-        return Query(f"select *, {how}({array}) as {column.name} from ({query.sql})", (*query.columns, column))
+        columns = [self._column(INT) for _ in range(2 if how == "posexplode" else 1)]
+        named = ", ".join(column.name for column in columns)
+        shown = ", ".join(column.name for column in kept)
+        sql = f"select {shown}, {how}({array}) as ({named}) from ({query.sql})"
+        return Query(sql, (*kept, *columns))
 
     def _compared(self, query: Query) -> Query:
         """A subquery in the condition."""
@@ -249,14 +325,41 @@ class QueryMaker:
         if not pairs:
             return self._filtered(query)
         one, two = self.chance.choice(pairs)
+        three, four = self.chance.choice(pairs)
+        rows, condition = f"({other.sql})", self._condition(query)
         forms = [
-            f"{one.name} in (select {two.name} from ({other.sql}))",
-            f"{one.name} not in (select {two.name} from ({other.sql}))",
-            f"{one.name} >= (select max({two.name}) from ({other.sql}))",
-            f"not exists (select 1 from ({other.sql}) where {two.name} = {one.name})",
+            f"{one.name} in (select {two.name} from {rows})",
+            f"{one.name} not in (select {two.name} from {rows})",
+            f"({one.name}, {three.name}) in (select {two.name}, {four.name} from {rows})",
+            f"{one.name} not in (select {two.name} from {rows} where {four.name} = {three.name})",
+            f"({one.name} in (select {two.name} from {rows}) or {condition})",
+            f"({one.name} not in (select {two.name} from {rows}) or {condition})",
+            f"{one.name} >= (select max({two.name}) from {rows})",
+            f"exists (select 1 from {rows} where {two.name} = {one.name})",
+            f"not exists (select 1 from {rows} where {two.name} = {one.name})",
+            f"(not exists (select 1 from {rows} where {two.name} <=> {one.name}) or {condition})",
+            f"exists (select 1 from {rows} where {self._condition(other)})",
+            f"0 = (select count(*) from {rows} where {two.name} = {one.name})",
+            f"1 <= (select count({four.name}) from {rows} where {two.name} = {one.name})",
         ]
         return Query(f"select * from ({query.sql}) where {self.chance.choice(forms)}", query.columns)
 
+    def _valued(self, query: Query) -> Query:
+        """A subquery as a value."""
+        other = self._other()
+        pairs = [(a, b) for a in query.columns for b in other.columns if a.type == b.type]
+        value = self.chance.choice(other.columns)
+        correlated = f" where {(p := self.chance.choice(pairs))[1].name} = {p[0].name}" if pairs else ""
+        forms = [
+            (f"(select max({value.name}) from ({other.sql}))", value.type),
+            (f"(select count({value.name}) from ({other.sql}))", INT),
+            (f"(select min({value.name}) from ({other.sql}){correlated})", value.type),
+            (f"(select count(*) from ({other.sql}){correlated})", INT),
+        ]
+        text, type_ = self.chance.choice(forms)
+        column = self._column(type_)
+        return Query(f"select *, {text} as {column.name} from ({query.sql})", (*query.columns, column))
+
     def _first_rows(self, query: Query) -> Query:
-        number = self.chance.randint(1, 4)
-        return Query(f"select * from ({query.sql}) order by {query.names} limit {number}", query.columns)
+        limit = f"limit {self.chance.randint(1, 4)}" + (" offset 1" if self.chance.random() < 0.2 else "")
+        return Query(f"select * from ({query.sql}) order by {query.names} {limit}", query.columns)
