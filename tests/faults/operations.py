@@ -19,6 +19,7 @@ from transforms.worlds import MAP, TWO_OUTPUTS, Calls, Case, World
 from views import refresh_worlds
 
 VIEW = "select g, count(*) as n, sum(v) as s from k group by g"
+CARRIED = "select k.g, a.v from k join k a on k.v = a.v union all select g, v from k"
 START = datetime(2026, 3, 1, tzinfo=UTC)
 MONTH = 31 * 86_400.0
 
@@ -226,6 +227,10 @@ def view(place: Place) -> None:
     place.lake.view("v", sql=VIEW)
 
 
+def view_carried(place: Place) -> None:
+    assert place.lake.view("v", sql=CARRIED).refresh_kind == "changes"
+
+
 def refresh(place: Place) -> None:
     place.lake.view("v").refresh()
 
@@ -313,4 +318,5 @@ OPERATIONS = [
     Operation("refresh", (viewed, refresh_answered, sold), refresh_answered),
     Operation("declare", (keyed,), view, spark=True),
     Operation("refresh by Spark", (keyed, view, refresh, more), refresh, spark=True),
+    Operation("refresh by changes", (keyed, view_carried, refresh, more), refresh, spark=True),
 ]
