@@ -193,7 +193,7 @@ def test_what_is_found_is_what_was_stored(stored):
 
 # finished files
 
-SEGMENT = ColumnSegment(start=100, end=110, digest="d", size=9, tail=5, tail_checksum=1).to_json()
+SEGMENT = ColumnSegment(start=100, end=110, digest="d" * 64, size=9, tail=5, tail_checksum=1).to_json()
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 DETAILS = [["A", "B", "C"], ["m"] * 3, ["t"] * 3, [2, 1, 1], [NOW] * 3]
 SKIPPED = pa.table([[107, 103, 105], *DETAILS], schema=row_errors.SCHEMA)
