@@ -248,13 +248,13 @@ def views() -> Sheet:
     sheet.words(
         24,
         280,
-        "This query has groups. Without groups, the records themselves are used; for a join, the join keys.",
+        "This query has groups. Other operators have other rules: rows alone, join keys, partitions of windows.",
         "faint",
     )
     sheet.words(
         24,
         299,
-        "A query that cannot be divided like this is evaluated as a whole, and the plan shows the reason.",
+        "A query with an operator that has no rule is evaluated as a whole, and the plan shows the reason.",
         "faint",
     )
     return sheet

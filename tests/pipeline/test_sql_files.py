@@ -136,7 +136,7 @@ def test_a_folder_of_files_runs_and_a_query_that_cannot_be_maintained_is_refused
     with pytest.raises(fm.RunFailed) as caught:
         load(folder).run(lake)
     failed = caught.value.report["some"]
-    assert "views/some.sql: view 'some': the query cannot be maintained in parts: Sample: it has TABLESAMPLE" in str(
+    assert "views/some.sql: view 'some': the query cannot be maintained in parts: it has TABLESAMPLE (Sample)" in str(
         failed.why
     )
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 import floodmark as fm
 from floodmark.dataset import Dataset
+from floodmark.ledger.types import spark_schema
 from views.view_worlds import Row
 
 APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = range(4)
@@ -47,7 +48,8 @@ class Scratch:
         """What a query gives over some tables, and over those that are there already."""
         for name, table in tables.items():
             one_piece = table.combine_chunks()  # Spark takes an empty piece for the end
-            self._spark.createDataFrame(one_piece).createOrReplaceTempView(name)
+            rows, schema = (one_piece, None) if table.num_rows else ([], spark_schema(table.schema))  # or refuses it
+            self._spark.createDataFrame(rows, schema).createOrReplaceTempView(name)
         found: list[Row] = self._spark.sql(sql).toArrow().to_pylist()
         return found
 

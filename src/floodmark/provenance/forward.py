@@ -34,6 +34,7 @@ from floodmark.provenance.why import (
     resolve_offset,
 )
 from floodmark.rows import row_hash
+from floodmark.rows.classify import APPEND, CORRECT_TO
 from floodmark.rows.key_entries import NO_ROW
 from floodmark.rows.lookup import history_filter
 from floodmark.storage.arrays import I64
@@ -123,8 +124,23 @@ class _ForwardTracer:
             origin = self.looking.origin(output, transaction)
             mine = [link for link in origin.links if link.dataset_id == given.id and link.by == by]
             if any(offset <= link.position < until for link in mine):
-                yield _DerivedRows(output, transaction, origin, left[:count])
+                rows = left[:count]
+                if origin.is_traced:
+                    rows = rows[self._are_traced_to(output, rows, origin, given, offset)]
+                if len(rows):
+                    yield _DerivedRows(output, transaction, origin, rows)
             left = left[count:]
+
+    def _are_traced_to(
+        self, output: OpenedDataset, rows: I64, origin: Origin, given: OpenedDataset, offset: int
+    ) -> list[bool]:
+        """Whether records of a view were made from this one. One that cannot be traced matches by its columns."""
+        traced = self.looking.views.offsets_of_all(output, rows, origin)
+        ops = output.records(rows).column(output.layout.vocab.op).to_pylist()
+        return [
+            offset in one[given.id] if one else one is None or op in (APPEND, CORRECT_TO)
+            for one, op in zip(traced, ops, strict=True)
+        ]
 
     def wholes(self, given: OpenedDataset, offset: int) -> tuple[WholeDataset, ...]:
         """The datasets that are made from all rows of this dataset."""

@@ -77,6 +77,11 @@ class Origin:
     primary: str | None = None  # the id of the step's first output, if this is not the first
     code: str = ""  # the source text of the function on the chain, empty if it was not available
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether columns do not tell which rows of its inputs a row came from: a view with joins, for example."""
+        return self.kind == "view" and self.way in ("join", "changes")
+
 
 def origin_of(output: OpenedDataset, transaction: Transaction) -> Origin:
     """The origin of a transaction that a step or a view made; without inputs for a write of a user."""

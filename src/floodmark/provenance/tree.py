@@ -40,7 +40,7 @@ class Maker:
     name: str | None = None
     version: str | None = None
     way: str = ""
-    """For a step: map, keyed or cross. For a view: rows, groups, join or whole."""
+    """For a step: map, keyed or cross. For a view: rows, groups, join, changes or whole."""
     run: str | None = None
     source: str | None = None
     """For a write: the name of its source."""
@@ -65,7 +65,8 @@ class ComputedValue:
 class InputRows:
     """The rows of one input that a record was made of, as of the input's record `position`.
 
-    `by` has the columns and values that these rows match; None means that all rows of the input match. `rows` counts
+    `by` has the columns and values that these rows match. None means that all rows of the input match; it is empty if
+    the rows were found by running the query of a view again, over the rows that it read then. `rows` counts
     them all; `records` are the first ones. If the record retracts a row, `gone` has the input rows that were retracted
     since that row was made.
     """
@@ -293,7 +294,7 @@ def _input(given: InputRows) -> TextNode:
         text = f"all {_rows(given.rows)} of {given.dataset}" if given.rows else f"all rows of {given.dataset}"
     else:
         count = "rows" if given.missing is not None and not given.rows else _rows(given.rows)
-        text = f"{count} of {given.dataset} with {_pairs(given.by)}"
+        text = f"{count} of {given.dataset}{f' with {_pairs(given.by)}' if given.by else ''}"
     text += f", as of record {given.position}" if given.position >= 0 else ", which had no records"
     more = [] if given.missing is None else [f"not all is known: {given.missing}"]
     below = [build_why_tree(one) for one in given.records]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from floodmark.derive.inputs import LakeLike
 from floodmark.derive.positions import NO_POSITION
 from floodmark.errors import RecordsPurged, UnknownRecord
 from floodmark.ledger.block_attributes import carried_before, restored_files
+from floodmark.ledger.selection import NO_OFFSETS
 from floodmark.ledger.strategy import strategy_of
 from floodmark.provenance.origin import (
     InputLink,
     Origin,
+    explain_missing,
     find_matching_rows,
     find_retractions,
     origin_of,
@@ -36,6 +39,7 @@ from floodmark.provenance.tree import (
     Record,
     TransactionBlock,
 )
+from floodmark.provenance.why_views import ViewTracer, find_ended
 from floodmark.rows import key_index_loader, row_hash
 from floodmark.rows.lookup import filter_by_keys, history_filter, located_rows, parse_keys
 from floodmark.sources.file_log import SOURCE, Content
@@ -63,6 +67,11 @@ class ProvenanceTracer:
     rows: int = MAX_ROWS
     _known: dict[tuple[str, int], Provenance] = field(default_factory=dict, repr=False)
     _origins: dict[tuple[str, int], Origin] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def views(self) -> ViewTracer:
+        """Finds the rows of inputs by running the queries of views again."""
+        return ViewTracer(self.datasets)
 
     def at(self, given: OpenedDataset, offset: int) -> Provenance:
         """The provenance of the record at an offset."""
@@ -111,12 +120,17 @@ class ProvenanceTracer:
         self, output: OpenedDataset, record: Record, origin: Origin, link: InputLink, ends: int | None
     ) -> InputRows:
         given = self.datasets.of_id(link.dataset_id, link.alias)
+        traced = self.views.offsets(output, record.offset, origin) if given is not None and origin.is_traced else None
+        if given is not None and (traced or (traced is not None and ends is not None)):
+            return self._traced_input(output, given, link, traced.get(link.dataset_id, NO_OFFSETS), ends)
         values = self._values(output, record, origin, link)
         by = None if link.by is None else {column: _one_or_all(values.column(name)) for name, column in link.by}
         if given is None:
             gone = f"dataset {link.alias or link.dataset_id} was dropped: its rows can no longer be read"
             return InputRows(link.alias, link.dataset_id, link.position, by, 0, missing=gone)
         found = find_matching_rows(given, link, values)
+        if traced is not None and found.missing is None:
+            found = replace(found, missing="its query over these rows does not give this row again")
         if given.id == output.id:  # a step that reads what it writes: each result has the one before it
             shown = tuple(self._untraced(given, one) for one in read_records(given, found.offsets[: self.rows]))
             return InputRows(given.name, given.id, link.position, by, found.rows, shown, (), found.missing)
@@ -127,6 +141,20 @@ class ProvenanceTracer:
             retracted = find_retractions(given, link, values, max(before, given.snapshot.purged_before - 1))
             gone_rows = self.at_all(given, retracted[: self.rows])
         return InputRows(given.name, given.id, link.position, by, found.rows, shown, gone_rows, found.missing)
+
+    def _traced_input(
+        self, output: OpenedDataset, given: OpenedDataset, link: InputLink, offsets: I64, ends: int | None
+    ) -> InputRows:
+        """The rows of an input that a record of a view came from, found by running its query again."""
+        gone: tuple[Provenance, ...] = ()
+        if ends is not None:
+            origin = self.origin(output, output.transaction_at(ends))
+            before = self.views.offsets(output, ends, origin) if origin.is_traced else None
+            ended = find_ended(given, link, (before or {}).get(link.dataset_id, NO_OFFSETS))
+            gone = self.at_all(given, ended[: self.rows])
+        shown = self.at_all(given, offsets[: self.rows])
+        missing = explain_missing(given, link)
+        return InputRows(given.name, given.id, link.position, {}, len(offsets), shown, gone, missing)
 
     def _values(self, output: OpenedDataset, record: Record, origin: Origin, link: InputLink) -> pa.Table:
         """The values that rows of an input match: of the record, or of the rows that it is looked up through."""

@@ -415,8 +415,8 @@ class _Analyser:
         rules = maintained.rule
         if analysis.kind == "groups":
             return replace(analysis, rules=rules) if rules.reason is None and keeps_totals(query.tree) else analysis
-        if rules.reason is not None:
-            return replace(analysis, why=rules.reason, rules=rules)
+        if rules.whole_text is not None:
+            return replace(analysis, why=rules.whole_text, rules=rules)
         key = self._natural_key(analysis, maintained.facts)
         if key is None:
             return replace(analysis, kind="changes", why=None, t=(ROW_COLUMN,), rules=rules)

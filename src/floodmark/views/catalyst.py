@@ -245,6 +245,18 @@ class Catalyst:
         semi = self._join_type.apply("leftsemi")
         return self._plans.Join(left, right, semi, self._option.apply(condition), self._no_hint)
 
+    def inner_join(self, left: Any, right: Any, condition: Any) -> Any:
+        """Each row of the left side with each partner; `condition` is that of another join, or none."""
+        return self._plans.Join(left, right, self._join_type.apply("inner"), condition, self._no_hint)
+
+    def aggregate(self, by: Iterable[Any], columns: Iterable[Any], plan: Any) -> Any:
+        return self._plans.Aggregate(self.seq(by), self.seq(columns), plan, self._nothing)
+
+    def collect_over(self, column: Any, window: Any) -> Any:
+        """The values of a column in a window's frame."""
+        collected = self._expressions.aggregate.CollectList(column).toAggregateExpression()
+        return self._expressions.WindowExpression(collected, window)
+
     def same(self, one: Any, other: Any) -> Any:
         """Whether two expressions are equal; null equals null."""
         return self._expressions.EqualNullSafe(one, other)

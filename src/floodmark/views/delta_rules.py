@@ -54,11 +54,11 @@ class OperatorRule:
 
     @property
     def whole_text(self) -> str | None:
-        """The first operator that has no rule, with its reason; None if the query can be maintained in parts."""
+        """Why the query cannot be maintained in parts, with the operator; None if it can."""
         for child in self.children:
             if (text := child.whole_text) is not None:
                 return text
-        return None if self.why is None else f"{self.title}: {self.why}"
+        return None if self.why is None else f"{self.why} ({self.title})"
 
     @property
     def title(self) -> str:

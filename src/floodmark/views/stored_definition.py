@@ -123,11 +123,10 @@ def check_refresh_policy(view: StoredView) -> None:
     analysis = view.analysis
     if view.definition.refresh != "incremental" or analysis.kind != "whole":
         return
-    reason = analysis.why if analysis.rules is None else analysis.rules.whole_text or analysis.why
     raise BadView(
-        f"the query cannot be maintained in parts: {reason}",
+        f"the query cannot be maintained in parts: {analysis.why}",
         hint='change the query, or leave out refresh="incremental": each refresh then computes everything',
-        reason=reason,
+        reason=analysis.why,
     )
 
 
