@@ -16,7 +16,7 @@ from floodmark.views.delta_cache import plan_of
 from floodmark.views.table_changes import WholeInstead
 
 WHOLE = {
-    "select id, rand() r from t": "it uses rand, whose value differs in each run",
+    "select id, rand() r from t": r"it uses rand\(\), whose value differs in each run",
     "select id from t where d < current_date()": "whose value differs in each run",
     "select id from t where d < date'now'": "it uses a time such as 'now' or 'today'",
     "select id, ntile(2) over (order by n) p from t": r"it has a window without PARTITION BY.*\(Window",
