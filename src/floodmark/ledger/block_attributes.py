@@ -128,7 +128,7 @@ def _time(value: object) -> str | None:
 def event_time_bounds(event: DataEvent) -> tuple[int | None, int | None]:
     """The event-time bounds that the writer noted, in nanoseconds; (None, None) for blocks of other tools."""
     bounds = _note(event, SLICE_KEY).get("event_time")
-    if isinstance(bounds, list) and len(bounds) == 2 and all(type(b) is int and abs(b) < _END for b in bounds):
+    if isinstance(bounds, list) and len(bounds) == 2 and all(type(b) is int and abs(b) < 1000 * _END for b in bounds):
         return bounds[0], bounds[1]
     return None, None
 
