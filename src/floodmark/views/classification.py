@@ -16,7 +16,16 @@ from floodmark.storage.parquet import Vocabulary
 from floodmark.views.analysis import RESERVED_PREFIX, InputSchema, RefreshKind
 from floodmark.views.definition import UdfColumn
 from floodmark.views.operator_rules import QueryTables, read_flow
-from floodmark.views.query_plan import Flow, NotIncremental, PlanNode, Trace, UnreadablePlan, is_comparable, operators
+from floodmark.views.query_plan import (
+    Flow,
+    NotIncremental,
+    PlanNode,
+    Trace,
+    UnreadablePlan,
+    function_name,
+    is_comparable,
+    operators,
+)
 
 
 @dataclass(frozen=True)
@@ -187,7 +196,7 @@ def check_resolved(plan: PlanNode, known: Collection[str]) -> None:
             raise _other_table(f"a {node.name}")
         if node.name in _SESSION_VALUES:
             raise BadView(
-                f"the query uses {_function(node.name)}, a value of the session that runs it",
+                f"the query uses {function_name(node.name)}, a value of the session that runs it",
                 hint="use the columns of its datasets",
             )
 
@@ -237,7 +246,7 @@ def find_nondeterminism(plan: PlanNode) -> str | None:
     """A part of a query whose value may differ in the next run even if no input changed; None if there is none."""
     for node in plan.all():
         if _NONDETERMINISTIC.fullmatch(node.name):
-            return f"it uses {_function(node.name)}, whose value differs in each run"
+            return f"it uses {function_name(node.name)}, whose value differs in each run"
         is_cast = node.name == "Cast" and node["dataType"] in _TIMES
         if (is_cast or _READS_A_TIME.fullmatch(node.name)) and node.children and _may_mean_now(node.children[0]):
             return "it uses a time such as 'now' or 'today'"
@@ -249,10 +258,6 @@ def _may_mean_now(text: PlanNode) -> bool:
     if text.name == "Literal":
         return _CURRENT_TIMES.match(str(text["value"])) is not None
     return not any(part.name in ("AttributeReference", "LambdaVariable", "NamedLambdaVariable") for part in text.all())
-
-
-def _function(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() + "()"
 
 
 _ORDER_DEPENDENT = ("First", "Last", "CollectList", "CollectSet", "AnyValue", "Mode", "ListAgg", "MaxBy", "MinBy")

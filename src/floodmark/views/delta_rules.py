@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from floodmark.views.query_plan import MAX_KEYS, PlanNode, UnreadablePlan, is_comparable, operators
+from floodmark.views.query_plan import MAX_KEYS, PlanNode, UnreadablePlan, function_name, is_comparable, operators
 
 TABLE = "floodmark.table"
 """The field of a leaf of a plan that names its dataset, and the metadata of its columns in Spark."""
@@ -453,7 +453,7 @@ def _group_reason(by: tuple[PlanNode, ...], items: tuple[PlanNode, ...], below: 
         for call in aggregate_calls(item):
             function = call.children[0]
             if function.name not in EXACT_AGGREGATES and not _is_only_value(call):
-                return f"the result of {function.name.lower()}() may depend on the order of the rows"
+                return f"the result of {function_name(function.name)} may depend on the order of the rows"
     if any(map(_has_collation, (*by, *items))):
         return _COLLATED
     if any(map(_is_nested, by)):
@@ -537,9 +537,9 @@ def _window_reason(item: PlanNode) -> str | None:
             bare = function.children[0] if function.name == "AggregateExpression" else function
             known = EXACT_AGGREGATES | ORDERED_FUNCTIONS | _RANKS
             if bare.name not in known:
-                return f"the result of {bare.name.lower()}() may depend on the order of the rows"
+                return f"the result of {function_name(bare.name)} may depend on the order of the rows"
             if bare.name in ORDERED_FUNCTIONS and not has_row_frame(part):
-                return f"the result of {bare.name.lower()}() over a range depends on the order of equal rows"
+                return f"the result of {function_name(bare.name)} over a range depends on the order of equal rows"
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,6 +87,11 @@ def operators(plan: PlanNode) -> Iterator[PlanNode]:
     yield plan
     for child in plan.children:
         yield from operators(child)
+
+
+def function_name(node: str) -> str:
+    """The name of a function in SQL, from the name of its node: CollectSet is collect_set()."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node).lower() + "()"
 
 
 def _tree(items: list[Any]) -> PlanNode:
