@@ -49,7 +49,8 @@ from floodmark.views.classification import (
     udf_field,
 )
 from floodmark.views.definition import UdfColumn, ViewDefinition
-from floodmark.views.delta_rules import Facts, find_rules, keeps_totals, key_of
+from floodmark.views.delta_rules import Facts, find_rules, key_of
+from floodmark.views.operator_columns import keeps_totals
 from floodmark.views.query_plan import UnreadablePlan, named_columns, used_columns
 from floodmark.views.sources import input_schema_of
 from floodmark.views.spark_sql import inject_columns, isolated_session, meaning_settings

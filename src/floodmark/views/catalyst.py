@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from floodmark.ledger.spark_query import convert_query_errors, parse_select
 from floodmark.ledger.types import spark_schema
 from floodmark.views.classification import check_resolved
-from floodmark.views.delta_rules import DROPPED, KEPT, TABLE, TYPES, UNORDERED
+from floodmark.views.operator_columns import DROPPED, KEPT, TABLE, TYPES, UNORDERED
 from floodmark.views.query_plan import PlanNode, parse_plan
 from floodmark.views.spark_sql import register_table, resolved_query
 

@@ -11,11 +11,12 @@ import pyarrow as pa
 from floodmark.derive.positions import NO_POSITION
 from floodmark.views.analysis import Analysis
 from floodmark.views.catalyst import Catalyst, OptimizedQuery, optimize
-from floodmark.views.delta_plan import BuiltPlan, build_delta_plan
+from floodmark.views.delta_plan import build_delta_plan
 from floodmark.views.delta_rules import find_rules
 from floodmark.views.delta_run import DeltaRun, TooManyGroups
 from floodmark.views.evaluator import IsolatedSession
 from floodmark.views.operator_state import StateLost
+from floodmark.views.plan_terms import BuiltPlan
 from floodmark.views.sources import ViewInputSnapshot
 from floodmark.views.table_changes import WholeInstead
 

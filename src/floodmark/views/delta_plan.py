@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from floodmark.views.catalyst import Catalyst, OptimizedQuery, items
-from floodmark.views.delta_rules import (
+from floodmark.views.delta_rules import PASSED_OPERATORS
+from floodmark.views.operator_columns import (
     KEPT,
-    PASSED_OPERATORS,
     Equality,
     conjuncts,
     equality,
@@ -31,137 +31,28 @@ from floodmark.views.delta_rules import (
     totals_of,
 )
 from floodmark.views.operator_state import COLUMN, KEY
+from floodmark.views.plan_terms import (
+    DeltaPlan,
+    Limit,
+    OperatorState,
+    Read,
+    Rows,
+    Stage,
+    StateStage,
+    Term,
+    Values,
+    Version,
+    find_best_limit,
+    join_sources,
+    key_column,
+    key_limits,
+    limits_within,
+    passed_columns,
+    rename_limits,
+    rename_sources,
+)
 from floodmark.views.query_plan import PlanNode
 from floodmark.views.state_plan import GroupPlan, OrderPlan, StatePlan, state_name
-
-Version = Literal["now", "before"]
-
-
-@dataclass(frozen=True)
-class Read:
-    """Rows that a plan reads under a name: of a table, of the state of an operator, or the keys of a stage.
-
-    With `among`, only the rows whose `columns` have values that occur in columns of another read are needed.
-    """
-
-    name: str
-    kind: Literal["now", "before", "changes", "keys"]
-    table: str | None = None
-    columns: tuple[str, ...] = ()
-    among: Values | None = None
-    state: str | None = None  # the rows of a state, not of a table
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it is about as small as the changes."""
-        return self.kind in ("changes", "keys") or self.among is not None
-
-
-@dataclass(frozen=True)
-class Values:
-    """The values of some columns of a read."""
-
-    read: Read
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Limit:
-    """Only the rows whose columns `ids` have these values are needed."""
-
-    ids: tuple[int, ...]
-    values: Values
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A plan of rows, the reads that it needs in this order, and where the values of its columns come from."""
-
-    plan: Any
-    reads: tuple[Read, ...]
-    sources: Mapping[int, Values] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Term(Rows):
-    """A plan of changes, with a weight column; it has no rows if its seed has none."""
-
-    seed: Read = field(kw_only=True)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Keys whose rows, groups or partitions changed: the distinct rows of some terms.
-
-    They are the keys of the operator with this number, counted from the top of the query.
-    """
-
-    keys: Read
-    terms: tuple[Term, ...]
-    operator: int
-
-    @property
-    def changed(self) -> tuple[Read, ...]:
-        """The reads of what it finds."""
-        return (self.keys,)
-
-
-@dataclass(frozen=True)
-class OperatorState:
-    """An operator that keeps a state, and the reads of those of its rows that a refresh changed."""
-
-    name: str
-    operator: int
-    plan: StatePlan
-    whole: Rows  # computes its content
-    added: Read
-    removed: Read
-
-
-@dataclass(frozen=True)
-class StateStage:
-    """The changes of the input of an operator that keeps a state."""
-
-    state: OperatorState
-    terms: tuple[Term, ...]
-
-    @property
-    def operator(self) -> int:
-        return self.state.operator
-
-    @property
-    def changed(self) -> tuple[Read, ...]:
-        """The reads of what it finds."""
-        return (self.state.added, self.state.removed)
-
-
-@dataclass(frozen=True)
-class DeltaPlan:
-    """The stages of a query's changes, in order, the terms of the changes, and the whole query.
-
-    The states are in an order in which each is computed from those before it.
-    """
-
-    stages: tuple[Stage | StateStage, ...]
-    changes: tuple[Term, ...]
-    states: tuple[OperatorState, ...]
-    whole: Rows
-    tables: tuple[str, ...]  # every occurrence of a table
-    columns: Mapping[str, tuple[str, ...]]  # by table, the columns that the plans read
-
-    @property
-    def reads(self) -> tuple[Read, ...]:
-        """All that the stages and the terms of the changes read, each once."""
-        terms = [*(term for stage in self.stages for term in stage.terms), *self.changes]
-        return tuple(dict.fromkeys(read for term in terms for read in term.reads))
-
-
-@dataclass(frozen=True)
-class BuiltPlan:
-    """The plans of a definition, with what combines them."""
-
-    catalyst: Catalyst
-    plan: DeltaPlan
 
 
 def build_delta_plan(catalyst: Catalyst, query: OptimizedQuery, can_keep: Callable[[str], bool]) -> DeltaPlan:
@@ -308,7 +199,7 @@ class _Builder:
             case "Aggregate":
                 return self._grouped_rows(op, self._rows(op.only, version, self._group_limits(op, limits)))
             case "Window":
-                return self._window_rows(op, self._rows(op.only, version, _within(limits, _partition(op))))
+                return self._window_rows(op, self._rows(op.only, version, limits_within(limits, _partition(op))))
             case "Union":
                 return self._union_rows(op, version, limits)
             case "Expand":
@@ -316,7 +207,7 @@ class _Builder:
             case name if name in PASSED_OPERATORS:
                 return self._rows(op.only, version, limits)
             case _ if op.children:
-                below = self._rows(op.only, version, _within(limits, op.only.output))
+                below = self._rows(op.only, version, limits_within(limits, op.only.output))
                 return replace(below, plan=self._over(op, below.plan))
             case _:
                 return self._leaf_rows(op, version, limits)
@@ -350,7 +241,7 @@ class _Builder:
     def _state_rows(self, op: _Operator, state: OperatorState, version: Version, limits: Sequence[Limit]) -> Rows:
         if self._is_carrying:
             self._stage_state(op, state)
-        limit = _best_limit(limits, self._state_columns(op, state))
+        limit = find_best_limit(limits, self._state_columns(op, state))
         return self._rows_of_state(op, state, self._read(version, None, *limit, state.name))
 
     def _rows_of_state(self, op: _Operator, state: OperatorState, read: Read) -> Rows:
@@ -361,7 +252,7 @@ class _Builder:
     def _state_columns(self, op: _Operator, state: OperatorState) -> dict[int, str]:
         """The columns of an operator that its state has, by id."""
         if isinstance(state.plan, GroupPlan):
-            passed = _passed_columns(op.node.expressions("aggregateExpressions"))
+            passed = passed_columns(op.node.expressions("aggregateExpressions"))
             names = {one: f"{KEY}{n}" for n, one in enumerate(state.plan.by)}
             return {above: names[one] for above, one in passed.items() if one in names}
         limit = limit_of(op.node)
@@ -370,7 +261,7 @@ class _Builder:
         used = [one for one in below.output if one not in self._unused]
         names = {one: f"{COLUMN}{n}" for n, one in enumerate(used)}
         for projection in limit.projections:
-            passed = _passed_columns(projection.expressions("projectList"))
+            passed = passed_columns(projection.expressions("projectList"))
             names = {above: names[one] for above, one in passed.items() if one in names}
         return names
 
@@ -395,7 +286,7 @@ class _Builder:
         columns = {
             one: str(column["name"]) for one, column in table_columns(op.node).items() if is_restrictable(column)
         }
-        return self._table_rows(op, self._read(version, table, *_best_limit(limits, columns)))
+        return self._table_rows(op, self._read(version, table, *find_best_limit(limits, columns)))
 
     def _table_rows(self, op: _Operator, read: Read) -> Rows:
         sources = {}
@@ -425,18 +316,18 @@ class _Builder:
         return known
 
     def _projected_rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
-        passed = _passed_columns(op.node.expressions("projectList"))
-        below = self._rows(op.only, version, _renamed(limits, passed))
-        return Rows(self._over(op, below.plan), below.reads, _sources(below.sources, passed))
+        passed = passed_columns(op.node.expressions("projectList"))
+        below = self._rows(op.only, version, rename_limits(limits, passed))
+        return Rows(self._over(op, below.plan), below.reads, rename_sources(below.sources, passed))
 
     def _group_limits(self, op: _Operator, limits: Sequence[Limit]) -> list[Limit]:
         by = {plain_column(item) for item in op.node.expressions("groupingExpressions")}
-        passed = _passed_columns(op.node.expressions("aggregateExpressions"))
-        return _renamed(limits, {above: below for above, below in passed.items() if below in by})
+        passed = passed_columns(op.node.expressions("aggregateExpressions"))
+        return rename_limits(limits, {above: below for above, below in passed.items() if below in by})
 
     def _grouped_rows(self, op: _Operator, below: Rows) -> Rows:
-        passed = _passed_columns(op.node.expressions("aggregateExpressions"))
-        return Rows(self._over(op, below.plan), below.reads, _sources(below.sources, passed))
+        passed = passed_columns(op.node.expressions("aggregateExpressions"))
+        return Rows(self._over(op, below.plan), below.reads, rename_sources(below.sources, passed))
 
     def _window_rows(self, op: _Operator, below: Rows) -> Rows:
         """The window functions, with an order in which no two different rows are equal.
@@ -459,19 +350,19 @@ class _Builder:
         return replace(below, plan=catalyst.project(self._columns_of(op), plan) if by_row and by_range else plan)
 
     def _union_rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
-        parts = [self._rows(child, version, _renamed(limits, _positions(op, child))) for child in op.children]
+        parts = [self._rows(child, version, rename_limits(limits, _positions(op, child))) for child in op.children]
         reads = tuple(read for part in parts for read in part.reads)
         return Rows(self._over(op, *(part.plan for part in parts)), reads)
 
     def _expanded_rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
         passed = {one: one for one in _unchanged_by_expand(op)}
-        below = self._rows(op.only, version, _renamed(limits, passed))
-        return Rows(self._over(op, below.plan), below.reads, _sources(below.sources, passed))
+        below = self._rows(op.only, version, rename_limits(limits, passed))
+        return Rows(self._over(op, below.plan), below.reads, rename_sources(below.sources, passed))
 
     def _joined_rows(self, op: _Operator, version: Version, limits: Sequence[Limit]) -> Rows:
         left, right = op.children
         how = join_kind(op.node)
-        of_left, of_right = _within(limits, left.output), _within(limits, right.output)
+        of_left, of_right = limits_within(limits, left.output), limits_within(limits, right.output)
         if how == "FullOuter":
             of_left, of_right = [], []
         right_first = how == "RightOuter" or (how in ("Inner", "Cross") and not of_left and bool(of_right))
@@ -484,7 +375,7 @@ class _Builder:
             more = [] if how == "FullOuter" else self._join_limits(op, first.sources, from_left=True)
             second = self._rows(right, version, [*(of_right if how in ("Inner", "Cross") else ()), *more])
         reads = (*second.reads, *first.reads) if right_first else (*first.reads, *second.reads)
-        return Rows(self._over(op, first.plan, second.plan), reads, _join_sources(how, first, second))
+        return Rows(self._over(op, first.plan, second.plan), reads, join_sources(how, first, second))
 
     def _join_limits(self, op: _Operator, sources: Mapping[int, Values], *, from_left: bool) -> list[Limit]:
         """Limits for one side of a join by the columns that are equal to columns of the other side."""
@@ -562,7 +453,7 @@ class _Builder:
     def _projected(self, op: _Operator, term: Term) -> Term:
         plan = self._catalyst.project([*items(op.plan.projectList()), self._catalyst.weight], term.plan)
         return replace(
-            term, plan=plan, sources=_sources(term.sources, _passed_columns(op.node.expressions("projectList")))
+            term, plan=plan, sources=rename_sources(term.sources, passed_columns(op.node.expressions("projectList")))
         )
 
     def _renamed_part(self, op: _Operator, child: _Operator, term: Term) -> Term:
@@ -574,7 +465,7 @@ class _Builder:
             catalyst.alias(child.column(own), op.column(one).name(), op.column(one).exprId())
             for one, own in zip(op.output, child.output, strict=True)
         ]
-        sources = _sources(term.sources, _positions(op, child))
+        sources = rename_sources(term.sources, _positions(op, child))
         return replace(term, plan=catalyst.project([*named, catalyst.weight], term.plan), sources=sources)
 
     def _expanded(self, op: _Operator, term: Term) -> Term:
@@ -582,7 +473,7 @@ class _Builder:
         projections = [one.appended(weight) for one in items(op.plan.projections())]
         plan = self._catalyst.expand(projections, op.plan.output().appended(weight), term.plan)
         passed = {one: one for one in _unchanged_by_expand(op)}
-        return replace(term, plan=plan, sources=_sources(term.sources, passed))
+        return replace(term, plan=plan, sources=rename_sources(term.sources, passed))
 
     def _join_changes(self, op: _Operator) -> list[Term]:
         left, right = op.children
@@ -602,7 +493,7 @@ class _Builder:
         limits = self._join_limits(op, term.sources, from_left=from_left)
         other = self._rows(op.children[1 if from_left else 0], version, limits)
         first, second = (term, other) if from_left else (other, term)
-        sources = _join_sources(join_kind(op.node), first, second)
+        sources = join_sources(join_kind(op.node), first, second)
         return Term(self._over(op, first.plan, second.plan), (*term.reads, *other.reads), sources, seed=term.seed)
 
     def _partner_changes(self, op: _Operator, kept: _Operator, other: _Operator, *, is_left: bool) -> list[Term]:
@@ -618,11 +509,11 @@ class _Builder:
         rows = self._restricted(kept, "before", keys, mine, my_ids)
         found = []
         for version, weight in _AFTER_BEFORE:
-            limits = [*_key_limits(keys, their_ids), *self._join_limits(op, rows.sources, from_left=is_left)]
+            limits = [*key_limits(keys, their_ids), *self._join_limits(op, rows.sources, from_left=is_left)]
             partners = self._rows(other, version, limits)
             first, second = (rows.plan, partners.plan) if is_left else (partners.plan, rows.plan)
             reads = (*rows.reads, *partners.reads)
-            sources = _sources(rows.sources, {one: one for one in kept.output})
+            sources = rename_sources(rows.sources, {one: one for one in kept.output})
             found.append(self._weighed(op, Rows(self._over(op, first, second), reads, sources), weight, keys))
         return found
 
@@ -658,7 +549,7 @@ class _Builder:
         self, op: _Operator, version: Version, keys: Read, by: Sequence[Any], ids: Sequence[int | None]
     ) -> Rows:
         """The rows whose expressions `by` have values among the keys; `ids` are their columns if they are plain."""
-        rows = self._rows(op, version, _key_limits(keys, ids))
+        rows = self._rows(op, version, key_limits(keys, ids))
         if not by:
             return replace(rows, reads=(keys, *rows.reads))
         catalyst = self._catalyst
@@ -695,72 +586,7 @@ def _kept_input(op: _Operator) -> _Operator:
     return below
 
 
-def key_column(number: int) -> str:
-    """The name of a column of keys."""
-    return f"floodmark_k{number}"
-
-
 _AFTER_BEFORE: tuple[tuple[Version, int], ...] = (("now", 1), ("before", -1))
-
-
-def _best_limit(limits: Iterable[Limit], columns: Mapping[int, str]) -> tuple[tuple[str, ...], Values | None]:
-    """The limit that leaves the fewest rows: the one with the most of these columns, by which rows can be found."""
-    best: tuple[tuple[str, ...], Values | None] = ((), None)
-    for limit in limits:
-        pairs = [
-            (columns[one], name) for one, name in zip(limit.ids, limit.values.columns, strict=True) if one in columns
-        ]
-        if len(pairs) > len(best[0]) and len({own for own, _ in pairs}) == len(pairs):
-            own, names = zip(*pairs, strict=True)
-            best = (tuple(own), Values(limit.values.read, tuple(names)))
-    return best
-
-
-def _within(limits: Sequence[Limit], ids: Iterable[int]) -> list[Limit]:
-    known = frozenset(ids)
-    return _renamed(limits, {one: one for one in known})
-
-
-def _renamed(limits: Sequence[Limit], below: Mapping[int, int]) -> list[Limit]:
-    """The limits under the ids of an operator's input, without columns that it does not have."""
-    found = []
-    for limit in limits:
-        kept = [(below[one], name) for one, name in zip(limit.ids, limit.values.columns, strict=True) if one in below]
-        if kept:
-            ids, names = zip(*kept, strict=True)
-            found.append(Limit(tuple(ids), Values(limit.values.read, tuple(names))))
-    return found
-
-
-def _key_limits(keys: Read, ids: Sequence[int | None]) -> list[Limit]:
-    known = [(one, key_column(n)) for n, one in enumerate(ids) if one is not None]
-    if not known:
-        return []
-    plain, names = zip(*known, strict=True)
-    return [Limit(tuple(plain), Values(keys, tuple(names)))]
-
-
-def _sources(sources: Mapping[int, Values], below: Mapping[int, int]) -> dict[int, Values]:
-    """The sources under the ids of an operator; `below` has the id of its input for each."""
-    return {above: sources[own] for above, own in below.items() if own in sources}
-
-
-def _join_sources(how: str, left: Rows, right: Rows) -> dict[int, Values]:
-    """Where the values of a join's columns come from. A side that may be filled with nulls is left out."""
-    match how:
-        case "Inner" | "Cross":
-            return {**left.sources, **right.sources}
-        case "RightOuter":
-            return dict(right.sources)
-        case "FullOuter":
-            return {}
-        case _:
-            return dict(left.sources)
-
-
-def _passed_columns(expressions: Iterable[PlanNode]) -> dict[int, int]:
-    """The columns that an operator passes on: the id above, and the id below."""
-    return {expression_id(item): column for item in expressions if (column := plain_column(item)) is not None}
 
 
 def _positions(op: _Operator, child: _Operator) -> dict[int, int]:

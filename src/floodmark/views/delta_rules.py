@@ -6,29 +6,33 @@ it, or the reason why they cannot be.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from floodmark.views.query_plan import MAX_KEYS, PlanNode, UnreadablePlan, function_name, is_comparable, operators
-
-TABLE = "floodmark.table"
-"""The field of a leaf of a plan that names its dataset, and the metadata of its columns in Spark."""
-
-DROPPED = "floodmark.dropped"
-"""The field of a Generate that has the numbers of its input's columns that it does not return."""
-
-TYPES = "floodmark.types"
-"""The field of an Aggregate that has the type of each function's value, in the order of `totals_of`."""
-
-KEPT = "floodmark.kept"
-"""The field of an Expand that has the numbers of the columns that are the same in all its projections."""
-
-UNORDERED = "floodmark.unordered"
-"""The field of a Window or Sort that says whether rows of its input cannot be ordered by all their columns."""
-
-Ids = frozenset[int]
+from floodmark.views.operator_columns import (
+    UNORDERED,
+    Equality,
+    Ids,
+    aggregate_calls,
+    column_id,
+    column_ids,
+    expression_id,
+    has_collation,
+    has_row_frame,
+    is_nested,
+    join_equalities,
+    join_kind,
+    limit_of,
+    output_of,
+    own_parts,
+    plain_column,
+    references,
+    table_columns,
+    table_of,
+    totals_of,
+)
+from floodmark.views.query_plan import MAX_KEYS, PlanNode, function_name
 
 
 @dataclass(frozen=True)
@@ -133,136 +137,6 @@ def operator_name(plan: PlanNode) -> str:
     return {"LocalRelation": "Rows", "LogicalRDD": "Rows", "OneRowRelation": "Rows"}.get(plan.name, plan.name)
 
 
-# Reading plans
-
-
-def expression_id(item: PlanNode | Mapping[str, Any]) -> int:
-    """The id of a column, or of an expression that becomes one."""
-    value = item["exprId"]
-    if not isinstance(value, dict) or "id" not in value:
-        raise UnreadablePlan("a column has no id")
-    return int(value["id"])
-
-
-def plain_column(item: PlanNode) -> int | None:
-    """The id of the column that an item passes on, renamed or not; None for an expression."""
-    bare = item.only if item.name == "Alias" else item
-    return expression_id(bare) if bare.name == "AttributeReference" else None
-
-
-def references(expression: PlanNode) -> Ids:
-    """The ids of all columns that an expression uses."""
-    return frozenset(expression_id(part) for part in expression.all() if part.name == "AttributeReference")
-
-
-def own_parts(plan: PlanNode) -> Iterator[PlanNode]:
-    """The parts of the expressions of an operator."""
-    return plan.own_expressions()
-
-
-def output_of(plan: PlanNode) -> tuple[int, ...]:
-    """The ids of the columns that an operator returns."""
-    match plan.name:
-        case "Project":
-            return _ids(plan.expressions("projectList"))
-        case "Aggregate":
-            return _ids(plan.expressions("aggregateExpressions"))
-        case "Window":
-            return (*output_of(plan.only), *_ids(plan.expressions("windowExpressions")))
-        case "Generate":
-            dropped = plan[DROPPED]
-            kept = [column for at, column in enumerate(output_of(plan.only)) if at not in dropped]
-            return (*kept, *_ids(plan.expressions("generatorOutput")))
-        case "Join":
-            left, right = map(output_of, plan.children)
-            how = join_kind(plan)
-            if how in ("LeftSemi", "LeftAnti"):
-                return left
-            return (*left, _exists_id(plan)) if how == "ExistenceJoin" else (*left, *right)
-        case "Union":
-            return output_of(plan.children[0])
-        case _ if "output" in plan.fields:
-            return _ids(plan.expressions("output"))
-        case _:
-            return output_of(plan.only)
-
-
-def _ids(items: Iterable[PlanNode]) -> tuple[int, ...]:
-    return tuple(map(expression_id, items))
-
-
-def _exists_id(plan: PlanNode) -> int:
-    """The id of the column that says whether a row has a partner."""
-    [column] = plan["joinType"]["exists"]
-    return int(column["exprId"]["id"])
-
-
-def join_kind(plan: PlanNode) -> str:
-    """The type of a join: Inner, LeftOuter, …"""
-    value = plan["joinType"]
-    if isinstance(value, dict):
-        value = value.get("object") or value.get("product-class") or ""
-    return str(value).rsplit(".", 1)[-1].rstrip("$")
-
-
-def conjuncts(condition: PlanNode | None) -> Iterator[PlanNode]:
-    """The conditions that must all hold."""
-    if condition is not None and condition.name == "And":
-        for child in condition.children:
-            yield from conjuncts(child)
-    elif condition is not None:
-        yield condition
-
-
-@dataclass(frozen=True)
-class Equality:
-    """Two expressions that a join compares, of its left and its right side; their columns if they are plain ones."""
-
-    left: int | None
-    right: int | None
-    is_null_safe: bool
-
-
-def equality(condition: PlanNode, left: Ids, right: Ids) -> tuple[Equality, bool] | None:
-    """A condition as an equality between both sides, and whether its own left side is the join's left; None if not."""
-    if condition.name not in ("EqualTo", "EqualNullSafe") or _has_collation(condition):
-        return None
-    if any(map(_is_nested, condition.children)):
-        return None
-    a, b = condition.children
-    used = references(a), references(b)
-    if not all(used):
-        return None
-    is_null_safe = condition.name == "EqualNullSafe"
-    if used[0] <= left and used[1] <= right:
-        return Equality(_plain(a), _plain(b), is_null_safe), True
-    if used[0] <= right and used[1] <= left:
-        return Equality(_plain(b), _plain(a), is_null_safe), False
-    return None
-
-
-def _plain(expression: PlanNode) -> int | None:
-    return expression_id(expression) if expression.name == "AttributeReference" else None
-
-
-def join_equalities(plan: PlanNode) -> list[Equality]:
-    """The equalities between the two sides of a join."""
-    left, right = (frozenset(output_of(child)) for child in plan.children)
-    found = (equality(one, left, right) for one in conjuncts(plan.expression("condition")))
-    return [pair[0] for pair in found if pair is not None]
-
-
-def table_of(plan: PlanNode) -> str | None:
-    """The name of the table that a leaf of a plan reads; None for constant rows."""
-    table = plan[TABLE]
-    return None if table is None else str(table)
-
-
-def table_columns(plan: PlanNode) -> dict[int, PlanNode]:
-    """The columns of a leaf by id."""
-    return {expression_id(column): column for column in plan.expressions("output")}
-
-
 # The rules
 
 _COMPARES_FLOATS = "it compares sums of floating-point numbers, whose last digits depend on the order of the rows"
@@ -297,7 +171,7 @@ def _project(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:
 def _mapped(below: Facts, items: tuple[PlanNode, ...], renamed: Mapping[int, int]) -> Facts:
     keys = tuple(frozenset(renamed[i] for i in key) for key in below.keys if all(i in renamed for i in key))
     inexact = frozenset(expression_id(item) for item in items if references(item) & below.inexact)
-    return Facts(_ids(items), keys, inexact)
+    return Facts(column_ids(items), keys, inexact)
 
 
 def _filter(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
@@ -404,7 +278,7 @@ _ROUNDED_AGGREGATES = EXACT_AGGREGATES - {
 def _aggregate(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
     by = plan.expressions("groupingExpressions")
     items = plan.expressions("aggregateExpressions")
-    facts = Facts(_ids(items), _group_keys(by, items), _inexact_aggregates(items, below[0]))
+    facts = Facts(column_ids(items), _group_keys(by, items), _inexact_aggregates(items, below[0]))
     why = _group_reason(by, items, below[0])
     if totals_of(plan) is not None:
         rule = "changes are added to the totals that are kept"
@@ -413,39 +287,8 @@ def _aggregate(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintaine
     return _rule(plan, rule, facts, f"by {_names(by)}" if by else "of all rows", why)
 
 
-_TOTALS = {"Count", "Sum", "Average"}
-_EXACT_TYPE = re.compile(r"(TINYINT|SMALLINT|INT|BIGINT|DECIMAL\(.*\))$")
-
-
-def totals_of(plan: PlanNode) -> tuple[PlanNode, ...] | None:
-    """The calls of an aggregate whose results follow from counts and exact sums, each once; None if others do not."""
-    if plan.name != "Aggregate" or any(_plain(by) is None for by in plan.expressions("groupingExpressions")):
-        return None
-    calls: dict[int, PlanNode] = {}
-    for item in plan.expressions("aggregateExpressions"):
-        for call in aggregate_calls(item):
-            calls.setdefault(expression_id({"exprId": call["resultId"]}), call)
-    types = plan[TYPES]
-    if types is None or len(types) != len(calls) or not all(map(_is_total, calls.values(), types)):
-        return None
-    return tuple(calls.values())
-
-
-def keeps_totals(plan: PlanNode) -> bool:
-    """Whether totals can be kept for every aggregate of a query, and there are some."""
-    totals = [totals_of(one) for one in operators(plan) if one.name == "Aggregate"]
-    return any(totals) and None not in totals
-
-
-def _is_total(call: PlanNode, kind: str) -> bool:
-    function = call.children[0]
-    is_plain = not call["isDistinct"] and len(call.children) == 1 and call.expression("filter") is None
-    is_known = function.name in _TOTALS and len(function.children) == 1
-    return is_plain and is_known and (function.name == "Count" or _EXACT_TYPE.match(kind) is not None)
-
-
 def _group_reason(by: tuple[PlanNode, ...], items: tuple[PlanNode, ...], below: Facts) -> str | None:
-    if any(_plain(expression) is None and references(expression) for expression in by):
+    if any(column_id(expression) is None and references(expression) for expression in by):
         return "it groups by an expression that Spark has not split off"
     if any(references(expression) & below.inexact for expression in by):
         return _COMPARES_FLOATS
@@ -454,16 +297,11 @@ def _group_reason(by: tuple[PlanNode, ...], items: tuple[PlanNode, ...], below: 
             function = call.children[0]
             if function.name not in EXACT_AGGREGATES and not _is_only_value(call):
                 return f"the result of {function_name(function.name)} may depend on the order of the rows"
-    if any(map(_has_collation, (*by, *items))):
+    if any(map(has_collation, (*by, *items))):
         return _COLLATED
-    if any(map(_is_nested, by)):
+    if any(map(is_nested, by)):
         return _NESTED
     return None
-
-
-def aggregate_calls(item: PlanNode) -> Iterator[PlanNode]:
-    """The calls of aggregate functions in an item."""
-    return (part for part in item.all() if part.name == "AggregateExpression")
 
 
 def _is_only_value(call: PlanNode) -> bool:
@@ -473,22 +311,12 @@ def _is_only_value(call: PlanNode) -> bool:
     return function.name == "First" and names == {"gid"}
 
 
-def _has_collation(expression: PlanNode) -> bool:
-    """Whether it compares texts that may be equal although their bytes differ."""
-    return any(part.name == "Collate" or "string collate" in str(part["dataType"]) for part in expression.all())
-
-
-def _is_nested(expression: PlanNode) -> bool:
-    """Whether it is a structure or a map. Spark does not join by every one of these."""
-    return isinstance(kind := expression["dataType"], dict) and kind.get("type") in ("struct", "map")
-
-
 def _group_keys(by: tuple[PlanNode, ...], items: tuple[PlanNode, ...]) -> tuple[Ids, ...]:
     shown: dict[int, int] = {}
     for item in items:
         if (column := plain_column(item)) is not None:
             shown.setdefault(column, expression_id(item))
-    columns = [column for expression in by if (column := _plain(expression)) is not None]
+    columns = [column for expression in by if (column := column_id(expression)) is not None]
     return (frozenset(shown[c] for c in columns),) if all(c in shown for c in columns) else ()
 
 
@@ -515,9 +343,9 @@ def _window(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained: 
     why = next((reason for item in functions if (reason := _window_reason(item))), None)
     if plan[UNORDERED] and any(map(has_row_frame, functions)):
         why = _UNORDERED
-    if any(map(_has_collation, (*by, *functions))):
+    if any(map(has_collation, (*by, *functions))):
         why = _COLLATED
-    if any(map(_is_nested, by)):
+    if any(map(is_nested, by)):
         why = _NESTED
     if any(references(part) & below[0].inexact for part in own_parts(plan)):
         why = _COMPARES_FLOATS
@@ -549,57 +377,12 @@ def _is_inexact_window(item: PlanNode) -> bool:
     return adds_floats and not has_row_frame(item)
 
 
-def has_row_frame(window_expression: PlanNode) -> bool:
-    """Whether a window function looks at rows by number, so that more columns to order by do not change its meaning."""
-    for part in window_expression.all():
-        if part.name == "SpecifiedWindowFrame":
-            return "RowFrame" in str(part["frameType"])
-    return False
-
-
 def _names(items: Iterable[PlanNode]) -> str:
     return ", ".join(str(item["name"]) if item.name == "AttributeReference" else "…" for item in items)
 
 
-@dataclass(frozen=True)
-class LimitedOrder:
-    """The rows of an order that are shown, after some that are skipped."""
-
-    skipped: int
-    shown: int
-    sorted: PlanNode  # the Sort
-    projections: tuple[PlanNode, ...]  # between the Sort and the limit, the lowest first
-
-
 MAX_LIMIT = 10_000
 """The most rows of a LIMIT with its OFFSET whose first rows are kept."""
-
-
-def limit_of(plan: PlanNode) -> LimitedOrder | None:
-    """What a limit shows of an order; None if it is another operator, or shows any rows."""
-    if plan.name != "GlobalLimit":
-        return None
-    shown, skipped, below = _number(plan.expression("limitExpr")), 0, plan.only
-    if below.name == "Offset":
-        number = _number(below.expression("offsetExpr"))
-        if number is None:
-            return None
-        skipped, below = number, below.only
-    if below.name == "LocalLimit":
-        below = below.only
-    projections: list[PlanNode] = []
-    while below.name == "Project":
-        projections.insert(0, below)
-        below = below.only
-    if below.name != "Sort" or not below["global"] or shown is None:
-        return None
-    return LimitedOrder(skipped, shown, below, tuple(projections))
-
-
-def _number(expression: PlanNode | None) -> int | None:
-    if expression is None or expression.name != "Literal":
-        return None
-    return int(str(expression["value"]))
 
 
 def _limit(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  # noqa: ARG001
@@ -611,7 +394,7 @@ def _limit(plan: PlanNode, below: list[Facts], keys: TableKeys) -> Maintained:  
     why = _COMPARES_FLOATS if facts.inexact else None
     if found.sorted[UNORDERED]:
         why = _UNORDERED
-    if any(map(_has_collation, found.sorted.expressions("order"))):
+    if any(map(has_collation, found.sorted.expressions("order"))):
         why = _COLLATED
     for projection in found.projections:
         facts = _project(projection, [facts], {}).facts
@@ -659,8 +442,3 @@ def key_of(facts: Facts, allowed: Ids) -> Ids | None:
     """The smallest set of these columns that identifies a row; None if there is none."""
     found = [key for key in facts.keys if key and key <= allowed and not key & facts.inexact]
     return min(found, key=len, default=None)
-
-
-def is_restrictable(column: PlanNode) -> bool:
-    """Whether rows of a table can be looked up by a column: equal values must have equal bytes."""
-    return isinstance(column["dataType"], str) and is_comparable(column["dataType"])

@@ -21,10 +21,10 @@ from floodmark.rows import row_hash
 from floodmark.views.analysis import COPY_COLUMN, Analysis
 from floodmark.views.catalyst import WEIGHT, Catalyst, frame_of
 from floodmark.views.changed_rows import LOCAL_WHOLE_ROWS, LocalRows, SparkRows, read_all_rows
-from floodmark.views.delta_plan import BuiltPlan, DeltaPlan, OperatorState, Read, Rows, Stage, StateStage, Term
 from floodmark.views.evaluator import MEMORY_ROWS, IsolatedSession
 from floodmark.views.explanation import RefreshWork, TableRead
 from floodmark.views.operator_state import ORDER, FirstRows, GroupTotals, State
+from floodmark.views.plan_terms import BuiltPlan, DeltaPlan, OperatorState, Read, Rows, Stage, StateStage, Term
 from floodmark.views.sources import ViewInputSnapshot
 from floodmark.views.spark_sql import register_table, with_row_hash
 from floodmark.views.state_plan import OrderPlan

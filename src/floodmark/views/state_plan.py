@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from floodmark.views.catalyst import WEIGHT, Catalyst, aggregate_functions, class_of, items
-from floodmark.views.delta_rules import limit_of, plain_column
+from floodmark.views.operator_columns import limit_of, plain_column
 from floodmark.views.operator_state import COLUMN, COUNT, FILLED, KEY, ORDER, SUM
 from floodmark.views.query_plan import PlanNode
 
