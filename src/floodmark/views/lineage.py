@@ -21,8 +21,9 @@ from floodmark.storage.arrays import I64
 from floodmark.views.analysis import Analysis
 from floodmark.views.catalyst import Catalyst, class_of, frame_of, items, optimize
 from floodmark.views.changed_rows import LocalRows, read_all_rows
-from floodmark.views.delta_rules import PASSED_OPERATORS, TABLE
+from floodmark.views.delta_rules import PASSED_OPERATORS
 from floodmark.views.evaluator import IsolatedSession, convert_refresh_errors
+from floodmark.views.operator_columns import TABLE
 from floodmark.views.sources import ViewInputSnapshot
 from floodmark.views.spark_sql import register_table
 
