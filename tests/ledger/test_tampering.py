@@ -14,6 +14,7 @@ import floodmark as fm
 from floodmark.errors import UnreadableSlice
 from floodmark.storage.local import LocalStore
 from floodmark.storage.memory import MemoryStore
+from floodmark.storage.page_checksums import SEAL_KEY, check_slice
 from floodmark.storage.store import Store
 from profiles import sample
 
@@ -105,6 +106,31 @@ def test_flipped_bit_of_a_slice_is_refused_or_harmless(tmp_path: Path, in_folder
         for name, read in READS.items():
             assert outcome(read, fm.Lake(store)) in (None, right[name])
         assert not fm.Lake(store)["trips"].verify().ok
+
+
+def stored_slice() -> tuple[MemoryStore, str, bytes]:
+    store = MemoryStore()
+    fm.Lake(store).create("trips", key="id").write(pa.table({"id": range(70), "fare": [n / 7 for n in range(70)]}))
+    [key] = slices(store)
+    return store, key, bytes(store.get(key))
+
+
+def test_pages_of_a_slice_have_checksums_that_any_reader_can_check() -> None:
+    _, _, data = stored_slice()
+    group = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0)
+    [fare] = [group.column(n) for n in range(group.num_columns) if group.column(n).path_in_schema == "fare"]
+    start = fare.data_page_offset if fare.dictionary_page_offset is None else fare.dictionary_page_offset
+    last = start + fare.total_compressed_size - 1
+    flipped = data[:last] + bytes([data[last] ^ 1]) + data[last + 1 :]
+    with pytest.raises(OSError, match="CRC"):
+        pq.read_table(pa.BufferReader(flipped), page_checksum_verification=True)
+
+
+def test_slice_whose_checksums_are_not_found_is_compared_with_its_name() -> None:
+    store, key, data = stored_slice()
+    replace(store, key, data.replace(SEAL_KEY, b"x" * len(SEAL_KEY)))
+    with pytest.raises(OSError, match="does not match the hash in its name"):
+        check_slice(store, key)
 
 
 def test_index_is_not_rebuilt_from_a_damaged_slice(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def plan_of(
         raise WholeInstead("the plan of a query cannot be read through Spark Connect")
     tables = {source.alias: _columns(source) for source in sources}
     schemas = tuple((alias, str(schema)) for alias, schema in tables.items())
-    identity = (id(spark._jvm), analysis.query, schemas, tuple(analysis.settings.items()))
+    identity = (spark.sparkContext.applicationId, analysis.query, schemas, tuple(analysis.settings.items()))
     query: OptimizedQuery = _queries.get(identity, lambda: optimize(spark, analysis.query, tables))
     reason = find_rules(query.tree, {}).rule.reason
     if reason is not None:
