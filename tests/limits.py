@@ -103,6 +103,7 @@ LIMITS = {
     "spark_read.task_slices": "floodmark.ledger.spark_read.TASK_SLICES",
     "stage.few_cores": "floodmark.ledger.staging.FEW_CORES",
     "stage.here_bytes": "floodmark.ledger.staging.HERE_BYTES",
+    "storage.checked_slices": "floodmark.storage.page_checksums.MAX_CHECKED",
     "tasks.spark_bytes": "floodmark.timeline.tasks.SPARK_BYTES",
     "tasks.threads": "floodmark.timeline.tasks._THREADS",
     "text_files.part_bytes": "floodmark.ledger.staging.PART_BYTES",

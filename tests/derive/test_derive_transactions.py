@@ -272,15 +272,20 @@ def test_verify_misses_the_newest_checkpoint_only_and_checks_the_others_that_are
         objects.checkpoint_key(Multihash.sha3_256(t.encode())) for t in ("first", "second", "third")
     )
     objects.store.delete(first)
-    assert world.output.verify().ok
+    assert problems(world) == set()
     objects.store.put_derived(second, b"SECOND")
     stray = objects.checkpoint_key(Multihash.sha3_256(b"part of one"))
     objects.store.put_derived(stray, b"part of two")
-    assert {p.object for p in world.output.verify().problems} == {second, stray}
+    assert problems(world) == {second, stray}
     objects.store.delete(second)
     objects.store.delete(stray)
     objects.store.delete(third)
-    assert [p.object for p in world.output.verify().problems] == [third]
+    assert problems(world) == {third}
+
+
+def problems(world) -> set[str]:
+    """What `verify` finds, but for the notes of steps, which these transactions do not have."""
+    return {p.object for p in world.output.verify().problems if p.kind != "note"}
 
 
 # All at once

@@ -20,7 +20,7 @@ WHOLE = {
     "select id from t where d < current_date()": "whose value differs in each run",
     "select id from t where d < date'now'": "it uses a time such as 'now' or 'today'",
     "select id, ntile(2) over (order by n) p from t": r"it has a window without PARTITION BY.*\(Window",
-    "select upper(c) c, collect_list(n) l from t group by upper(c)": r"collectlist\(\).* of the rows \(Aggregate",
+    "select upper(c) c, collect_list(n) l from t group by upper(c)": r"collect_list\(\).* of the rows \(Aggregate",
     "select a.id from t a full join t b on a.n < b.n": r"full join without an equality.*\(Join full outer\)",
     "select n, id from t tablesample (50 percent)": r"it has TABLESAMPLE \(Sample\)",
     "select id from t where f > (select avg(f) from t)": "sums of floating-point numbers",

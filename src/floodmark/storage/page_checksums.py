@@ -307,11 +307,14 @@ def _check_hash(key: str, size: int, read: ReadAt) -> None:
 _CHUNK = 8 << 20
 
 
+MAX_CHECKED = 1 << 13
+"""The most slices of which it is remembered that they were checked."""
+
+
 class _Identities:
     """The newest identities of files that were checked."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._known: OrderedDict[Hashable, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -321,8 +324,8 @@ class _Identities:
     def add(self, identity: Hashable) -> None:
         with self._lock:
             self._known[identity] = None
-            if len(self._known) > self._most:
+            while len(self._known) > MAX_CHECKED:
                 self._known.popitem(last=False)
 
 
-_CHECKED = _Identities(1 << 16)
+_CHECKED = _Identities()

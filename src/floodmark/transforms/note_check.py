@@ -31,13 +31,14 @@ def find_note_problems(objects: DatasetObjects, head: Multihash) -> Iterator[Ver
     The chain says for which commits there is a note, and the notes say for which versions there is a declaration.
     """
     known = {info.key for info in list_provenance(objects)}
+    expected = {provenance_key(objects, checkpoint) for checkpoint in _expected(objects, head)}
     declared = [info.key for info in list_declarations(objects)]
     versions: set[str] = set()
     for key in sorted(known):
         note = read_note(objects, key, RunProvenance)
         if note is None and objects.store.stat(key) is not None:  # gc may have removed it
             yield _problem(key, "was changed or damaged")
-        elif note is not None and note.has_claims:
+        elif note is not None and note.has_claims and key in expected:  # a version that was always refused is forgotten
             versions.add(note.version)
     for key in declared:
         if read_note(objects, key, StepDeclaration) is None and objects.store.stat(key) is not None:
@@ -46,9 +47,8 @@ def find_note_problems(objects: DatasetObjects, head: Multihash) -> Iterator[Ver
         first = declaration_key(objects, version)
         if not any(key.startswith(first) for key in declared):
             yield _problem(first, "is missing")
-    for checkpoint in _expected(objects, head):
-        if (key := provenance_key(objects, checkpoint)) not in known:
-            yield _problem(key, "is missing")
+    for key in sorted(expected - known):
+        yield _problem(key, "is missing")
 
 
 def _problem(key: str, what: str) -> VerifyProblem:
