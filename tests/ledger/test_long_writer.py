@@ -13,6 +13,7 @@ import pytest
 import floodmark as fm
 from ledger.worlds import START, Clock
 from limits import set_limit
+from profiles import IN_FULL
 
 TIER = 8**3
 """Segments are merged in powers of eight. After a power, the index is in the same state as after the power before."""
@@ -86,6 +87,8 @@ def test_commit_leaves_nothing_in_memory(tmp_path, monkeypatch, write):
 
 
 @pytest.mark.soak(only=True)
+@pytest.mark.skipif(not IN_FULL, reason="takes minutes: only in a long soak")
 @pytest.mark.parametrize("write", WRITES)
-def test_twenty_thousand_commits_leave_nothing_in_memory(tmp_path, write):
+def test_twenty_thousand_commits_leave_nothing_in_memory(tmp_path, monkeypatch, write):
+    set_limit(monkeypatch, "storage.checked_slices", 16)
     assert growth(tmp_path, write, TIER, 20_000) < 300
