@@ -34,7 +34,7 @@ demo: $(USABLE) ## A pipeline on real flights, killed and repaired, step by step
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(STAMP) ## All tests: 9 to 12 minutes on two cores
+test: $(STAMP) ## All tests: 10 to 17 minutes on two cores
 	$(PYTEST)
 
 .PHONY: test-fast
